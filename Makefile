@@ -1,0 +1,37 @@
+# Every target builds its own virtual environment in .venv; only Python 3.11+ and make are needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench clean help
+
+help:
+	@echo "make demo   run a paper grid and save a plot (out/demo.png)"
+	@echo "make test   run the test suite"
+	@echo "make lint   ruff and mypy"
+	@echo "make bench  print the figures we hold ourselves to"
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c "import sys; assert sys.version_info >= (3, 11), 'tightz needs Python 3.11+'"
+	@echo "installing tightz and its test tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,lint,data]"
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/tightz demo --output out/demo.png
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,370 @@
+"""Discrete factor graphs: p~(x) = prod_f exp(log_table_f(x_scope)), stored as flat arrays."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tightz.errors import ModelError
+
+
+class Factor(NamedTuple):
+    """One factor: the variables it touches, and its log table (C order, last variable fastest)."""
+
+    scope: tuple[int, ...]
+    log_table: NDArray[np.float64]
+
+
+class FactorBatch(NamedTuple):
+    """Factors of one table shape: indices (F,), scopes (F, arity), log_tables (F, *shape)."""
+
+    indices: NDArray[np.int64]
+    scopes: NDArray[np.int32]
+    log_tables: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Variables laid out on a rows x cols lattice, row by row."""
+
+    rows: int
+    cols: int
+    periodic: bool = False
+
+
+@dataclass(frozen=True)
+class Bipartite:
+    """Two layers, visible variables first: no factor joins two variables of the same layer."""
+
+    visible: int
+    hidden: int
+
+
+Layout = Grid | Bipartite | None
+
+
+class FactorGraph:
+    """A discrete graphical model: cardinalities, factors as log tables, and evidence.
+
+    `factors` lists pairs (scope, log_table). A log table may hold -inf (a zero potential) but no
+    NaN and no +inf. Use `FactorGraph.from_tables` for potentials on the ordinary scale.
+
+    Z sums over the states that agree with `evidence`.
+    """
+
+    cardinalities: NDArray[np.int32]
+    scope_ptr: NDArray[np.int64]
+    scope_vars: NDArray[np.int32]
+    table_ptr: NDArray[np.int64]
+    log_tables: NDArray[np.float64]
+    evidence: dict[int, int]
+    name: str
+    layout: Layout
+
+    def __init__(
+        self,
+        cardinalities: ArrayLike,
+        factors: Iterable[tuple[Sequence[int], ArrayLike]] = (),
+        *,
+        evidence: Mapping[int, int] | None = None,
+        name: str = "",
+        layout: Layout = None,
+    ) -> None:
+        scopes: list[tuple[int, ...]] = []
+        tables: list[NDArray[np.float64]] = []
+        for scope, table in factors:
+            scopes.append(tuple(int(v) for v in scope))
+            tables.append(np.asarray(table, dtype=np.float64))
+        sizes = np.array([t.size for t in tables], dtype=np.int64)
+        arities = np.array([len(s) for s in scopes], dtype=np.int64)
+        cards = np.asarray(cardinalities)
+        for f, (scope, table) in enumerate(zip(scopes, tables, strict=True)):
+            if all(0 <= v < cards.size for v in scope):
+                shape = tuple(int(cards[v]) for v in scope)
+                if table.shape not in (shape, (table.size,)):
+                    raise ModelError(
+                        f"factor {f} has a table of shape {table.shape}; its scope {scope} needs "
+                        f"{shape} (or the same entries flat, last variable fastest)"
+                    )
+        self._fill(
+            cards,
+            np.concatenate([[0], np.cumsum(arities)]),
+            np.array([v for s in scopes for v in s], dtype=np.int64),
+            np.concatenate([[0], np.cumsum(sizes)]),
+            np.concatenate([t.ravel() for t in tables]) if tables else np.zeros(0),
+            evidence,
+            name,
+            layout,
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        cardinalities: ArrayLike,
+        scope_ptr: ArrayLike,
+        scope_vars: ArrayLike,
+        table_ptr: ArrayLike,
+        log_tables: ArrayLike,
+        *,
+        evidence: Mapping[int, int] | None = None,
+        name: str = "",
+        layout: Layout = None,
+    ) -> FactorGraph:
+        """Build from the flat arrays themselves: no Python object per factor."""
+        model = cls.__new__(cls)
+        model._fill(
+            np.asarray(cardinalities),
+            np.asarray(scope_ptr, dtype=np.int64),
+            np.asarray(scope_vars, dtype=np.int64),
+            np.asarray(table_ptr, dtype=np.int64),
+            np.asarray(log_tables, dtype=np.float64),
+            evidence,
+            name,
+            layout,
+        )
+        return model
+
+    @classmethod
+    def from_tables(
+        cls,
+        cardinalities: ArrayLike,
+        factors: Iterable[tuple[Sequence[int], ArrayLike]],
+        *,
+        evidence: Mapping[int, int] | None = None,
+        name: str = "",
+    ) -> FactorGraph:
+        """Build from non-negative potentials on the ordinary scale."""
+        logs = []
+        for f, (scope, table) in enumerate(factors):
+            values = np.asarray(table, dtype=np.float64)
+            if np.isnan(values).any() or (values < 0).any():
+                raise ModelError(f"factor {f} has a negative or NaN entry; potentials are >= 0")
+            with np.errstate(divide="ignore"):
+                logs.append((scope, np.log(values)))
+        return cls(cardinalities, logs, evidence=evidence, name=name)
+
+    def _fill(
+        self,
+        cardinalities: NDArray,
+        scope_ptr: NDArray[np.int64],
+        scope_vars: NDArray[np.int64],
+        table_ptr: NDArray[np.int64],
+        log_tables: NDArray[np.float64],
+        evidence: Mapping[int, int] | None,
+        name: str,
+        layout: Layout,
+    ) -> None:
+        if cardinalities.ndim != 1 or (
+            cardinalities.size and not np.issubdtype(cardinalities.dtype, np.integer)
+        ):
+            raise ModelError("cardinalities must be a flat list of integers")
+        if (cardinalities < 1).any():
+            v = int(np.argmax(cardinalities < 1))
+            raise ModelError(f"variable {v} has {cardinalities[v]} states; at least 1 is needed")
+        _check_factors(cardinalities, scope_ptr, scope_vars, table_ptr, log_tables)
+        self.cardinalities = _frozen(cardinalities, np.int32)
+        self.scope_ptr = _frozen(scope_ptr, np.int64)
+        self.scope_vars = _frozen(scope_vars, np.int32)
+        self.table_ptr = _frozen(table_ptr, np.int64)
+        self.log_tables = _frozen(log_tables, np.float64)
+        self.evidence = _checked_evidence(cardinalities, evidence or {})
+        self.name = name
+        self.layout = layout
+
+    @property
+    def n_variables(self) -> int:
+        return int(self.cardinalities.size)
+
+    @property
+    def n_factors(self) -> int:
+        return int(self.scope_ptr.size - 1)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether every variable without evidence has at most two states."""
+        free = np.ones(self.n_variables, dtype=bool)
+        free[list(self.evidence)] = False
+        return bool((self.cardinalities[free] <= 2).all())
+
+    @cached_property
+    def arities(self) -> NDArray[np.int64]:
+        return np.diff(self.scope_ptr)
+
+    def factor(self, f: int) -> Factor:
+        """Factor `f` as (scope, log_table), the table shaped by its scope."""
+        scope = tuple(self.scope_vars[self.scope_ptr[f] : self.scope_ptr[f + 1]].tolist())
+        shape = tuple(int(self.cardinalities[v]) for v in scope)
+        flat = self.log_tables[self.table_ptr[f] : self.table_ptr[f + 1]]
+        return Factor(scope, flat.reshape(shape))
+
+    @property
+    def factors(self) -> Iterator[Factor]:
+        """All factors in order."""
+        return (self.factor(f) for f in range(self.n_factors))
+
+    def batches(self) -> Iterator[FactorBatch]:
+        """Factors grouped by table shape, so that work over many of them vectorises."""
+        shapes: dict[tuple[int, ...], list[int]] = {}
+        pairs_of_two = (self.arities == 2) & (np.diff(self.table_ptr) == 4)
+        if pairs_of_two.any():  # the common case, without a Python loop over factors
+            first = self.cardinalities[self.scope_vars[self.scope_ptr[:-1][pairs_of_two]]]
+            pairs_of_two[np.flatnonzero(pairs_of_two)[first != 2]] = False
+        for f in np.flatnonzero(~pairs_of_two):
+            scope = self.scope_vars[self.scope_ptr[f] : self.scope_ptr[f + 1]]
+            shapes.setdefault(tuple(self.cardinalities[scope].tolist()), []).append(int(f))
+        groups = [(shape, np.array(fs, dtype=np.int64)) for shape, fs in shapes.items()]
+        if pairs_of_two.any():
+            groups.append(((2, 2), np.flatnonzero(pairs_of_two)))
+        for shape, fs in groups:
+            size = int(np.prod(shape, dtype=np.int64))
+            scopes = self.scope_vars[self.scope_ptr[fs][:, None] + np.arange(len(shape))]
+            tables = self.log_tables[self.table_ptr[fs][:, None] + np.arange(size)]
+            yield FactorBatch(fs, scopes, tables.reshape(len(fs), *shape))
+
+    def with_evidence(self, evidence: Mapping[int, int]) -> FactorGraph:
+        """The same model with further variables observed; a contradiction is refused."""
+        merged = dict(self.evidence)
+        for v, state in evidence.items():
+            if merged.setdefault(int(v), int(state)) != int(state):
+                raise ModelError(
+                    f"variable {v} is observed in state {merged[int(v)]}; new evidence says {state}"
+                )
+        return FactorGraph.from_arrays(
+            self.cardinalities,
+            self.scope_ptr,
+            self.scope_vars,
+            self.table_ptr,
+            self.log_tables,
+            evidence=merged,
+            name=self.name,
+            layout=self.layout,
+        )
+
+    def condition(self) -> tuple[FactorGraph, NDArray[np.int64]]:
+        """The model over its unobserved variables, and their numbers in this model.
+
+        log Z of the result equals log Z of this model: tables are sliced at the evidence, and
+        factors left without a variable become constants (scope ()).
+        """
+        if not self.evidence:
+            return self, np.arange(self.n_variables)
+        keep = np.ones(self.n_variables, dtype=bool)
+        keep[list(self.evidence)] = False
+        new_number = np.cumsum(keep) - 1
+        sliced = []
+        for scope, table in self.factors:
+            index = tuple(self.evidence.get(v, slice(None)) for v in scope)
+            rest = [int(new_number[v]) for v in scope if keep[v]]
+            sliced.append((rest, table[index]))
+        reduced = FactorGraph(self.cardinalities[keep], sliced, name=self.name)
+        return reduced, np.flatnonzero(keep)
+
+    def log_weight(self, states: ArrayLike) -> NDArray[np.float64]:
+        """log p~(x) for each row of `states` (S, n); -inf where the evidence is contradicted."""
+        x = np.atleast_2d(np.asarray(states, dtype=np.int64))
+        if x.shape[1] != self.n_variables:
+            raise ModelError(
+                f"states have {x.shape[1]} columns; the model has {self.n_variables} variables"
+            )
+        total = np.zeros(len(x))
+        for batch in self.batches():
+            arity = batch.scopes.shape[1]
+            index = tuple(x[:, batch.scopes[:, j]] for j in range(arity))
+            total += batch.log_tables[(np.arange(len(batch.indices))[None, :], *index)].sum(axis=1)
+        for v, state in self.evidence.items():
+            total[x[:, v] != state] = -np.inf
+        return total
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over cardinalities, scopes, tables and evidence: the model's identity."""
+        h = hashlib.sha256()
+        for array in (self.cardinalities, self.scope_ptr, self.scope_vars, self.log_tables):
+            h.update(np.ascontiguousarray(array).tobytes())
+        h.update(repr(sorted(self.evidence.items())).encode())
+        return h.hexdigest()
+
+    def __repr__(self) -> str:
+        cards = np.unique(self.cardinalities)
+        states = f"{cards[0]}" if cards.size == 1 else f"up to {cards[-1]}" if cards.size else "no"
+        name = f"{self.name!r}, " if self.name else ""
+        seen = f", {len(self.evidence)} observed" if self.evidence else ""
+        return (
+            f"FactorGraph({name}{self.n_variables} variables of {states} states, "
+            f"{self.n_factors} factors of arity up to {self.arities.max(initial=0)}{seen})"
+        )
+
+
+def _frozen(array: NDArray, dtype: type) -> NDArray:
+    out = np.array(array, dtype=dtype, order="C")
+    out.flags.writeable = False
+    return out
+
+
+def _check_factors(
+    cards: NDArray,
+    scope_ptr: NDArray[np.int64],
+    scope_vars: NDArray[np.int64],
+    table_ptr: NDArray[np.int64],
+    log_tables: NDArray[np.float64],
+) -> None:
+    if scope_ptr.size != table_ptr.size or scope_ptr.size < 1:
+        raise ModelError("scope_ptr and table_ptr must have one entry more than there are factors")
+    outside = (scope_vars < 0) | (scope_vars >= cards.size)
+    if outside.any():
+        at = int(np.argmax(outside))
+        f = int(np.searchsorted(scope_ptr, at, side="right") - 1)
+        raise ModelError(
+            f"factor {f} names variable {scope_vars[at]}; the model has variables 0 to "
+            f"{cards.size - 1}"
+        )
+    # Scope sizes in log2 first, so that an absurd scope is reported and not computed.
+    owner = np.repeat(np.arange(scope_ptr.size - 1), np.diff(scope_ptr))
+    log2_size = np.bincount(owner, np.log2(cards[scope_vars]), minlength=scope_ptr.size - 1)
+    expected = np.rint(np.exp2(np.minimum(log2_size, 62.0)))
+    wrong = expected != np.diff(table_ptr)
+    if wrong.any():
+        f = int(np.argmax(wrong))
+        scope = tuple(scope_vars[scope_ptr[f] : scope_ptr[f + 1]].tolist())
+        shape = " x ".join(str(cards[v]) for v in scope) or "no"
+        raise ModelError(
+            f"factor {f} lists {np.diff(table_ptr)[f]} entries; its scope {scope} with {shape} "
+            f"states needs {expected[f]:.0f}"
+        )
+    by_scope = np.lexsort((scope_vars, owner))
+    sorted_vars, sorted_owner = scope_vars[by_scope], owner[by_scope]
+    repeated = (np.diff(sorted_vars) == 0) & (np.diff(sorted_owner) == 0)
+    if repeated.any():
+        at = int(np.argmax(repeated))
+        raise ModelError(
+            f"factor {sorted_owner[at]} names variable {sorted_vars[at]} twice in its scope"
+        )
+    bad = np.isnan(log_tables) | (log_tables == np.inf)
+    if bad.any():
+        at = int(np.argmax(bad))
+        f = int(np.searchsorted(table_ptr, at, side="right") - 1)
+        raise ModelError(
+            f"factor {f}, entry {at - table_ptr[f]}: log potential is {log_tables[at]}; "
+            "expected a finite number or -inf"
+        )
+
+
+def _checked_evidence(cards: NDArray, evidence: Mapping[int, int]) -> dict[int, int]:
+    checked = {}
+    for v, state in evidence.items():
+        if not 0 <= v < cards.size:
+            raise ModelError(
+                f"evidence names variable {v}; the model has variables 0 to {cards.size - 1}"
+            )
+        if not 0 <= state < cards[v]:
+            raise ModelError(
+                f"evidence puts variable {v} in state {state}; it has states 0 to {cards[v] - 1}"
+            )
+        checked[int(v)] = int(state)
+    return checked

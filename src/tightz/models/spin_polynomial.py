@@ -1,0 +1,186 @@
+"""The Walsh expansion: log p~ = constant + sum_a theta_a * prod_{i in a} s_i, spins s = 1 - 2x."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tightz.errors import ModelError, UnsupportedModelError
+from tightz.models.factor_graph import FactorGraph
+
+MAX_ARITY = 16
+"""A factor of arity r may give 2^r terms; wider factors are refused."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SpinPolynomial:
+    """Term a covers spins `spins[ptr[a]:ptr[a+1]]` (ascending) with coefficient `theta[a]`.
+
+    Terms are distinct, non-empty and sorted by arity. `constant` is -inf for a model whose
+    partition function is zero.
+    """
+
+    n: int
+    constant: float
+    ptr: NDArray[np.int64]
+    spins: NDArray[np.int32]
+    theta: NDArray[np.float64]
+
+    @property
+    def n_terms(self) -> int:
+        return int(self.theta.size)
+
+    @cached_property
+    def arities(self) -> NDArray[np.int64]:
+        return np.diff(self.ptr)
+
+    @property
+    def degree(self) -> int:
+        return int(self.arities.max(initial=0))
+
+    @classmethod
+    def from_terms(
+        cls, n: int, constant: float, terms: Iterable[tuple[Iterable[int], float]]
+    ) -> SpinPolynomial:
+        """Build from (spins, theta) pairs; repeated spins cancel (s^2 = 1), equal terms merge."""
+        by_arity: dict[int, tuple[list[list[int]], list[float]]] = {}
+        for members, theta in terms:
+            odd: set[int] = set()
+            for i in members:
+                odd ^= {int(i)}
+            if any(not 0 <= i < n for i in odd):
+                raise ModelError(f"term {sorted(odd)} names a spin outside 0 to {n - 1}")
+            rows, thetas = by_arity.setdefault(len(odd), ([], []))
+            rows.append(sorted(odd))
+            thetas.append(float(theta))
+        blocks = [
+            (np.array(rows, dtype=np.int64).reshape(len(rows), arity), np.array(thetas))
+            for arity, (rows, thetas) in by_arity.items()
+        ]
+        return cls.from_blocks(n, constant, blocks)
+
+    @classmethod
+    def from_blocks(
+        cls, n: int, constant: float, blocks: Iterable[tuple[NDArray, NDArray]]
+    ) -> SpinPolynomial:
+        """Build from arrays: each block is (rows of ascending spins (T, arity), theta (T,))."""
+        by_arity: dict[int, list[tuple[NDArray, NDArray]]] = {}
+        for rows, theta in blocks:
+            if rows.shape[1] == 0:
+                constant += float(theta.sum())
+            elif len(rows):
+                by_arity.setdefault(rows.shape[1], []).append((rows, theta))
+        ptr, spins, thetas = [np.zeros(1, dtype=np.int64)], [], []
+        for arity in sorted(by_arity):
+            rows = np.concatenate([r for r, _ in by_arity[arity]])
+            theta = np.concatenate([t for _, t in by_arity[arity]])
+            rows, theta = _merge_equal(rows, theta, n)
+            spins.append(rows.ravel())
+            thetas.append(theta)
+            ptr.append(ptr[-1][-1] + arity * np.arange(1, len(rows) + 1))
+        return cls(
+            n=n,
+            constant=float(constant),
+            ptr=np.concatenate(ptr),
+            spins=np.concatenate(spins).astype(np.int32) if spins else np.zeros(0, np.int32),
+            theta=np.concatenate(thetas) if thetas else np.zeros(0),
+        )
+
+    @classmethod
+    def from_factor_graph(cls, model: FactorGraph) -> SpinPolynomial:
+        """Walsh-Hadamard transform of every log table, equal terms merged. Evidence must be gone.
+
+        A model with a table that is zero everywhere becomes the constant -inf.
+        """
+        n = model.n_variables
+        if model.evidence:
+            raise ModelError("condition the model on its evidence first: model.condition()")
+        if (model.cardinalities > 2).any():
+            v = int(np.argmax(model.cardinalities > 2))
+            raise UnsupportedModelError(
+                f"variable {v} has {model.cardinalities[v]} states; this method treats binary "
+                "models only so far. tz.exact works on any discrete model"
+            )
+        constant = 0.0
+        blocks: list[tuple[NDArray, NDArray]] = []
+        zeros: list[int] = []
+        for indices, scopes, tables in model.batches():
+            flat = tables.reshape(len(indices), -1)
+            if (flat == -np.inf).all(axis=1).any():
+                return cls.from_blocks(n, -np.inf, [])
+            has_zero = (flat == -np.inf).any(axis=1)
+            if has_zero.any():
+                zeros.append(int(indices[has_zero].min()))
+                continue
+            live = np.flatnonzero(np.array(tables.shape[1:]) == 2)  # one-state variables drop out
+            if len(live) > MAX_ARITY:
+                raise UnsupportedModelError(
+                    f"factor {indices[0]} has arity {len(live)}, so up to 2^{len(live)} terms; "
+                    f"the limit is {MAX_ARITY}. tz.exact may still work"
+                )
+            blocks += _walsh_blocks(scopes[:, live], flat.reshape(len(indices), *[2] * len(live)))
+        if zeros:
+            raise UnsupportedModelError(
+                f"factor {min(zeros)} has zero entries (hard constraints), which have no finite "
+                "Walsh expansion; this method treats positive models only so far. "
+                "tz.exact works on models with zeros"
+            )
+        return cls.from_blocks(n, constant, blocks)
+
+    def log_weight(self, spins: ArrayLike) -> NDArray[np.float64]:
+        """log p~(s) for each row of `spins` (S, n), entries +1 or -1."""
+        s = np.atleast_2d(np.asarray(spins, dtype=np.float64))
+        total = np.full(len(s), self.constant)
+        for arity, rows, theta in self.by_arity():
+            chunk = max(1, 10_000_000 // max(1, len(s) * arity))
+            for start in range(0, len(rows), chunk):
+                part = slice(start, start + chunk)
+                total += s[:, rows[part]].prod(axis=2) @ theta[part]
+        return total
+
+    def by_arity(self) -> Iterable[tuple[int, NDArray[np.int32], NDArray[np.float64]]]:
+        """(arity, rows (T, arity), theta (T,)) for each arity present, ascending."""
+        for arity in np.unique(self.arities):
+            which = np.flatnonzero(self.arities == arity)
+            yield (
+                int(arity),
+                self.spins[self.ptr[which][:, None] + np.arange(arity)],
+                self.theta[which],
+            )
+
+    def __repr__(self) -> str:
+        return f"SpinPolynomial({self.n} spins, {self.n_terms} terms of degree up to {self.degree})"
+
+
+def _walsh_blocks(scopes: NDArray, tables: NDArray) -> list[tuple[NDArray, NDArray]]:
+    """theta_a = 2^-r sum_x log t(x) chi_a(x) for all subsets a of each scope (F, r)."""
+    count, arity = scopes.shape
+    theta = np.array(tables, dtype=np.float64)
+    for axis in range(1, arity + 1):
+        zero, one = np.take(theta, 0, axis=axis), np.take(theta, 1, axis=axis)
+        # Halves first: the sum of two large entries must not overflow.
+        theta = np.stack([zero / 2 + one / 2, zero / 2 - one / 2], axis=axis)
+    theta = theta.reshape(count, -1)
+    blocks = []
+    for subset in range(2**arity):
+        columns = [j for j in range(arity) if subset >> (arity - 1 - j) & 1]
+        blocks.append((np.sort(scopes[:, columns], axis=1), theta[:, subset]))
+    return blocks
+
+
+def _merge_equal(rows: NDArray, theta: NDArray, n: int) -> tuple[NDArray, NDArray]:
+    """Sum the coefficients of equal rows, drop those that vanish, sort lexicographically."""
+    arity = rows.shape[1]
+    if arity * np.log2(max(n, 2)) < 62:
+        key = np.ravel_multi_index(tuple(rows.T), (n,) * arity)
+        unique, inverse = np.unique(key, return_inverse=True)
+        merged = np.stack(np.unravel_index(unique, (n,) * arity), axis=1)
+    else:
+        merged, inverse = np.unique(rows, axis=0, return_inverse=True)
+    total = np.bincount(inverse.ravel(), theta, minlength=len(merged))
+    keep = total != 0.0
+    return merged[keep], total[keep]

@@ -1,0 +1,1 @@
+"""Seeds, executors, progress and provenance."""

@@ -1,0 +1,24 @@
+"""One way from whatever the caller calls a seed to random streams keyed by position."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Seed = int | np.random.SeedSequence | np.random.Generator | None
+
+
+def seed_sequence(seed: Seed) -> np.random.SeedSequence:
+    """Normalise a seed. A Generator is advanced once, so two calls give different streams."""
+    if isinstance(seed, np.random.SeedSequence):
+        return seed
+    if isinstance(seed, np.random.Generator):
+        return np.random.SeedSequence(int(seed.integers(2**63)))
+    return np.random.SeedSequence(seed)
+
+
+def generator(seed: Seed, *key: int) -> np.random.Generator:
+    """The stream at position `key` (level, trial, ...): the same however work is scheduled."""
+    root = seed_sequence(seed)
+    return np.random.default_rng(
+        np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, *key))
+    )

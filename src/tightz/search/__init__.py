@@ -1,0 +1,1 @@
+"""Good starting states."""
