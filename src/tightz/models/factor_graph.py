@@ -302,7 +302,7 @@ class FactorGraph:
 
 
 def _frozen(array: NDArray, dtype: type) -> NDArray:
-    out = np.array(array, dtype=dtype, order="C")
+    out: NDArray = np.array(array, dtype=dtype, order="C")
     out.flags.writeable = False
     return out
 

@@ -1,0 +1,1 @@
+"""Reference methods: exact elimination, upper bounds, estimates."""
