@@ -105,7 +105,9 @@ class SpinPolynomial:
                 f"variable {v} has {model.cardinalities[v]} states; this method treats binary "
                 "models only so far. tz.exact works on any discrete model"
             )
-        constant = 0.0
+        if (model.cardinalities < 2).any():
+            v = int(np.argmax(model.cardinalities < 2))
+            raise ModelError(f"variable {v} has a single state; observe it first (evidence)")
         blocks: list[tuple[NDArray, NDArray]] = []
         zeros: list[int] = []
         for indices, scopes, tables in model.batches():
@@ -116,20 +118,20 @@ class SpinPolynomial:
             if has_zero.any():
                 zeros.append(int(indices[has_zero].min()))
                 continue
-            live = np.flatnonzero(np.array(tables.shape[1:]) == 2)  # one-state variables drop out
-            if len(live) > MAX_ARITY:
+            arity = scopes.shape[1]
+            if arity > MAX_ARITY:
                 raise UnsupportedModelError(
-                    f"factor {indices[0]} has arity {len(live)}, so up to 2^{len(live)} terms; "
-                    f"the limit is {MAX_ARITY}. tz.exact may still work"
+                    f"factor {indices[0]} has arity {arity}, so up to 2^{arity} terms; the limit "
+                    f"is {MAX_ARITY}. tz.exact may still work"
                 )
-            blocks += _walsh_blocks(scopes[:, live], flat.reshape(len(indices), *[2] * len(live)))
+            blocks += _walsh_blocks(scopes, tables)
         if zeros:
             raise UnsupportedModelError(
                 f"factor {min(zeros)} has zero entries (hard constraints), which have no finite "
                 "Walsh expansion; this method treats positive models only so far. "
                 "tz.exact works on models with zeros"
             )
-        return cls.from_blocks(n, constant, blocks)
+        return cls.from_blocks(n, 0.0, blocks)
 
     def log_weight(self, spins: ArrayLike) -> NDArray[np.float64]:
         """log p~(s) for each row of `spins` (S, n), entries +1 or -1."""

@@ -1,0 +1,1 @@
+"""Levels, trials, aggregation, certificates, marginals and the anytime driver."""

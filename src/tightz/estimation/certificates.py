@@ -1,0 +1,112 @@
+"""Lower bounds on log Z with confidence 1 - delta, as functions of the table of trials.
+
+With G = 2^m gamma, E[G] <= 2^m E[Z(A, b)] = Z for every solver, however poor, because gamma never
+exceeds Z(A, b). Each bound below turns independent draws of G into a statement about Z; an
+infeasible draw is G = 0 and counts. All take log_g = log gamma + m log 2.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+from scipy.stats import binom
+
+from tightz.errors import ParameterError
+
+BETS = np.array([0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 1.0])
+"""Stakes lambda mixed over, uniformly; lambda = 1 is the product of the G themselves."""
+
+
+def _check(log_g: ArrayLike, delta: float) -> NDArray[np.float64]:
+    values = np.asarray(log_g, dtype=np.float64)
+    if not 0.0 < delta < 1.0:
+        raise ParameterError(f"delta is {delta}; expected a probability strictly between 0 and 1")
+    if values.size == 0 or np.isnan(values).any():
+        raise ParameterError("a certificate needs at least one trial, and no NaN")
+    return values
+
+
+def mean_certificate(log_g: ArrayLike, delta: float) -> float:
+    """log(mean G) - log(1 / delta).
+
+    Proof. E[mean G] <= Z, so P(mean G >= Z / delta) <= delta by Markov's inequality.
+    """
+    values = _check(log_g, delta)
+    return float(logsumexp(values) - math.log(values.size) + math.log(delta))
+
+
+def median_certificate(log_g: ArrayLike, delta: float) -> float:
+    """log(k-th largest G) - log c with k = ceil((T + 1) / 2), the lower median.
+
+    Proof. By Markov each G_t >= c Z with probability at most 1 / c, independently, so the k-th
+    largest reaches c Z with probability at most P(Bin(T, 1 / c) >= k); c is the smallest factor
+    that brings this tail down to delta. (The paper's c = 4 with Chernoff, made exact.)
+    """
+    values = np.sort(_check(log_g, delta).ravel())
+    k = values.size - (values.size - 1) // 2
+    low, high = 0.0, math.log(values.size / delta) + 1.0  # log c; tail at `high` is below delta
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        if binom.sf(k - 1, values.size, math.exp(-middle)) <= delta:
+            high = middle
+        else:
+            low = middle
+    return float(values[values.size - k] - high)
+
+
+def product_certificate(log_g: ArrayLike, delta: float) -> float:
+    """mean(log G) - log(1 / delta) / T.
+
+    Proof. The G_t are independent, so E[prod G_t] <= Z^T and P(prod G_t >= Z^T / delta) <= delta.
+    """
+    values = _check(log_g, delta)
+    return float(values.mean() + math.log(delta) / values.size)
+
+
+def anytime_certificate(log_g: ArrayLike, delta: float) -> float:
+    """The largest z that a mixture of bets rejects; valid at any stopping time, selection paid.
+
+    log_g is (levels, trials) or (trials,): one row of independent draws per level, all with mean
+    at most Z. Trials that have not been run are NaN at the end of a row.
+
+    Proof. If Z <= z, each factor 1 - lambda + lambda G_t / z has conditional mean at most 1, so
+    the product over t is a nonnegative supermartingale started at 1; so is every mixture of such
+    products over lambda and over levels with weights fixed in advance. By Ville's inequality it
+    ever reaches 1 / delta with probability at most delta. Every z at which it has done so is
+    rejected, and the mixture falls in z, so the rejected z are an interval from 0: its end is a
+    lower bound on Z that may be read off at any time, and choosing among levels is paid for.
+    """
+    table = np.atleast_2d(np.asarray(log_g, dtype=np.float64))
+    if not 0.0 < delta < 1.0:
+        raise ParameterError(f"delta is {delta}; expected a probability strictly between 0 and 1")
+    if table.size == 0 or np.isnan(table[:, 0]).all():
+        raise ParameterError("a certificate needs at least one trial")
+    finite = table[np.isfinite(table)]
+    if finite.size == 0:
+        return -math.inf
+    target = -math.log(delta)
+    low, high = float(finite.min()) - target - 50.0, float(finite.max()) + 1.0
+    if not _rejects(table, low, target):
+        return -math.inf
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if _rejects(table, middle, target):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _rejects(table: NDArray[np.float64], log_z: float, target: float) -> bool:
+    """Whether the mixture's wealth against Z <= exp(log_z) ever reached exp(target)."""
+    ratio = np.where(np.isnan(table), 0.0, table - log_z)  # a missing trial multiplies by 1
+    wealth = np.empty((len(BETS), *table.shape))
+    with np.errstate(divide="ignore"):
+        for i, stake in enumerate(BETS):
+            step = np.logaddexp(np.log1p(-stake) if stake < 1.0 else -np.inf, ratio + np.log(stake))
+            wealth[i] = np.cumsum(step, axis=1)
+    mixture = logsumexp(wealth, axis=(0, 1)) - math.log(len(BETS) * len(table))
+    return bool(mixture.max() >= target)

@@ -1,0 +1,217 @@
+"""Mean field, Algorithm 1 (MFRP), and its maximum over the number of parities."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tightz.errors import ParameterError, require_range
+from tightz.estimation.moments import WeightedMoments
+from tightz.estimation.results import Estimate, MeanFieldResult
+from tightz.estimation.trials import Trial, run_trials
+from tightz.families.mean_field import MeanField
+from tightz.families.projection import Family
+from tightz.models.encoding import Model, SpinEncoding, encode, model_digest
+from tightz.projections.coset import Coset, check_level
+from tightz.projections.hashing import DenseParity, HashFamily
+from tightz.projections.pivots import FirstColumns, PivotPolicy
+from tightz.runtime.provenance import provenance
+from tightz.runtime.seeds import Seed, generator, seed_sequence
+
+DEFAULT_LEVELS = 20
+"""The paper's experiments run m = 0..20."""
+
+LOG_2 = math.log(2.0)
+
+
+def mean_field(
+    model: Model,
+    *,
+    restarts: int = 20,
+    tol: float = 1e-6,
+    max_sweeps: int = 1000,
+    seed: Seed = None,
+) -> MeanFieldResult:
+    """Plain mean field: the best of `restarts` coordinate ascents; a deterministic lower bound."""
+    start = time.perf_counter()
+    root = seed_sequence(seed)
+    family = MeanField(restarts=restarts, tol=tol, max_sweeps=max_sweeps)
+    encoding = encode(model)
+    best = family.project(Coset.build(encoding.polynomial), generator(root))
+    return MeanFieldResult(
+        log_z=best.log_gamma,
+        log_zs=best.log_gammas,
+        marginals=encoding.marginals(_means_or_nan(best.spin_means(), best.log_gamma)),
+        status=best.status,
+        sweeps=best.sweeps,
+        seconds=time.perf_counter() - start,
+        provenance=provenance(root, model_digest(model), family=family),
+    )
+
+
+def mfrp(
+    model: Model,
+    m: int,
+    *,
+    trials: int = 5,
+    restarts: int = 8,
+    tol: float = 1e-6,
+    max_sweeps: int = 1000,
+    seed: Seed = None,
+    pairs: ArrayLike | None = None,
+    executor: Executor | None = None,
+    threads: int | None = None,
+) -> Estimate:
+    """Algorithm 1 as printed: 2^m Median_t max_j exp(objective) over T random projections.
+
+    Fair-coin parities, leading variables constrained, J uniform starts, coordinate ascent.
+    `log_z` of the result is the estimate's natural log; `trials` its T.
+    """
+    return estimate(
+        model,
+        levels=[m],
+        trials=trials,
+        family=MeanField(restarts=restarts, tol=tol, max_sweeps=max_sweeps),
+        hashing=DenseParity(),
+        pivots=FirstColumns(),
+        seed=seed,
+        pairs=pairs,
+        executor=executor,
+        threads=threads,
+    )
+
+
+def estimate(
+    model: Model,
+    *,
+    levels: Sequence[int] | None = None,
+    trials: int = 5,
+    restarts: int = 8,
+    seed: Seed = None,
+    family: Family | None = None,
+    hashing: HashFamily | None = None,
+    pivots: PivotPolicy | None = None,
+    pairs: ArrayLike | None = None,
+    executor: Executor | None = None,
+    threads: int | None = None,
+    on_trial: Callable[[Trial], None] | None = None,
+) -> Estimate:
+    """max over m of MFRP(model, m), with every (level, trial, restart) value kept.
+
+    levels    numbers of parities m; default 0..20, or 0..n for smaller models
+    trials    random projections per level (T); restarts: starts per projection (J)
+    family    the I-projection, default MeanField(restarts); restarts is ignored if given
+    pairs     rows (i, j) of model variables whose joint marginals are wanted
+    on_trial  called with each Trial as it completes, in a fixed order
+
+    The trial at (level, trial) depends on the seed and its position only, so the numbers are the
+    same serial, threaded or on any executor.
+    """
+    start = time.perf_counter()
+    require_range("trials", trials, 1)
+    family = MeanField(restarts=restarts) if family is None else family
+    hashing = DenseParity() if hashing is None else hashing
+    pivots = FirstColumns() if pivots is None else pivots
+    root = seed_sequence(seed)
+    encoding = encode(model)
+    n = encoding.polynomial.n
+    chosen = _checked_levels(levels, n)
+    spin_pairs = _spin_pairs(encoding, pairs)
+
+    position = {m: i for i, m in enumerate(chosen)}
+    log_gammas = np.full((len(chosen), trials, family.restarts), np.nan)
+    sweeps = np.zeros((len(chosen), trials), dtype=np.int64)
+    ranks = np.zeros((len(chosen), trials), dtype=np.int64)
+    statuses = np.empty((len(chosen), trials), dtype=object)
+    singles, joint = WeightedMoments(n), WeightedMoments(len(spin_pairs))
+    for trial in run_trials(
+        encoding.polynomial,
+        chosen,
+        trials,
+        family=family,
+        hashing=hashing,
+        pivots=pivots,
+        seed=root,
+        pairs=spin_pairs,
+        executor=executor,
+        threads=threads,
+    ):
+        at = position[trial.level], trial.trial
+        log_gammas[at] = trial.log_gammas
+        sweeps[at], ranks[at], statuses[at] = trial.sweeps, trial.rank, trial.status
+        log_weight = trial.log_gamma + trial.level * LOG_2
+        singles.add(log_weight, trial.spin_means)
+        joint.add(log_weight, trial.pair_means)
+        if on_trial is not None:
+            on_trial(trial)
+    return Estimate(
+        levels=np.array(chosen, dtype=np.int64),
+        log_gammas=log_gammas,
+        sweeps=sweeps,
+        ranks=ranks,
+        statuses=statuses,
+        n=n,
+        marginals=encoding.marginals(singles.mean),
+        marginal_spread=encoding.spread(singles.spread),
+        pairs=np.asarray(pairs if pairs is not None else np.zeros((0, 2)), dtype=np.int64),
+        pair_marginals=_pair_tables(singles.mean, joint.mean, spin_pairs),
+        pair_spread=joint.spread / 4.0,
+        strongly_universal=hashing.strongly_universal,
+        seconds=time.perf_counter() - start,
+        provenance=provenance(
+            root,
+            model_digest(model),
+            levels=list(chosen),
+            trials=trials,
+            family=family,
+            hashing=hashing,
+            pivots=pivots,
+        ),
+    )
+
+
+def _means_or_nan(means: NDArray[np.float64], log_gamma: float) -> NDArray[np.float64]:
+    """Marginals of a model with Z = 0 do not exist."""
+    return np.full_like(means, np.nan) if log_gamma == -np.inf else means
+
+
+def _checked_levels(levels: Sequence[int] | None, n: int) -> list[int]:
+    if levels is None:
+        return list(range(min(DEFAULT_LEVELS, n) + 1))
+    chosen = [check_level(int(m), n) for m in levels]
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise ParameterError(f"levels are {chosen}; expected distinct numbers of parities")
+    return chosen
+
+
+def _spin_pairs(encoding: SpinEncoding, pairs: ArrayLike | None) -> NDArray[np.int64]:
+    """Model variables -> spins; only unobserved binary variables have one."""
+    if pairs is None:
+        return np.zeros((0, 2), dtype=np.int64)
+    rows = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    spin_of = {int(v): i for i, v in enumerate(encoding.variables)}
+    for i, j in rows.tolist():
+        if i not in spin_of or j not in spin_of or i == j:
+            raise ParameterError(
+                f"pair ({i}, {j}): expected two different unobserved variables of the model"
+            )
+    return np.array([[spin_of[i], spin_of[j]] for i, j in rows.tolist()]).reshape(-1, 2)
+
+
+def _pair_tables(
+    s: NDArray[np.float64], ss: NDArray[np.float64], pairs: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """(pairs, 2, 2) joint probabilities from E s_i, E s_j and E s_i s_j."""
+    si, sj = s[pairs[:, 0]], s[pairs[:, 1]]
+    signs = np.array([1.0, -1.0])
+    return (
+        1.0
+        + signs[None, :, None] * si[:, None, None]
+        + signs[None, None, :] * sj[:, None, None]
+        + signs[None, :, None] * signs[None, None, :] * ss[:, None, None]
+    ) / 4.0

@@ -1,0 +1,84 @@
+"""Trials: one random projection and its I-projection, for every level and repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.families.projection import Family, Status
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.projections.coset import Coset
+from tightz.projections.hashing import HashFamily
+from tightz.projections.pivots import PivotPolicy
+from tightz.runtime.executors import map_ordered
+from tightz.runtime.seeds import Seed, generator, seed_sequence
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """The outcome at (level, trial): log_gammas per restart, and the best q's expectations."""
+
+    level: int
+    trial: int
+    log_gamma: float
+    log_gammas: NDArray[np.float64]
+    rank: int
+    sweeps: int
+    status: Status
+    spin_means: NDArray[np.float64]
+    pair_means: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class TrialPlan:
+    """Everything a worker needs to run any trial; a trial depends on its (level, trial) only."""
+
+    polynomial: SpinPolynomial
+    family: Family
+    hashing: HashFamily
+    pivots: PivotPolicy
+    seed: np.random.SeedSequence
+    pairs: NDArray[np.int64]
+
+    def run(self, position: tuple[int, int]) -> Trial:
+        """Draw (A, b), reduce it, project, and keep what the aggregates need."""
+        level, trial = position
+        parities = self.hashing.draw(
+            level, self.polynomial.n, generator(self.seed, level, trial, 0)
+        )
+        coset = Coset.build(self.polynomial, parities, self.pivots)
+        best = self.family.project(coset, generator(self.seed, level, trial, 1))
+        return Trial(
+            level=level,
+            trial=trial,
+            log_gamma=best.log_gamma,
+            log_gammas=best.log_gammas,
+            rank=coset.rank,
+            sweeps=best.sweeps,
+            status=best.status,
+            spin_means=best.spin_means(),
+            pair_means=best.pair_means(self.pairs),
+        )
+
+
+def run_trials(
+    polynomial: SpinPolynomial,
+    levels: Sequence[int],
+    trials: int,
+    *,
+    family: Family,
+    hashing: HashFamily,
+    pivots: PivotPolicy,
+    seed: Seed,
+    pairs: NDArray[np.int64],
+    executor: Executor | None = None,
+    threads: int | None = None,
+) -> Iterator[Trial]:
+    """All trials, repetition by repetition, each sweeping the levels; always in this order."""
+    plan = TrialPlan(polynomial, family, hashing, pivots, seed_sequence(seed), pairs)
+    positions = ((level, trial) for trial in range(trials) for level in levels)
+    return map_ordered(plan.run, positions, executor=executor, threads=threads)

@@ -1,0 +1,23 @@
+"""What a result was made from: versions, seed, parameters, model."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from typing import Any
+
+from tightz.runtime.seeds import Seed, seed_sequence
+
+
+def provenance(seed: Seed, digest: str, **parameters: Any) -> dict[str, Any]:
+    """A plain dictionary that goes into every result and every JSON record."""
+    root = seed_sequence(seed)
+    return {
+        "tightz": version("tightz"),
+        "numpy": version("numpy"),
+        "numba": version("numba"),
+        "python": platform.python_version(),
+        "seed": {"entropy": root.entropy, "spawn_key": list(root.spawn_key)},
+        "model_sha256": digest,
+        "parameters": {name: repr(value) for name, value in parameters.items()},
+    }
