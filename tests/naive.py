@@ -12,8 +12,8 @@ import numpy as np
 
 def all_states(cardinalities) -> np.ndarray:
     """Every joint state, last variable fastest: (prod(cardinalities), n)."""
-    ranges = [range(int(c)) for c in cardinalities]
-    return np.array(list(itertools.product(*ranges)), dtype=np.int64).reshape(-1, len(ranges))
+    states = list(itertools.product(*[range(int(c)) for c in cardinalities]))
+    return np.array(states, dtype=np.int64).reshape(len(states), len(cardinalities))
 
 
 def log_sum_exp(values) -> float:
@@ -45,3 +45,325 @@ def enumerate_model(cardinalities, factors, evidence=None):
         for v, c in enumerate(cardinalities)
     ]
     return log_z, marginals
+
+
+def transfer_matrix_log_z(rows, cols, horizontal, vertical, fields) -> float:
+    """log Z of a planar Ising grid, site by site, over all 2^cols spins of one row.
+
+    log p~(s) = sum horizontal[r, c] s[r, c] s[r, c+1] + sum vertical[r, c] s[r, c] s[r+1, c]
+    + sum fields[r, c] s[r, c]; shapes (rows, cols-1), (rows-1, cols), (rows, cols). The vector is
+    rescaled after every site and its log scale kept apart.
+    """
+    spin = np.array([1.0, -1.0])
+    vector = np.ones(2**cols)
+    spare = np.empty_like(vector)
+    half = np.empty(2 ** (cols - 1))
+    log_scale = 0.0
+    for r in range(rows):
+        for c in range(cols):
+            # step[left, old, new]: weights of the site that enters in place of the one above it
+            step = fields[r, c] * spin[None, None, :] + np.zeros((2, 2, 2))
+            if r > 0:
+                step = step + vertical[r - 1, c] * spin[None, :, None] * spin[None, None, :]
+            if c > 0:
+                step = step + horizontal[r, c - 1] * spin[:, None, None] * spin[None, None, :]
+            top = step.max()
+            step = np.exp(step - top)
+            lefts = 2 if c > 0 else 1
+            before = 2 ** max(c - 1, 0)
+            old = vector.reshape(before, lefts, 2, -1)
+            new = spare.reshape(before, lefts, 2, -1)
+            for left in range(lefts):
+                part = half[: old[:, left, 0].size].reshape(old[:, left, 0].shape)
+                for state in range(2):
+                    if r == 0:  # nothing above: the vector does not depend on `old`
+                        np.multiply(old[:, left, 0], step[left, 0, state], out=new[:, left, state])
+                        continue
+                    np.multiply(old[:, left, 0], step[left, 0, state], out=part)
+                    np.multiply(old[:, left, 1], step[left, 1, state], out=new[:, left, state])
+                    new[:, left, state] += part
+            vector, spare = spare, vector
+            largest = vector.max()
+            vector /= largest
+            log_scale += top + np.log(largest)
+    return float(log_scale + np.log(vector.sum()))
+
+
+# --- Projections, in the paper's own notation -------------------------------------------------
+
+
+def reduce_parities(matrix, rhs, order=None):
+    """Row-reduce A x = b (mod 2): (C, b', pivots, feasible), C with unit columns at the pivots."""
+    a = np.array(matrix, dtype=int) % 2
+    b = np.array(rhs, dtype=int) % 2
+    pivots: list[int] = []
+    for column in range(a.shape[1]) if order is None else order:
+        candidates = [r for r in range(len(pivots), len(a)) if a[r, column]]
+        if not candidates:
+            continue
+        top = len(pivots)
+        a[[top, candidates[0]]] = a[[candidates[0], top]]
+        b[[top, candidates[0]]] = b[[candidates[0], top]]
+        for r in range(len(a)):
+            if r != top and a[r, column]:
+                a[r] = (a[r] + a[top]) % 2
+                b[r] = (b[r] + b[top]) % 2
+        pivots.append(int(column))
+        if len(pivots) == len(a):
+            break
+    feasible = not b[len(pivots) :].any()
+    return a[: len(pivots)], b[: len(pivots)], pivots, feasible
+
+
+def coset_states(matrix, rhs):
+    """All x in {0,1}^n with A x = b (mod 2), one per row."""
+    matrix, rhs = np.asarray(matrix, dtype=int), np.asarray(rhs, dtype=int)
+    states = all_states([2] * matrix.shape[1])
+    return states[((states @ matrix.T) % 2 == rhs).all(axis=1)]
+
+
+class PaperProjection:
+    """Proposition 1, the objective (6) and the appendix's gradients, as printed.
+
+    The model is pairwise with 0/1 variables: unary (n,), pair {(k, l): weight}, so that
+    log p~ = const + sum_k unary_k x_k + sum_kl pair_kl x_k x_l. `mu` is a length-n vector whose
+    entries at free variables are the free marginals. Two misprints are corrected: item 7's C_kl
+    is C_lk, and item 8's second product runs over C_li.
+    """
+
+    def __init__(self, const, unary, pair, matrix, rhs, order=None):
+        self.const, self.unary, self.pair = const, np.asarray(unary, float), pair
+        self.c, self.b, self.pivots, self.feasible = reduce_parities(matrix, rhs, order)
+        self.n = len(self.unary)
+        self.free = [k for k in range(self.n) if k not in self.pivots]
+        self.row = {k: r for r, k in enumerate(self.pivots)}
+
+    def _sign(self, k):
+        return 1 - 2 * self.b[self.row[k]]
+
+    def _product(self, k, mu, skip=()):
+        c = self.c[self.row[k]]
+        return np.prod([1 - 2 * c[i] * mu[i] for i in self.free if i not in skip])
+
+    def single(self, k, mu):
+        if k in self.free:
+            return mu[k]
+        return (1 - self._sign(k) * self._product(k, mu)) / 2
+
+    def pairwise(self, k, l, mu):
+        if k in self.free and l in self.free:
+            return mu[k] * mu[l]
+        if l in self.free:
+            k, l = l, k
+        if k in self.free:  # l constrained
+            if self.c[self.row[l]][k]:
+                return mu[k] * (1 + self._sign(l) * self._product(l, mu, skip=(k,))) / 2
+            return mu[k] * self.single(l, mu)
+        ck, cl = self.c[self.row[k]], self.c[self.row[l]]
+        both = np.prod(
+            [1 - mu[i] * (2 * ck[i] + 2 * cl[i] - 4 * ck[i] * cl[i]) for i in self.free]
+        )
+        return (
+            1
+            + self._sign(k) * self._sign(l) * both
+            - self._sign(k) * self._product(k, mu)
+            - self._sign(l) * self._product(l, mu)
+        ) / 4
+
+    def entropy(self, mu):
+        total = 0.0
+        for k in self.free:
+            for p in (mu[k], 1 - mu[k]):
+                if p > 0:
+                    total -= p * np.log(p)
+        return total
+
+    def objective(self, mu):
+        value = self.const + sum(self.unary[k] * self.single(k, mu) for k in range(self.n))
+        value += sum(w * self.pairwise(k, l, mu) for (k, l), w in self.pair.items())
+        return value + self.entropy(mu)
+
+    def single_gradient(self, l, k, mu):
+        """d mu_l / d mu_k for free k (items 1 to 3)."""
+        if l in self.free:
+            return 1.0 if l == k else 0.0
+        return self._sign(l) * self.c[self.row[l]][k] * self._product(l, mu, skip=(k,))
+
+    def pair_gradient(self, p, l, k, mu):
+        """d mu_pl / d mu_k for free k (items 4 to 8)."""
+        if l in self.free and p not in self.free:
+            p, l = l, p
+        if p in self.free and l in self.free:  # items 4 and 5
+            return mu[l] if p == k else mu[p] if l == k else 0.0
+        if p in self.free:
+            c = self.c[self.row[l]]
+            if p == k and not c[k]:  # item 6
+                return (1 - self._sign(l) * self._product(l, mu, skip=(k,))) / 2
+            if p == k:
+                return (1 + self._sign(l) * self._product(l, mu, skip=(k,))) / 2
+            if not c[p]:  # item 7
+                return mu[p] * self.single_gradient(l, k, mu)
+            return -mu[p] * c[k] * self._sign(l) * self._product(l, mu, skip=(k, p))
+        cp, cl = self.c[self.row[p]], self.c[self.row[l]]  # item 8
+        mixed = 2 * cp + 2 * cl - 4 * cp * cl
+        rest = np.prod([1 - mu[i] * mixed[i] for i in self.free if i != k])
+        return (
+            self.single_gradient(p, k, mu) / 2
+            + self.single_gradient(l, k, mu) / 2
+            - self._sign(p) * self._sign(l) * mixed[k] / 4 * rest
+        )
+
+    def slope(self, k, mu):
+        """The constant c of the appendix: gradient of theta . mu in mu_k, entropy left out."""
+        total = sum(self.unary[l] * self.single_gradient(l, k, mu) for l in range(self.n))
+        return total + sum(
+            w * self.pair_gradient(p, l, k, mu) for (p, l), w in self.pair.items()
+        )
+
+    def ascend(self, mu, sweeps):
+        """Coordinate ascent in the paper's order and closed form: mu_k <- 1 / (1 + exp(-c))."""
+        mu = np.array(mu, dtype=float)
+        for _ in range(sweeps):
+            for k in self.free:
+                c = self.slope(k, mu)
+                mu[k] = 1 / (1 + np.exp(-c)) if c > -700 else 0.0
+        return mu
+
+
+def product_weights(means):
+    """Probability of every state of independent spins with the given means; states 0/1 rows."""
+    states = all_states([2] * len(means))
+    up = (1 + np.asarray(means)) / 2
+    return states, np.prod(np.where(states == 0, up, 1 - up), axis=1)
+
+
+def brute_bound(log_weight_of_states, free_states_to_states, means):
+    """E_q[log p~] + H(q) by enumeration of q over the free spins."""
+    states, q = product_weights(means)
+    logs = np.asarray(log_weight_of_states(free_states_to_states(states)))
+    live = q > 0
+    return float((q[live] * logs[live]).sum() - (q[live] * np.log(q[live])).sum())
+
+
+def parse_uai(text):
+    """(cardinalities, [(scope, flat table on the ordinary scale)]), word by word, no checks."""
+    words = iter(text.split()[1:])
+    cardinalities = [int(next(words)) for _ in range(int(next(words)))]
+    scopes = [[int(next(words)) for _ in range(int(next(words)))] for _ in range(int(next(words)))]
+    return cardinalities, [
+        (scope, [float(next(words)) for _ in range(int(next(words)))]) for scope in scopes
+    ]
+
+
+def power_sum(log_table, weight) -> np.ndarray:
+    """w log sum_v exp(f / w) over the last axis, with the limits of a zero potential."""
+    rows = np.asarray(log_table, dtype=np.float64)
+    out = np.empty(rows.shape[:-1])
+    for index in np.ndindex(out.shape):
+        row = rows[index]
+        if weight < 0 and (row == -np.inf).any():
+            out[index] = -np.inf  # a zero raised to a negative power is infinite
+        else:
+            out[index] = weight * log_sum_exp(row / weight) if row.max() > -np.inf else -np.inf
+    return out
+
+
+# --- Spin polynomials: constant + sum theta * prod of spins, terms as (members, theta) pairs ----
+
+
+def all_spins(n) -> np.ndarray:
+    """Every state of n spins as +1 / -1, last spin fastest: (2^n, n)."""
+    return 1 - 2 * all_states([2] * n).reshape(2**n, n)
+
+
+def polynomial_log_weights(constant, terms, spins) -> np.ndarray:
+    """log p~ of each row of `spins`, term by term."""
+    out = np.full(len(spins), float(constant))
+    for members, theta in terms:
+        sign = np.ones(len(spins))
+        for i in members:
+            sign = sign * spins[:, i]
+        out += theta * sign
+    return out
+
+
+def loopy_belief_propagation(cardinalities, factors, iterations=2000):
+    """(Bethe log Z, marginals) by parallel updates of probability messages, damped by half.
+
+    The value is the Bethe free energy of the final beliefs: energy plus factor entropies plus
+    (1 - degree) times variable entropies.
+    """
+    n = len(cardinalities)
+    tables = [
+        np.exp(np.asarray(t).reshape([int(cardinalities[v]) for v in scope]))
+        for scope, t in factors
+    ]
+    scopes = [tuple(scope) for scope, _ in factors]
+    sent = {(f, v): np.ones(int(cardinalities[v])) for f, s in enumerate(scopes) for v in s}
+
+    def product(v, without=None):
+        out = np.ones(int(cardinalities[v]))
+        for f, s in enumerate(scopes):
+            if v in s and f != without:
+                out = out * sent[f, v]
+        return out / out.sum()
+
+    def joint(f, without=None):
+        out = tables[f]
+        for axis, u in enumerate(scopes[f]):
+            if u != without:
+                shape = [1] * len(scopes[f])
+                shape[axis] = -1
+                out = out * product(u, f).reshape(shape)
+        return out
+
+    def entropy(p):
+        p = p[p > 0]
+        return -(p * np.log(p)).sum()
+
+    for _ in range(iterations):
+        fresh = {}
+        for f, v in sent:
+            axis = scopes[f].index(v)
+            message = np.moveaxis(joint(f, v), axis, 0).reshape(int(cardinalities[v]), -1).sum(1)
+            fresh[f, v] = 0.5 * sent[f, v] + 0.5 * message / message.sum()
+        moved = max(np.abs(fresh[k] - sent[k]).max() for k in sent)
+        sent.update(fresh)
+        if moved < 1e-13:
+            break
+    marginals = [product(v) for v in range(n)]
+    value = 0.0
+    for f, scope in enumerate(scopes):
+        belief = joint(f) / joint(f).sum()
+        positive = belief > 0
+        value += (belief[positive] * np.log(tables[f][positive])).sum() + entropy(belief)
+        value -= sum(entropy(marginals[v]) for v in scope)
+    return value + sum(entropy(m) for m in marginals), marginals
+
+
+def grid_log_z(rows, cols, factors) -> float:
+    """log Z of a spin grid given as (scope, log table) factors, row by row, state 0 spin +1."""
+    fields = np.zeros((rows, cols))
+    horizontal = np.zeros((rows, cols - 1))
+    vertical = np.zeros((rows - 1, cols))
+    for scope, table in factors:
+        row, col = divmod(scope[0], cols)
+        if len(scope) == 1:
+            fields[row, col] += table[0]
+        elif scope[1] == scope[0] + 1:
+            horizontal[row, col] += table[0, 0]
+        else:
+            vertical[row, col] += table[0, 0]
+    return transfer_matrix_log_z(rows, cols, horizontal, vertical, fields)
+
+
+def heaviest_in_coset(n, constant, terms, matrix, rhs) -> float:
+    """max of constant + sum theta * prod (1 - 2 x_i) over x with matrix x = rhs mod 2; or -inf."""
+    best = -np.inf
+    for x in itertools.product((0, 1), repeat=n):
+        if ((np.asarray(matrix, dtype=int) @ np.array(x, dtype=int)) % 2 == rhs).all():
+            weight = constant
+            for members, theta in terms:
+                weight += theta * (-1) ** sum(x[i] for i in members)
+            best = max(best, weight)
+    return float(best)

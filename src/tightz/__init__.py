@@ -1,1 +1,82 @@
-"""tightz"""
+"""tightz: certified, ever-narrowing intervals on log Z of discrete graphical models.
+
+Names load on first use, so that importing the package (and `tightz --help`) stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "FactorGraph": "tightz.models",
+    "SpinPolynomial": "tightz.models",
+    "ising": "tightz.models",
+    "ising_grid": "tightz.models",
+    "rbm": "tightz.models",
+    "read_uai": "tightz.models.uai",
+    "write_uai": "tightz.models.uai",
+    "load_rbm": "tightz.models.rbm_files",
+    "save_rbm": "tightz.models.rbm_files",
+    "DenseParity": "tightz.projections",
+    "SparseParity": "tightz.projections",
+    "FirstColumns": "tightz.projections",
+    "Reliability": "tightz.projections",
+    "MeanField": "tightz.families",
+    "PointMass": "tightz.families",
+    "mean_field": "tightz.estimation.estimate",
+    "mfrp": "tightz.estimation.estimate",
+    "estimate": "tightz.estimation.estimate",
+    "required_trials": "tightz.estimation.theorems",
+    "Bound": "tightz.bounds",
+    "Proof": "tightz.bounds",
+    "Side": "tightz.bounds",
+    "TightzError": "tightz.errors",
+    "ModelError": "tightz.errors",
+    "UnsupportedModelError": "tightz.errors",
+    "ParameterError": "tightz.errors",
+    "ResourceError": "tightz.errors",
+}
+
+__all__ = sorted([*_HOME, "__version__"])
+
+if TYPE_CHECKING:
+    from tightz.bounds import Bound as Bound
+    from tightz.bounds import Proof as Proof
+    from tightz.bounds import Side as Side
+    from tightz.errors import ModelError as ModelError
+    from tightz.errors import ParameterError as ParameterError
+    from tightz.errors import ResourceError as ResourceError
+    from tightz.errors import TightzError as TightzError
+    from tightz.errors import UnsupportedModelError as UnsupportedModelError
+    from tightz.estimation.estimate import estimate as estimate
+    from tightz.estimation.estimate import mean_field as mean_field
+    from tightz.estimation.estimate import mfrp as mfrp
+    from tightz.estimation.theorems import required_trials as required_trials
+    from tightz.families import MeanField as MeanField
+    from tightz.families import PointMass as PointMass
+    from tightz.models import FactorGraph as FactorGraph
+    from tightz.models import SpinPolynomial as SpinPolynomial
+    from tightz.models import ising as ising
+    from tightz.models import ising_grid as ising_grid
+    from tightz.models import rbm as rbm
+    from tightz.models.rbm_files import load_rbm as load_rbm
+    from tightz.models.rbm_files import save_rbm as save_rbm
+    from tightz.models.uai import read_uai as read_uai
+    from tightz.models.uai import write_uai as write_uai
+    from tightz.projections import DenseParity as DenseParity
+    from tightz.projections import FirstColumns as FirstColumns
+    from tightz.projections import Reliability as Reliability
+    from tightz.projections import SparseParity as SparseParity
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tightz' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

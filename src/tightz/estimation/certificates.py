@@ -11,8 +11,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
-from scipy.stats import binom
+from scipy.special import betaincinv, logsumexp
 
 from tightz.errors import ParameterError
 
@@ -47,14 +46,9 @@ def median_certificate(log_g: ArrayLike, delta: float) -> float:
     """
     values = np.sort(_check(log_g, delta).ravel())
     k = values.size - (values.size - 1) // 2
-    low, high = 0.0, math.log(values.size / delta) + 1.0  # log c; tail at `high` is below delta
-    for _ in range(100):
-        middle = 0.5 * (low + high)
-        if binom.sf(k - 1, values.size, math.exp(-middle)) <= delta:
-            high = middle
-        else:
-            low = middle
-    return float(values[values.size - k] - high)
+    # P(Bin(T, p) >= k) is the regularised incomplete beta function I_p(k, T - k + 1)
+    log_c = -math.log(betaincinv(k, values.size - k + 1, delta))
+    return float(values[values.size - k] - log_c)
 
 
 def product_certificate(log_g: ArrayLike, delta: float) -> float:
@@ -103,10 +97,9 @@ def anytime_certificate(log_g: ArrayLike, delta: float) -> float:
 def _rejects(table: NDArray[np.float64], log_z: float, target: float) -> bool:
     """Whether the mixture's wealth against Z <= exp(log_z) ever reached exp(target)."""
     ratio = np.where(np.isnan(table), 0.0, table - log_z)  # a missing trial multiplies by 1
-    wealth = np.empty((len(BETS), *table.shape))
     with np.errstate(divide="ignore"):
-        for i, stake in enumerate(BETS):
-            step = np.logaddexp(np.log1p(-stake) if stake < 1.0 else -np.inf, ratio + np.log(stake))
-            wealth[i] = np.cumsum(step, axis=1)
-    mixture = logsumexp(wealth, axis=(0, 1)) - math.log(len(BETS) * len(table))
+        kept, staked = np.log1p(-BETS)[:, None, None], np.log(BETS)[:, None, None]
+    wealth = np.cumsum(np.logaddexp(kept, ratio + staked), axis=2)
+    paths = wealth.reshape(-1, table.shape[1])
+    mixture = np.logaddexp.reduce(paths, axis=0) - math.log(len(paths))
     return bool(mixture.max() >= target)

@@ -116,7 +116,7 @@ class Estimate:
     @property
     def by_level(self) -> list[LevelSummary]:
         """Aggregates of each level, in the order of `levels`."""
-        out = []
+        out: list[LevelSummary] = []
         for m, row in zip(self.levels.tolist(), self.log_g, strict=True):
             mean = float(logsumexp(row) - math.log(row.size)) if row.max() > -np.inf else -math.inf
             out.append(
@@ -186,8 +186,10 @@ class Estimate:
 
     def assumptions(self, delta: float = 0.05) -> Assumptions:
         """Which of the theorems' assumptions this run meets."""
-        proven = np.isin(self.statuses.astype(object), [Status.OPTIMAL, Status.INFEASIBLE]) | (
-            self.ranks == self.n
+        proven = (
+            (self.statuses == Status.OPTIMAL)
+            | (self.statuses == Status.INFEASIBLE)
+            | (self.ranks == self.n)
         )
         return Assumptions(
             enough_trials=self.log_gammas.shape[1] >= required_trials(max(self.n, 1), delta),

@@ -88,7 +88,8 @@ def evaluate(coset: Coset, means: NDArray[np.float64]) -> NDArray[np.float64]:
     Independent of every optimiser and of the factored polynomial they run on: it starts from the
     model's own terms and the coset's supports, in float64. means (n_free, lanes) in [-1, 1].
     """
-    v = np.asarray(means, dtype=np.float64).reshape(coset.n_free, -1)
+    v = np.asarray(means, dtype=np.float64)
+    v = v[:, None] if v.ndim == 1 else v
     poly = coset.polynomial
     if not coset.feasible or poly.constant == -np.inf:
         return np.full(v.shape[1], -np.inf)

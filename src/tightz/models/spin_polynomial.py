@@ -74,18 +74,20 @@ class SpinPolynomial:
                 constant += float(theta.sum())
             elif len(rows):
                 by_arity.setdefault(rows.shape[1], []).append((rows, theta))
-        ptr, spins, thetas = [np.zeros(1, dtype=np.int64)], [], []
+        arities: list[int] = []
+        spins: list[NDArray] = []
+        thetas: list[NDArray] = []
         for arity in sorted(by_arity):
             rows = np.concatenate([r for r, _ in by_arity[arity]])
             theta = np.concatenate([t for _, t in by_arity[arity]])
             rows, theta = _merge_equal(rows, theta, n)
             spins.append(rows.ravel())
             thetas.append(theta)
-            ptr.append(ptr[-1][-1] + arity * np.arange(1, len(rows) + 1))
+            arities += [arity] * len(rows)
         return cls(
             n=n,
             constant=float(constant),
-            ptr=np.concatenate(ptr),
+            ptr=np.concatenate([[0], np.cumsum(arities, dtype=np.int64)]).astype(np.int64),
             spins=np.concatenate(spins).astype(np.int32) if spins else np.zeros(0, np.int32),
             theta=np.concatenate(thetas) if thetas else np.zeros(0),
         )

@@ -127,9 +127,10 @@ class Coset:
     ) -> NDArray[np.float64]:
         """E_q[prod_{i in a} s_i] for each term a (CSR over model spins); Proposition 1.
 
-        q is the product over free spins with E y_k = means[k, lane]; returns (terms, lanes).
+        q is the product over free spins with E y_k = means[k] or means[k, lane]; returns
+        (terms, lanes).
         """
-        v = np.ascontiguousarray(means.reshape(self.n_free, -1))
+        v = np.ascontiguousarray(means[:, None] if means.ndim == 1 else means)
         out = np.ones((len(ptr) - 1, v.shape[1]))
         _expectations(
             np.asarray(ptr, np.int64), np.asarray(spins, np.int32), self.pivot_row,
@@ -139,7 +140,7 @@ class Coset:
 
     def spins_from_free(self, free_spins: NDArray) -> NDArray[np.int8]:
         """All n spins of the states whose free spins (S, n_free) are given."""
-        y = np.atleast_2d(free_spins).astype(np.float64).T
+        y = np.array(np.atleast_2d(free_spins), dtype=np.float64).T
         ptr = np.arange(self.polynomial.n + 1)
         spins = self.expectations(ptr, np.arange(self.polynomial.n), y)
         return spins.T.astype(np.int8)

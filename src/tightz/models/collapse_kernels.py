@@ -1,0 +1,152 @@
+"""Kernels of collapse: eliminate in order, then draw or average the eliminated spins backward.
+
+Tables are indexed by bit masks over a spin's neighbours (ascending, bit 0 first). In a message the
+mask is a subset (Walsh coefficient), in a field a state (bit set: spin -1).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def walsh_hadamard(table):  # type: ignore[no-untyped-def]
+    """table[x] <- sum_m (-1)^popcount(m & x) table[m], in place; table (2^d,)."""
+    half = 1
+    while half < table.size:
+        for block in range(0, table.size, 2 * half):
+            for i in range(block, block + half):
+                a, b = table[i], table[i + half]
+                table[i] = a + b
+                table[i + half] = a - b
+        half *= 2
+
+
+@njit(cache=True, nogil=True)
+def _image(bits, count, out):  # type: ignore[no-untyped-def]
+    """out[mask] = union of bits[b] over the bits b of mask, for masks below 2^count."""
+    out[0] = 0
+    for b in range(count):
+        for mask in range(1 << b):
+            out[mask + (1 << b)] = out[mask] | bits[b]
+
+
+@njit(cache=True, nogil=True)
+def eliminate(  # type: ignore[no-untyped-def]
+    ptr, spins, theta, term_ptr, term_of, table_in_ptr, table_in, order, scope_ptr, scope,
+    table_ptr, hard, fields, messages, scale,
+):  # fmt: skip
+    """Fill fields (values) and messages (Walsh coefficients) of all eliminations; the constant.
+
+    message = Walsh(log 2cosh f) + what the consumed messages hold without the spin; its constant
+    part is returned. scale[e] is the largest |log 2cosh f|. `hard`: |f| in place of log 2cosh f.
+    """
+    widest = 0
+    for e in range(order.size):
+        widest = max(widest, scope_ptr[e + 1] - scope_ptr[e])
+    values = np.empty(1 << widest)
+    image = np.empty(2 << widest, dtype=np.int64)
+    bits = np.empty(widest + 1, dtype=np.int64)
+    highest = max(order.max() if order.size else 0, scope.max() if scope.size else 0)
+    bit_of = np.zeros(highest + 1, dtype=np.int64)
+    constant = 0.0
+    for e in range(order.size):
+        degree = scope_ptr[e + 1] - scope_ptr[e]
+        size = 1 << degree
+        field = fields[table_ptr[e] : table_ptr[e + 1]]
+        message = messages[table_ptr[e] : table_ptr[e + 1]]
+        bit_of[order[e]] = size
+        for b in range(degree):
+            bit_of[scope[scope_ptr[e] + b]] = 1 << b
+        for p in range(term_ptr[e], term_ptr[e + 1]):
+            a = term_of[p]
+            mask = 0
+            for t in range(ptr[a], ptr[a + 1]):
+                mask |= bit_of[spins[t]]
+            field[mask ^ size] += theta[a]
+        for p in range(table_in_ptr[e], table_in_ptr[e + 1]):
+            c = table_in[p]
+            width = scope_ptr[c + 1] - scope_ptr[c]
+            for b in range(width):
+                bits[b] = bit_of[scope[scope_ptr[c] + b]]
+            _image(bits, width, image)
+            for mask in range(1, 1 << width):  # entry 0 went into the constant
+                to = image[mask]
+                if to & size:
+                    field[to ^ size] += messages[table_ptr[c] + mask]
+                else:
+                    message[to] += messages[table_ptr[c] + mask]
+        walsh_hadamard(field)
+        table = values[:size]
+        for x in range(size):
+            f = abs(field[x])
+            t = f if hard else f + np.log1p(np.exp(-2.0 * f))
+            scale[e] = max(scale[e], t)
+            table[x] = t / size
+        walsh_hadamard(table)
+        for x in range(size):
+            message[x] += table[x]
+        constant += message[0]
+        message[0] = 0.0
+    return constant
+
+
+@njit(cache=True, nogil=True)
+def lift_state(order, scope_ptr, scope, table_ptr, fields, uniform, drawn, spins):  # type: ignore[no-untyped-def]
+    """Fill the eliminated columns of spins (S, n): s = +1 iff uniform < 1 / (1 + exp(-2 f)).
+
+    Not `drawn`: s = sign(f). uniform (S, E).
+    """
+    for row in range(spins.shape[0]):
+        for e in range(order.size - 1, -1, -1):
+            x = 0
+            for p in range(scope_ptr[e], scope_ptr[e + 1]):
+                if spins[row, scope[p]] < 0:
+                    x |= 1 << (p - scope_ptr[e])
+            f = fields[table_ptr[e] + x]
+            up = uniform[row, e] < 1.0 / (1.0 + np.exp(-2.0 * f)) if drawn else f >= 0.0
+            spins[row, order[e]] = 1 if up else -1
+
+
+@njit(cache=True, nogil=True)
+def lift_joint(order, scope_ptr, scope, table_ptr, fields, next_use, joints, means):  # type: ignore[no-untyped-def]
+    """means[i] = E[tanh f_i] for all eliminated i, last to first.
+
+    joints holds, per e, 2^(degree+1) entries at 2 table_ptr[e]. In: for eliminations whose
+    neighbours are all kept (next_use = E), E[chi_a] for every subset a of them in the lower half.
+    Out: the joint distribution of the neighbours and of the spin itself (highest bit).
+    """
+    bits = np.empty(64, dtype=np.int64)
+    widest = 0
+    for e in range(order.size):
+        widest = max(widest, scope_ptr[e + 1] - scope_ptr[e])
+    image = np.empty(2 << widest, dtype=np.int64)
+    for e in range(order.size - 1, -1, -1):
+        degree = scope_ptr[e + 1] - scope_ptr[e]
+        size = 1 << degree
+        low = joints[2 * table_ptr[e] : 2 * table_ptr[e] + size]
+        high = joints[2 * table_ptr[e] + size : 2 * table_ptr[e + 1]]
+        c = next_use[e]
+        if c == order.size:
+            walsh_hadamard(low)
+            for x in range(size):
+                low[x] = max(low[x] / size, 0.0)
+        else:
+            width = scope_ptr[c + 1] - scope_ptr[c]
+            for b in range(width + 1):
+                spin = order[c] if b == width else scope[scope_ptr[c] + b]
+                bits[b] = 0
+                for p in range(scope_ptr[e], scope_ptr[e + 1]):
+                    if scope[p] == spin:
+                        bits[b] = 1 << (p - scope_ptr[e])
+            _image(bits, width + 1, image)
+            for x in range(2 << width):
+                low[image[x]] += joints[2 * table_ptr[c] + x]
+        mean = 0.0
+        for x in range(size):
+            f = fields[table_ptr[e] + x]
+            mean += low[x] * np.tanh(f)
+            high[x] = low[x] / (1.0 + np.exp(2.0 * f))
+            low[x] /= 1.0 + np.exp(-2.0 * f)
+        means[order[e]] = min(max(mean, -1.0), 1.0)

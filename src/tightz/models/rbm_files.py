@@ -1,0 +1,95 @@
+"""Restricted Boltzmann machines in .npz files: arrays W, visible_bias and hidden_bias."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tightz.errors import ModelError
+from tightz.models.builders import rbm
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.text_files import FilePath, read_bytes, write_atomically
+
+_NAMES = ("W", "visible_bias", "hidden_bias")
+
+
+class _Weights(NamedTuple):
+    """W (visible, hidden), visible_bias (visible,), hidden_bias (hidden,), all finite float64."""
+
+    w: NDArray[np.float64]
+    visible_bias: NDArray[np.float64]
+    hidden_bias: NDArray[np.float64]
+
+
+def load_rbm(path: FilePath) -> FactorGraph:
+    """The RBM in an .npz file as a factor graph: visible units first, in state 1 when on.
+
+    W may be stored as (visible, hidden) or transposed: the lengths of the biases tell. With as
+    many visible as hidden units they cannot, and W is taken as (visible, hidden). Other arrays in
+    the file are ignored.
+    """
+    label = os.fspath(path)
+    weights = _checked(_read_arrays(path, label), f" ({label})")
+    return rbm(*weights, name=Path(path).stem)
+
+
+def save_rbm(
+    path: FilePath, weights: ArrayLike, visible_bias: ArrayLike, hidden_bias: ArrayLike
+) -> None:
+    """Write an .npz file that `load_rbm` reads, atomically, with W as (visible, hidden)."""
+    checked = _checked([np.asarray(a) for a in (weights, visible_bias, hidden_bias)], "")
+    archive = io.BytesIO()
+    np.savez(
+        archive, W=checked.w, visible_bias=checked.visible_bias, hidden_bias=checked.hidden_bias
+    )
+    write_atomically([(path, archive.getvalue())])
+
+
+def _read_arrays(path: FilePath, label: str) -> list[NDArray]:
+    content = io.BytesIO(read_bytes(path))
+    try:
+        archive = np.load(content, allow_pickle=False)
+    except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged archive
+        raise ModelError(f"{label} is not an .npz file (or a damaged one)") from error
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ModelError(
+            f"{label} holds a single array; expected an .npz file with {', '.join(_NAMES)}"
+        )
+    with archive:
+        missing = [name for name in _NAMES if name not in archive.files]
+        if missing:
+            raise ModelError(
+                f"{label} has no array {', '.join(missing)}; it holds "
+                f"{', '.join(archive.files) or 'nothing'}, expected {', '.join(_NAMES)}"
+            )
+        try:
+            return [archive[name] for name in _NAMES]
+        except Exception as error:
+            raise ModelError(f"{label} is damaged or holds no plain numbers: {error}") from error
+
+
+def _checked(arrays: list[NDArray], where: str) -> _Weights:
+    converted = []
+    for name, array in zip(_NAMES, arrays, strict=True):
+        if array.dtype.kind not in "fiu":
+            raise ModelError(f"{name} has type {array.dtype}; expected real numbers{where}")
+        with np.errstate(over="ignore"):
+            values = array.astype(np.float64)
+        if not np.isfinite(values).all():
+            raise ModelError(f"{name} holds a NaN or an infinite entry{where}")
+        if name != "W" and array.size != max(array.shape, default=1):
+            raise ModelError(f"{name} has shape {array.shape}; expected a vector{where}")
+        converted.append(values)
+    w, visible_bias, hidden_bias = converted
+    shape = visible_bias.size, hidden_bias.size
+    if w.shape not in (shape, shape[::-1]):
+        raise ModelError(
+            f"W has shape {w.shape}; {shape[0]} visible and {shape[1]} hidden biases need {shape} "
+            f"or its transpose{where}"
+        )
+    return _Weights(w if w.shape == shape else w.T, visible_bias.ravel(), hidden_bias.ravel())

@@ -1,0 +1,181 @@
+"""Text files: read as words with their lines, by array operations; written whole or not at all.
+
+Memory stays within a constant times the size of a file. Every error is a ModelError that names
+the cause, the file and the line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.errors import ModelError
+
+FilePath = str | os.PathLike[str]
+
+_SPACES = b" \t\n\r\v\f"
+_CHUNK = 1 << 16
+
+
+def read_bytes(path: FilePath) -> bytes:
+    """What a file holds; a ModelError says why it cannot be read."""
+    label = os.fspath(path)
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"{label} does not exist") from None
+    except IsADirectoryError:
+        raise ModelError(f"{label} is a directory; expected a file") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(f"cannot read {label}: {reason}") from None
+
+
+class Words:
+    """The whitespace-separated words of a text file, and where each stands."""
+
+    def __init__(self, path: FilePath) -> None:
+        self.label = os.fspath(path)
+        self.data = read_bytes(path).removeprefix(codecs.BOM_UTF8)
+        junk = self.data.find(b"\0")
+        if junk < 0 and not self.data.isascii():
+            try:
+                self.data.decode()
+            except UnicodeDecodeError as error:
+                junk = error.start
+        if junk >= 0:
+            line = self.data.count(b"\n", 0, junk) + 1
+            raise ModelError(
+                f"byte {junk} is {self.data[junk : junk + 1]!r}, which no text holds; expected a "
+                f"UAI text file ({self.label}, line {line})"
+            )
+        self._letters = np.frombuffer(self.data, dtype=np.uint8)
+        inside = np.zeros(self._letters.size + 2, dtype=np.int8)
+        inside[1:-1] = ~_members(_SPACES)[self._letters]
+        edges = np.diff(inside)
+        self._starts = np.flatnonzero(edges == 1)
+        self._ends = np.flatnonzero(edges == -1)
+
+    def __len__(self) -> int:
+        return int(self._starts.size)
+
+    def raw(self, i: int) -> bytes:
+        return self.data[self._starts[i] : self._ends[i]]
+
+    def shown(self, i: int) -> str:
+        """Word `i` for a message, shortened."""
+        text = self.raw(i).decode(errors="replace")
+        return repr(text if len(text) <= 30 else text[:27] + "...")
+
+    def fail(self, message: str, i: int = 0) -> NoReturn:
+        """Raise a ModelError that places `message` at word `i`, or at the last word there is."""
+        line = 1
+        if len(self):
+            start = self._starts[min(i, len(self) - 1)]
+            line += self.data.count(b"\n", 0, int(start))
+        raise ModelError(f"{message} ({self.label}, line {line})")
+
+    def having(self, letters: bytes, *, others: bool = False) -> NDArray[np.bool_]:
+        """Per word, whether it has one of `letters` (or, with `others`, any letter but these)."""
+        if not len(self):
+            return np.zeros(0, dtype=bool)
+        # A stretch from one word to the next includes spaces, which never count.
+        wanted = (_members(letters) ^ others) & ~_members(_SPACES)
+        found: NDArray[np.bool_] = np.logical_or.reduceat(wanted[self._letters], self._starts)
+        return found
+
+    @cached_property
+    def whole(self) -> NDArray[np.bool_]:
+        """Per word, whether it has nothing but digits."""
+        return ~self.having(b"0123456789", others=True)
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        """Every word after the first as a double (NaN stands for the first, a keyword)."""
+        out = np.full(len(self), np.nan)
+        for low in range(1, len(self), _CHUNK):
+            high = min(low + _CHUNK, len(self))
+            text = self.data[self._starts[low] : self._ends[high - 1]]
+            try:
+                # float takes 1_000 for a number; no other program does.
+                words = text.replace(b"_", b"?").split()
+                out[low:high] = np.fromiter(map(float, words), np.float64, high - low)
+            except ValueError:
+                bad = low + next(k for k, word in enumerate(words) if not _is_number(word))
+                self.fail(f"{self.shown(bad)} is not a number", bad)
+        return out
+
+    def count(self, i: int, what: str) -> int:
+        """Word `i` as a whole number; `what` names it in messages."""
+        if i >= len(self):
+            self.fail(f"the file ends where {what} was expected", i)
+        word = self.raw(i)
+        if not word.isdigit() or len(word) > 18:
+            self.fail(f"{what} is {self.shown(i)}; expected a whole number of at most 18 digits", i)
+        return int(word)
+
+    def require_keyword(self, *keywords: str) -> None:
+        expected = " or ".join(keywords)
+        if not len(self):
+            self.fail(f"the file is empty; expected {expected} and numbers")
+        if self.raw(0).decode().upper() not in keywords:
+            self.fail(f"the file begins with {self.shown(0)}; expected {expected}")
+
+    def require_end(self, at: int, what: str) -> None:
+        if at < len(self):
+            self.fail(f"{self.shown(at)} follows {what}; the file should end there", at)
+
+
+def _members(letters: bytes) -> NDArray[np.bool_]:
+    """256 flags, set for the given letters."""
+    return np.isin(np.arange(256), np.frombuffer(letters, dtype=np.uint8))
+
+
+def _is_number(word: bytes) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def write_atomically(files: Iterable[tuple[FilePath, bytes]]) -> None:
+    """Write every file or none: each goes beside its destination, then all move into place.
+
+    Devices and pipes are written directly: they cannot be replaced.
+    """
+    staged: list[tuple[FilePath, str, str]] = []
+    path: FilePath = ""
+    try:
+        for path, data in files:
+            if os.path.exists(path) and not os.path.isfile(path):
+                Path(path).write_bytes(data)
+                continue
+            target = os.path.realpath(path)
+            if os.path.exists(target) and not os.access(target, os.W_OK):
+                raise ValueError("the file is read-only")
+            if any(target == other for _, _, other in staged):
+                raise ValueError("two files would be written there")
+            folder = os.path.dirname(target)
+            staged.append((path, os.path.join(folder, f".{secrets.token_hex(8)}.tmp"), target))
+            with open(staged[-1][1], "xb") as out:
+                out.write(data)
+        for original, temporary, target in staged:
+            path = original
+            os.replace(temporary, target)
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError too
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(f"cannot write {os.fspath(path)}: {reason}") from error
+    finally:
+        for _, temporary, _ in staged:
+            with contextlib.suppress(OSError):
+                os.remove(temporary)

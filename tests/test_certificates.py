@@ -1,0 +1,126 @@
+"""Certificates: coverage over independent runs, with inflated draws as the negative control."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import tightz as tz
+from tests import naive
+from tightz.estimation.certificates import (
+    BETS,
+    anytime_certificate,
+    mean_certificate,
+    median_certificate,
+    product_certificate,
+)
+
+CLASSICAL = [mean_certificate, median_certificate, product_certificate]
+
+
+def adversarial_draws(rng, shape, kind):
+    """G >= 0 with mean exactly 1 (log Z = 0), of the kinds that strain each bound."""
+    if kind == "lognormal":
+        return rng.normal(-0.5, 1.0, size=shape)
+    if kind == "constant":
+        return np.zeros(shape)
+    heavy = rng.random(shape) < 0.04  # nearly always zero, rarely 25
+    with np.errstate(divide="ignore"):
+        return np.log(np.where(heavy, 25.0, 0.0))
+
+
+@pytest.mark.parametrize("certificate", CLASSICAL)
+@pytest.mark.parametrize("kind", ["lognormal", "constant", "rare"])
+@pytest.mark.parametrize("trials", [1, 4, 25])
+def test_classical_coverage(certificate, kind, trials):
+    rng = np.random.default_rng(0)
+    delta, runs = 0.1, 1500
+    misses = sum(
+        certificate(adversarial_draws(rng, trials, kind), delta) > 1e-12 for _ in range(runs)
+    )
+    assert misses <= binom.ppf(0.9999, runs, delta)
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "rare"])
+def test_anytime_coverage_against_an_adversary_who_stops_at_the_worst_moment(kind):
+    rng = np.random.default_rng(1)
+    delta, runs = 0.1, 400
+    misses = inflated = 0
+    for _ in range(runs):
+        table = adversarial_draws(rng, (3, 20), kind)
+        # the certificate looks at every prefix itself, so its value is the adversary's best
+        misses += anytime_certificate(table, delta) > 1e-9
+        inflated += anytime_certificate(table + math.log(4.0), delta) > 1e-9
+    limit = binom.ppf(0.9999, runs, delta)
+    assert misses <= limit
+    assert inflated > limit  # the negative control: gamma four times too large is noticed
+
+
+def test_anytime_is_monotone_in_time():
+    table = np.random.default_rng(2).normal(0.0, 1.5, size=(4, 30))
+    values = [anytime_certificate(table[:, :t], 0.05) for t in range(1, 31)]
+    assert np.all(np.diff(values) >= -1e-9)
+
+
+def test_anytime_equals_a_direct_search_over_z():
+    rng = np.random.default_rng(3)
+    table = rng.normal(size=(2, 6))
+    delta = 0.2
+    got = anytime_certificate(table, delta)
+
+    def wealth(z, t):
+        g = np.exp(table[:, :t] - z)
+        return np.mean([[np.prod(1 - lam + lam * row) for row in g] for lam in BETS])
+
+    best = max(
+        z for z in np.linspace(-8, 4, 4801) if max(wealth(z, t) for t in range(1, 7)) >= 1 / delta
+    )
+    assert got == pytest.approx(best, abs=0.003)
+
+
+def test_missing_trials_are_neutral():
+    table = np.array([[0.3, 1.0, np.nan], [0.1, np.nan, np.nan]])
+    assert np.isfinite(anytime_certificate(table, 0.05))
+    with pytest.raises(tz.ParameterError, match="at least one trial"):
+        anytime_certificate(np.full((2, 2), np.nan), 0.05)
+
+
+def test_many_trials_approach_the_mean():
+    log_g = np.random.default_rng(4).normal(-0.02, 0.2, size=400)  # E G = 1
+    assert -0.1 < anytime_certificate(log_g, 0.05) < 0.0
+    assert mean_certificate(log_g, 0.05) == pytest.approx(math.log(0.05), abs=0.05)
+
+
+@pytest.mark.parametrize("certificate", [*CLASSICAL, anytime_certificate])
+def test_zero_draws_and_bad_delta(certificate):
+    assert certificate(np.full(5, -np.inf), 0.1) == -np.inf
+    for delta in (0.0, 1.0, -0.1):
+        with pytest.raises(tz.ParameterError, match="delta"):
+            certificate(np.zeros(3), delta)
+    with pytest.raises(tz.ParameterError, match="at least one trial"):
+        certificate(np.zeros(0), 0.1)
+
+
+def test_median_factor_is_the_binomial_tail():
+    value = median_certificate(np.zeros(9), 0.05)
+    c = math.exp(-value)
+    assert binom.sf(4, 9, 1 / c) == pytest.approx(0.05, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["anytime", "mean", "median", "product"])
+def test_certificates_of_real_runs_cover(kind):
+    """300 independent MFRP runs on small models of two kinds, selection over levels included."""
+    delta, runs, misses = 0.2, 150, 0
+    rng = np.random.default_rng(5)
+    for i in range(runs):
+        if i % 2:
+            model = tz.ising_grid(2, 3, coupling=(-2, 2), seed=i)
+        else:
+            model = tz.rbm(rng.normal(size=(3, 3)), rng.normal(size=3), rng.normal(size=3))
+        log_z, _ = naive.enumerate_model(model.cardinalities, model.factors)
+        e = tz.estimate(model, levels=range(1, 6), trials=6, restarts=2, seed=i, threads=1)
+        misses += e.certificate(delta, kind=kind).log_z > log_z + 1e-9
+    assert misses <= binom.ppf(0.9999, runs, delta)

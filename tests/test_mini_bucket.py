@@ -1,0 +1,278 @@
+"""Weighted mini-bucket bounds against enumeration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import naive
+from tightz.bounds import Proof, Side
+from tightz.errors import ParameterError, ResourceError
+from tightz.models.builders import ising, ising_grid
+from tightz.models.factor_graph import FactorGraph
+from tightz.references.mini_bucket import (
+    MiniBucket,
+    MiniBucketStatus,
+    mini_bucket,
+    mini_bucket_bounds,
+)
+from tightz.references.mini_bucket_descent import Descent
+from tightz.references.mini_bucket_kernels import exp_chunk, fill_offsets, log_marginal, power_sum
+from tightz.references.mini_bucket_order import Order, elimination_order
+from tightz.references.mini_bucket_partition import partition
+
+SIDES = (Side.UPPER, Side.LOWER)
+
+
+@st.composite
+def random_models(draw, max_zeros=0.3, scale=4.0):
+    """(model, exact log Z): 1 to 4 states, arity up to 4, zeros, evidence, isolated variables."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n = draw(st.integers(1, 7))
+    cards = rng.integers(1, 5, size=n)
+    zeros = draw(st.sampled_from([0.0, 0.0, max_zeros]))
+    spread = draw(st.sampled_from([0.3, scale, 10 * scale]))
+    factors = []
+    for _ in range(draw(st.integers(0, 9))):
+        scope = rng.choice(n, size=rng.integers(0, min(4, n) + 1), replace=False)
+        table = spread * rng.normal(size=tuple(cards[scope]))
+        factors.append((tuple(scope), np.where(rng.random(table.shape) < zeros, -np.inf, table)))
+    seen = {int(v): int(rng.integers(cards[v])) for v in range(n) if rng.random() < 0.15}
+    log_z, _ = naive.enumerate_model(cards, factors, seen)
+    return FactorGraph(cards, factors, evidence=seen), log_z
+
+
+def slack(log_z: float, scale: float = 1e3) -> float:
+    return 1e-12 * max(scale, abs(log_z) if np.isfinite(log_z) else 0.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(random_models(), st.integers(1, 6), st.sampled_from(list(Order)))
+def test_every_iterate_is_an_upper_bound(case, ibound, order):
+    model, log_z = case
+    result = mini_bucket(model, MiniBucket(ibound, iterations=12, tol=0.0, order=order))
+    assert not np.isnan(result.iterates).any()
+    assert (result.iterates >= log_z - slack(log_z)).all()
+    assert (np.diff(result.history) <= 0).all() or log_z == -np.inf
+    assert result.log_z == result.history[-1]
+    if result.side is Side.BOTH:
+        assert result.log_z == pytest.approx(log_z, abs=1e-10 * max(1, abs(log_z)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(random_models(max_zeros=0.05), st.integers(1, 6))
+def test_every_iterate_is_a_lower_bound(case, ibound):
+    model, log_z = case
+    result = mini_bucket(model, MiniBucket(ibound, iterations=12, tol=0.0, side=Side.LOWER))
+    assert not np.isnan(result.iterates).any()
+    assert (result.iterates <= log_z + slack(log_z)).all()
+    assert (np.diff(result.history[np.isfinite(result.history)]) >= 0).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_models())
+def test_exact_once_nothing_is_cut(case):
+    model, log_z = case
+    for side in SIDES:
+        result = mini_bucket(model, MiniBucket(14, side=side))
+        assert result.status is MiniBucketStatus.EXACT
+        assert result.side is Side.BOTH
+        assert result.log_z == pytest.approx(log_z, abs=1e-10 * max(1, abs(log_z)))
+
+
+def frustrated(seed: int = 3) -> tuple[FactorGraph, float]:
+    rng = np.random.default_rng(seed)
+    upper = np.triu(rng.normal(size=(10, 10)), 1)
+    model = ising(upper + upper.T, rng.normal(size=10))
+    log_z, _ = naive.enumerate_model(model.cardinalities, list(model.factors))
+    return model, log_z
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_optimisation_tightens(side):
+    """The optimised bound must beat plain mini-bucket by a wide margin, from the same cliques."""
+    model, log_z = frustrated()
+    config = MiniBucket(4, iterations=60, order=Order.MIN_FILL, side=side)
+    result = mini_bucket(model, config)
+    assert len(result.history) > 5
+    assert abs(result.log_z - log_z) < 0.5 * abs(result.iterates[0] - log_z)
+
+
+def test_descent_leaves_the_model_unchanged():
+    """Cost shifts move tables among cliques: their sum over a joint state stays log p~."""
+    model, _ = frustrated()
+    run = Descent(model, partition(model, elimination_order(model, Order.MIN_FILL), 3))
+    for _ in range(20):
+        run.advance()
+    states = naive.all_states(model.cardinalities)[::37]
+    total = np.zeros(len(states))
+    skel, theta = run._skeleton, run._tables.theta
+    for c, scope in enumerate(run.parts.cliques):
+        table = theta[skel.table_ptr[c] : skel.table_ptr[c + 1]].reshape([2] * len(scope))
+        total += table[tuple(states[:, v] for v in scope)]
+    assert total == pytest.approx(model.log_weight(states), abs=1e-9)
+
+
+def test_a_step_too_long_is_taken_back():
+    """On this strong grid the undamped fixed point makes the bound worse; the best one is kept."""
+    model = ising_grid(8, coupling=(-10, 10), field=(-1, 1), seed=0)
+    result = mini_bucket(model, MiniBucket(2, iterations=30, order=Order.MIN_FILL))
+    assert (np.diff(result.iterates) > 0).any()
+    assert result.log_z == result.iterates.min()
+
+
+def test_zeros_travel_between_cliques():
+    """x0 != x1, x1 != x2, x0 != x2 over two states is impossible; arc consistency cannot see it
+    in one bucket of pairs, but ibound 2 holds all three."""
+    differ = np.log(np.array([[1e-300, 1.0], [1.0, 1e-300]]))
+    differ[[0, 1], [0, 1]] = -np.inf
+    model = FactorGraph([2, 2, 2], [((0, 1), differ), ((1, 2), differ), ((0, 2), differ)])
+    result = mini_bucket(model, MiniBucket(2))
+    assert result.log_z == -np.inf
+    assert result.status is MiniBucketStatus.EXACT
+
+
+def test_lower_bound_with_zeros_may_be_vacuous_and_says_so():
+    rng = np.random.default_rng(0)
+    table = np.where(np.eye(3, dtype=bool), -np.inf, 0.0)
+    model = FactorGraph([3] * 5, [((i, j), table) for i in range(5) for j in range(i)])
+    result = mini_bucket(model, MiniBucket(1, side=Side.LOWER))
+    assert result.log_z == -np.inf
+    assert result.status is MiniBucketStatus.VACUOUS
+    assert "raise ibound" in result.summary()
+    assert rng is not None
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    ("model", "log_z"),
+    [
+        (FactorGraph([]), 0.0),
+        (FactorGraph([], [((), 2.5)]), 2.5),
+        (FactorGraph([3, 1, 2]), np.log(6)),
+        (FactorGraph([2], [((), 1.0), ((), -np.inf)]), -np.inf),
+        (FactorGraph([2, 2], [((0,), [-np.inf, -np.inf])]), -np.inf),
+        (FactorGraph([2, 2], [((0, 1), np.zeros((2, 2)))], evidence={0: 1, 1: 0}), 0.0),
+    ],
+    ids=["empty", "constant", "no factors", "zero constant", "zero table", "all observed"],
+)
+def test_corner_models(model, log_z, side):
+    result = mini_bucket(model, MiniBucket(3, side=side))
+    assert result.log_z == pytest.approx(log_z, abs=1e-12)
+    assert result.side is Side.BOTH
+
+
+@pytest.mark.parametrize("strength", [1e3, 1e6])
+def test_huge_couplings_neither_overflow_nor_lose_the_side(strength):
+    model = ising_grid(4, coupling=(-strength, strength), field=(-1, 1), seed=1)
+    log_z, _ = naive.enumerate_model(model.cardinalities, list(model.factors))
+    upper = mini_bucket(model, MiniBucket(2, iterations=30)).log_z
+    lower = mini_bucket(model, MiniBucket(2, iterations=30, side=Side.LOWER)).log_z
+    assert lower - 1e-13 * strength * 100 <= log_z <= upper + 1e-13 * strength * 100
+    assert np.isfinite([lower, upper]).all()
+
+
+def test_memory_is_refused_in_advance_with_figures():
+    model = ising_grid(20, seed=0)
+    with pytest.raises(ResourceError, match=r"ibound 18 needs .* max_memory allows 1 MB.* ibound"):
+        mini_bucket(model, MiniBucket(18, max_memory="1MB"))
+    result = mini_bucket(model, MiniBucket(6, iterations=1, max_memory="1MB"))
+    assert result.peak_bytes <= 1_000_000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ibound": 0},
+        {"ibound": 99},
+        {"iterations": -1},
+        {"tol": -1.0},
+        {"side": Side.BOTH},
+        {"time_limit": -1.0},
+        {"max_memory": "much"},
+    ],
+)
+def test_parameters_out_of_range(wrong):
+    with pytest.raises(ParameterError):
+        MiniBucket(**wrong)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_stream_tightens_to_the_exact_value(side):
+    model = ising_grid(5, coupling=(-2, 2), seed=2)
+    log_z, _ = naive.enumerate_model(model.cardinalities[:0], [])
+    log_z = mini_bucket(model, MiniBucket(12)).log_z
+    sign = 1.0 if side is Side.UPPER else -1.0
+    bounds = list(mini_bucket_bounds(model, side=side, ibounds=[1, 2, 3, 4, 5, 6, 7]))
+    assert bounds[0].side is side
+    assert bounds[-1].side is Side.BOTH
+    assert bounds[-1].log_z == pytest.approx(log_z, abs=1e-10)
+    assert all(b.proof is Proof.DETERMINISTIC and b.confidence == 1.0 for b in bounds)
+    values = sign * np.array([b.log_z for b in bounds])
+    assert (np.diff(values[:-1]) < 0).all()
+    assert (values >= sign * log_z - 1e-10).all()
+
+
+def test_stream_ends_with_its_time_and_its_memory():
+    model = ising_grid(12, coupling=(-2, 2), seed=2)
+    assert {b.method for b in mini_bucket_bounds(model, time_limit=0.0)} == {
+        "mini-bucket, ibound 2"
+    }
+    methods = {b.method for b in mini_bucket_bounds(model, max_memory="200kB", iterations=3)}
+    assert "mini-bucket, ibound 4" in methods
+    assert "mini-bucket, ibound 10" not in methods
+    with pytest.raises(ResourceError):
+        next(mini_bucket_bounds(model, max_memory=1000))
+
+
+def test_orders_are_permutations_and_min_fill_is_narrow():
+    model = ising_grid(9, seed=0)
+    for kind in Order:
+        if kind is not Order.AUTO:
+            assert sorted(elimination_order(model, kind)) == list(range(81))
+    assert partition(model, elimination_order(model, Order.MIN_FILL), 11).exact
+    assert partition(model, elimination_order(model, Order.BREADTH_FIRST), 9).exact
+    assert not partition(model, elimination_order(model, Order.BREADTH_FIRST), 8).exact
+
+
+def test_min_fill_of_a_tree_adds_nothing():
+    rng = np.random.default_rng(5)
+    edges = {(int(rng.integers(v)), v): 1.0 for v in range(1, 200)}
+    model = ising(edges)
+    assert partition(model, elimination_order(model, Order.MIN_FILL), 1).exact
+
+
+def test_exp_chunk_is_accurate():
+    x = np.concatenate([-np.logspace(-12, 2.8, 500), [0.0, -708.0, -1e4, -np.inf]])
+    got = x.copy()
+    exp_chunk(got, got.size, np.empty(got.size))
+    assert got[:-2] == pytest.approx(np.exp(x[:-2]), rel=2e-15)
+    assert (got[-2:] < 1e-300).all()
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.integers(1, 5), st.floats(-3, 3).filter(lambda w: abs(w) > 0.01)
+)
+@settings(max_examples=60, deadline=None)
+def test_power_sum_is_its_twin(seed, states, weight):
+    rng = np.random.default_rng(seed)
+    table = 30 * rng.normal(size=(700, states))
+    table[rng.random(table.shape) < 0.1] = -np.inf
+    out = np.empty(700)
+    power_sum(table.ravel(), states, weight, out, np.empty(512), np.empty(512))
+    expected = naive.power_sum(table, weight) if states > 1 else table[:, 0]
+    assert out == pytest.approx(expected, rel=1e-13, abs=1e-12)
+
+
+def test_log_marginal_is_a_sum_over_axes():
+    rng = np.random.default_rng(1)
+    logs = 20 * rng.normal(size=(3, 2, 4, 5))
+    logs[0, :, 2] = -np.inf
+    offsets = np.empty(logs.size, dtype=np.int32)
+    fill_offsets(np.array([3, 2, 4, 5]), np.array([4, 0, 1, 0]), offsets)
+    out = np.empty(12)
+    log_marginal(logs.ravel(), offsets, out, np.empty(120), np.empty(512), np.empty(512))
+    expected = [naive.log_sum_exp(logs[i, :, k]) for i in range(3) for k in range(4)]
+    assert out == pytest.approx(expected, rel=1e-13)

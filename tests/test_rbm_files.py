@@ -1,0 +1,195 @@
+"""RBM weights in .npz files: orientation, round trips, and what each bad file is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import naive
+from tightz.errors import ModelError
+from tightz.models.builders import rbm
+from tightz.models.factor_graph import Bipartite
+from tightz.models.rbm_files import load_rbm, save_rbm
+
+
+def small(visible: int = 3, hidden: int = 2) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "W": rng.normal(size=(visible, hidden)),
+        "visible_bias": rng.normal(size=visible),
+        "hidden_bias": rng.normal(size=hidden),
+    }
+
+
+def put(folder: Path, **arrays: np.ndarray) -> Path:
+    path = folder / "weights.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def message(path: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        load_rbm(path)
+    return str(caught.value)
+
+
+def test_log_z_is_that_of_the_formula(tmp_path: Path) -> None:
+    arrays = small()
+    model = load_rbm(put(tmp_path, **arrays))
+    states = naive.all_states([2] * 5)
+    v, h = states[:, :3], states[:, 3:]
+    logs = v @ arrays["visible_bias"] + h @ arrays["hidden_bias"]
+    logs += np.einsum("si,ij,sj->s", v, arrays["W"], h)
+    np.testing.assert_allclose(model.log_weight(states), logs, rtol=1e-13, atol=1e-13)
+    assert model.layout == Bipartite(3, 2)
+    assert model.name == "weights"
+
+
+def test_orientation_follows_the_biases(tmp_path: Path) -> None:
+    arrays = small()
+    expected = rbm(*arrays.values()).digest
+    turned = {**arrays, "W": arrays["W"].T}
+    assert load_rbm(put(tmp_path, **turned)).digest == expected
+    assert load_rbm(put(tmp_path, **arrays)).digest == expected
+
+
+def test_square_weights_are_visible_by_hidden(tmp_path: Path) -> None:
+    arrays = small(3, 3)
+    assert load_rbm(put(tmp_path, **arrays)).digest == rbm(*arrays.values()).digest
+    turned = {**arrays, "W": arrays["W"].T}
+    assert load_rbm(put(tmp_path, **turned)).digest != rbm(*arrays.values()).digest
+
+
+@pytest.mark.parametrize("shape", [(1, -1), (-1, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_row_and_column_biases_and_other_number_types(tmp_path: Path, shape, dtype) -> None:
+    arrays = {name: np.round(3 * array).astype(dtype) for name, array in small().items()}
+    expected = rbm(*arrays.values()).digest
+    arrays["visible_bias"] = arrays["visible_bias"].reshape(shape)
+    arrays["hidden_bias"] = arrays["hidden_bias"].reshape(shape)
+    assert load_rbm(put(tmp_path, **arrays, extra=np.zeros(1))).digest == expected
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.booleans(), st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_round_trip(tmp_path_factory, visible, hidden, turned, seed) -> None:
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=(visible, hidden)) * 10.0 ** rng.integers(-3, 7)
+    b, c = rng.normal(size=visible), rng.normal(size=hidden)
+    path = tmp_path_factory.mktemp("rbm") / "exactly_this_name"
+    save_rbm(path, w.T if turned and visible != hidden else w, b, c)
+    assert load_rbm(path).digest == rbm(w, b, c).digest
+    assert [p.name for p in path.parent.iterdir()] == ["exactly_this_name"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"W": np.zeros((4, 2))}, "W has shape (4, 2); 3 visible and 2 hidden biases need (3, 2) "),
+        ({"W": np.zeros((3, 3))}, "W has shape (3, 3); 3 visible and 2 hidden biases need (3, 2) "),
+        ({"W": np.zeros(6)}, "W has shape (6,); 3 visible and 2 hidden biases need (3, 2) or its "),
+        ({"visible_bias": np.zeros(4)}, "W has shape (3, 2); 4 visible and 2 hidden biases need "),
+        ({"hidden_bias": np.zeros((2, 2))}, "hidden_bias has shape (2, 2); expected a vector"),
+        ({"W": np.full((3, 2), np.nan)}, "W holds a NaN or an infinite entry"),
+        ({"visible_bias": np.array([0, 0, np.inf])}, "visible_bias holds a NaN or an infinite e"),
+        ({"hidden_bias": np.array([0, -np.inf])}, "hidden_bias holds a NaN or an infinite entry"),
+        ({"W": np.zeros((3, 2), dtype=complex)}, "W has type complex128; expected real numbers"),
+        ({"hidden_bias": np.array(["a", "b"])}, "hidden_bias has type <U1; expected real numbers"),
+    ],
+)
+def test_refused_arrays(tmp_path: Path, change: dict, expected: str) -> None:
+    arrays = {**small(), **change}
+    path = put(tmp_path, **arrays)
+    found = message(path)
+    assert found.startswith(expected)
+    assert found.endswith(f"({path})")
+    path.unlink()
+    with pytest.raises(ModelError) as caught:
+        save_rbm(path, *arrays.values())
+    assert str(caught.value).startswith(expected.rstrip())
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_arrays_are_named(tmp_path: Path) -> None:
+    path = put(tmp_path, W=np.zeros((3, 2)), vbias=np.zeros(3))
+    assert message(path) == (
+        f"{path} has no array visible_bias, hidden_bias; it holds W, vbias, "
+        "expected W, visible_bias, hidden_bias"
+    )
+
+
+def test_files_that_are_no_npz(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    assert message(path) == f"{path} does not exist"
+    assert message(tmp_path) == f"{tmp_path} is a directory; expected a file"
+    for content in (b"", b"MARKOV 0 0", b"PK\x03\x04 no archive", bytes(range(256))):
+        path.write_bytes(content)
+        assert message(path) == f"{path} is not an .npz file (or a damaged one)"
+    np.save(tmp_path / "single.npy", np.zeros(3))
+    assert "holds a single array; expected an .npz file with W, " in message(
+        tmp_path / "single.npy"
+    )
+    objects = put(tmp_path, **{**small(), "W": np.array([{}, None], dtype=object)})
+    assert "is damaged or holds no plain numbers: Object arrays" in message(objects)
+
+
+def test_damaged_archives_give_a_model_or_a_model_error(tmp_path: Path) -> None:
+    whole = put(tmp_path, **small()).read_bytes()
+    path = tmp_path / "damaged.npz"
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(400):
+        content = bytearray(whole)
+        for at in rng.integers(len(content), size=rng.integers(1, 4)):
+            content[at] = rng.integers(256)
+        if rng.random() < 0.3:
+            del content[rng.integers(len(content)) :]
+        path.write_bytes(bytes(content))
+        try:
+            load_rbm(path)
+        except ModelError:
+            refused += 1
+    assert 100 < refused < 400
+
+
+def test_failed_writes_leave_everything_as_it_was(tmp_path: Path) -> None:
+    path = put(tmp_path, **small())
+    before = path.read_bytes()
+    with pytest.raises(ModelError, match="W holds a NaN"):
+        save_rbm(path, [[np.nan]], [0.0], [0.0])
+    nowhere = tmp_path / "missing" / "x.npz"
+    with pytest.raises(ModelError) as caught:
+        save_rbm(nowhere, *small().values())
+    assert str(caught.value) == f"cannot write {nowhere}: No such file or directory"
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["weights.npz"]
+
+
+@pytest.mark.parametrize(
+    ("name", "visible", "hidden"),
+    [("rbm_mnist_tiny_15", 784, 15), ("rbm_mnist_CD25_500_salakhutdinov", 784, 500)],
+)
+def test_published_machines_load(name: str, visible: int, hidden: int) -> None:
+    root = os.environ.get("TIGHTZ_DATA")
+    if not root:
+        pytest.skip("TIGHTZ_DATA is not set")
+    path = Path(root) / "rbm" / f"{name}.npz"
+    model = load_rbm(path)
+    assert model.layout == Bipartite(visible, hidden)
+    with np.load(path) as arrays:
+        w, b, c = (arrays[key] for key in ("W", "visible_bias", "hidden_bias"))
+        known = float(arrays["logZ_exact"]) if "logZ_exact" in arrays else None
+    states = np.random.default_rng(0).integers(2, size=(3, visible + hidden))
+    v, h = states[:, :visible], states[:, visible:]
+    expected = v @ b + h @ c + ((v @ w) * h).sum(axis=1)
+    np.testing.assert_allclose(model.log_weight(states), expected, rtol=1e-10)
+    if known is not None:  # few enough hidden units to sum over them all
+        hidden_states = naive.all_states([2] * hidden)
+        fields = hidden_states @ w.T + b
+        logs = hidden_states @ c + np.logaddexp(0, fields).sum(axis=1)
+        assert naive.log_sum_exp(logs) == pytest.approx(known, abs=1e-6)
