@@ -1,9 +1,9 @@
 """The coordinate-ascent kernel: v_k <- tanh(beta * g_k) over free spins, restarts as SIMD lanes.
 
 g_k is the derivative of the expected log weight in v_k (the paper's gradient proposition). Inside a
-sweep the product of a group's members other than k is prefix (members already updated) times
-suffix (members still to come), so nothing is divided and a zero mean does no harm; 1 / v_k is
-needed only where a group holds k in its linear part too.
+sweep the product of a group's members other than k is `before` (members already updated) times
+`after` (members still to come), so nothing is divided and a zero mean does no harm; 1 / v_k is
+needed only where a group holds k in its linear part too. `before * tail` is the whole product.
 """
 
 from __future__ import annotations
@@ -43,40 +43,40 @@ def tanh(x):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always", error_model="numpy")
-def _start_sweep(poly, v, suffix, prefix, linear, cursor):  # type: ignore[no-untyped-def]
-    """Suffix products of every group, its linear part, and empty prefixes, from scratch."""
-    lanes = v.shape[1]
+def _start_sweep(poly, v, after, before, tail, linear):  # type: ignore[no-untyped-def]
+    """From scratch: products of later members per incidence, of all per group; linear parts.
+
+    `after[p]` belongs to incidence p of the in-lists, so a sweep reads it front to back.
+    """
+    n, lanes = v.shape
     for g in range(poly.coef.size):
-        low, high = poly.base_ptr[g], poly.base_ptr[g + 1]
-        offset = g  # each group has one entry more than members: the empty product
-        cursor[g] = low + offset
         for r in range(lanes):
-            suffix[high + offset, r] = 1.0
-            prefix[g, r] = 1.0
+            before[g, r] = 1.0
+            tail[g, r] = 1.0
             linear[g, r] = poly.coef[g]
-        for p in range(high - 1, low - 1, -1):
-            k = poly.base_spins[p]
-            for r in range(lanes):
-                suffix[p + offset, r] = suffix[p + offset + 1, r] * v[k, r]
-    for k in range(v.shape[0]):
+    for k in range(n - 1, -1, -1):
         if poly.inverse[k]:
             for r in range(lanes):
                 if abs(v[k, r]) < SMALLEST:
                     v[k, r] = SMALLEST if v[k, r] >= 0.0 else -SMALLEST
-            for p in range(poly.in_ptr[k], poly.in_ptr[k + 1]):
-                theta = poly.in_theta[p]
-                if theta != 0.0:
-                    g = poly.in_group[p]
-                    for r in range(lanes):
-                        linear[g, r] += theta / v[k, r]
+        for p in range(poly.in_ptr[k], poly.in_ptr[k + 1]):
+            g = poly.in_group[p]
+            theta = poly.in_theta[p]
+            if theta != 0.0:
+                for r in range(lanes):
+                    linear[g, r] += theta / v[k, r]
+            for r in range(lanes):
+                after[p, r] = tail[g, r]
+                tail[g, r] *= v[k, r]
         for p in range(poly.out_ptr[k], poly.out_ptr[k + 1]):
             g = poly.out_group[p]
+            theta = poly.out_theta[p]
             for r in range(lanes):
-                linear[g, r] += poly.out_theta[p] * v[k, r]
+                linear[g, r] += theta * v[k, r]
 
 
 @njit(inline="always", error_model="numpy")
-def _local_field(poly, v, k, suffix, prefix, linear, cursor, field):  # type: ignore[no-untyped-def]
+def _local_field(poly, v, k, after, before, tail, linear, field):  # type: ignore[no-untyped-def]
     """field[r] = g_k of lane r: O(degree + groups that hold k)."""
     lanes = v.shape[1]
     for r in range(lanes):
@@ -89,35 +89,33 @@ def _local_field(poly, v, k, suffix, prefix, linear, cursor, field):  # type: ig
     for p in range(poly.in_ptr[k], poly.in_ptr[k + 1]):
         g = poly.in_group[p]
         theta = poly.in_theta[p]
-        after = cursor[g] + 1
         if theta == 0.0:
             for r in range(lanes):
-                field[r] += prefix[g, r] * suffix[after, r] * linear[g, r]
+                field[r] += before[g, r] * after[p, r] * linear[g, r]
         else:
             for r in range(lanes):
                 rest = linear[g, r] - theta / v[k, r]
-                field[r] += prefix[g, r] * suffix[after, r] * rest
+                field[r] += before[g, r] * after[p, r] * rest
     for p in range(poly.out_ptr[k], poly.out_ptr[k + 1]):
         g = poly.out_group[p]
         theta = poly.out_theta[p]
-        here = cursor[g]
         for r in range(lanes):
-            field[r] += theta * prefix[g, r] * suffix[here, r]
+            field[r] += theta * before[g, r] * tail[g, r]
 
 
 @njit(inline="always", error_model="numpy")
-def _commit(poly, v, k, new, prefix, linear, cursor):  # type: ignore[no-untyped-def]
+def _commit(poly, v, k, new, after, before, tail, linear):  # type: ignore[no-untyped-def]
     """Put v_k <- new and carry the change into the groups that hold k."""
     lanes = v.shape[1]
     for p in range(poly.in_ptr[k], poly.in_ptr[k + 1]):
         g = poly.in_group[p]
         theta = poly.in_theta[p]
-        cursor[g] += 1
         if theta != 0.0:
             for r in range(lanes):
                 linear[g, r] += theta * (1.0 / new[r] - 1.0 / v[k, r])
         for r in range(lanes):
-            prefix[g, r] *= new[r]
+            before[g, r] *= new[r]
+            tail[g, r] = after[p, r]
     for p in range(poly.out_ptr[k], poly.out_ptr[k + 1]):
         g = poly.out_group[p]
         theta = poly.out_theta[p]
@@ -136,18 +134,18 @@ def ascend(poly, v, betas, tol, max_sweeps, gains):  # type: ignore[no-untyped-d
     """
     n, lanes = v.shape
     groups = poly.coef.size
-    suffix = np.empty((poly.base_spins.size + groups, lanes))
-    prefix = np.empty((groups, lanes))
+    after = np.empty((poly.base_spins.size, lanes))
+    before = np.empty((groups, lanes))
+    tail = np.empty((groups, lanes))
     linear = np.empty((groups, lanes))
-    cursor = np.empty(groups, dtype=np.int64)
     field = np.empty(lanes)
     new = np.empty(lanes)
     for sweep in range(max_sweeps):
         beta = betas[sweep] if sweep < betas.size else 1.0
-        _start_sweep(poly, v, suffix, prefix, linear, cursor)
+        _start_sweep(poly, v, after, before, tail, linear)
         gains[:] = 0.0
         for k in range(n):
-            _local_field(poly, v, k, suffix, prefix, linear, cursor, field)
+            _local_field(poly, v, k, after, before, tail, linear, field)
             for r in range(lanes):
                 new[r] = tanh(beta * field[r])
             if poly.inverse[k]:
@@ -158,7 +156,7 @@ def ascend(poly, v, betas, tol, max_sweeps, gains):  # type: ignore[no-untyped-d
                 change = abs(new[r] - v[k, r])
                 room = max(1.0 - new[r] * new[r], change, 1e-300)
                 gains[r] += 0.5 * change * change / room
-            _commit(poly, v, k, new, prefix, linear, cursor)
+            _commit(poly, v, k, new, after, before, tail, linear)
         if sweep + 1 >= betas.size and gains.max() <= tol:
             return sweep + 1
     return max_sweeps
@@ -172,23 +170,23 @@ def descend_to_vertex(poly, v, max_sweeps):  # type: ignore[no-untyped-def]
     """
     n, lanes = v.shape
     groups = poly.coef.size
-    suffix = np.empty((poly.base_spins.size + groups, lanes))
-    prefix = np.empty((groups, lanes))
+    after = np.empty((poly.base_spins.size, lanes))
+    before = np.empty((groups, lanes))
+    tail = np.empty((groups, lanes))
     linear = np.empty((groups, lanes))
-    cursor = np.empty(groups, dtype=np.int64)
     field = np.empty(lanes)
     new = np.empty(lanes)
     for sweep in range(max_sweeps):
-        _start_sweep(poly, v, suffix, prefix, linear, cursor)
+        _start_sweep(poly, v, after, before, tail, linear)
         changed = False
         for k in range(n):
-            _local_field(poly, v, k, suffix, prefix, linear, cursor, field)
+            _local_field(poly, v, k, after, before, tail, linear, field)
             for r in range(lanes):
                 new[r] = v[k, r]
                 if field[r] * v[k, r] < 0.0:
                     new[r] = -v[k, r]
                     changed = True
-            _commit(poly, v, k, new, prefix, linear, cursor)
+            _commit(poly, v, k, new, after, before, tail, linear)
         if not changed:
             return sweep + 1
     return max_sweeps

@@ -28,9 +28,9 @@ class GroupedPolynomial(NamedTuple):
     """Arrays of the factored polynomial over `n` free spins; CSR lists are per free spin k.
 
     field (n,); adj_*: plain pairs of k. Group g has members `base_spins[base_ptr[g]:...]`
-    (ascending) and coefficient `coef[g]`. in_*: groups that contain k, with k's position among
-    the members and theta_gk (0 where k is not in the linear part); out_*: groups whose linear
-    part holds k although k is not a member. `inverse[k]` tells that some group needs 1 / v_k.
+    (ascending) and coefficient `coef[g]`. in_*: groups that contain k, with theta_gk
+    (0 where k is not in the linear part); out_*: groups whose linear part holds k although k is
+    not a member. `inverse[k]` tells that some group needs 1 / v_k.
     """
 
     constant: float
@@ -43,7 +43,6 @@ class GroupedPolynomial(NamedTuple):
     coef: NDArray[np.float64]
     in_ptr: NDArray[np.int64]
     in_group: NDArray[np.int32]
-    in_pos: NDArray[np.int32]
     in_theta: NDArray[np.float64]
     out_ptr: NDArray[np.int64]
     out_group: NDArray[np.int32]
@@ -112,7 +111,6 @@ def group_terms(
 
     in_spin = base_spins
     in_group = np.repeat(np.arange(n_groups), np.diff(base_ptr))
-    in_pos = np.arange(base_spins.size) - base_ptr[in_group]
     in_theta = np.zeros(base_spins.size)
     inside = np.flatnonzero(member)
     at = _position(base_ptr, base_spins, lin_group[inside], lin_spin[inside])
@@ -133,7 +131,6 @@ def group_terms(
         coef=coef,
         in_ptr=in_ptr,
         in_group=in_group[by_spin].astype(np.int32),
-        in_pos=in_pos[by_spin].astype(np.int32),
         in_theta=in_theta[by_spin],
         out_ptr=out_ptr,
         out_group=lin_group[outside][by_out].astype(np.int32),

@@ -1,0 +1,5 @@
+"""`python -m tightz`."""
+
+from tightz.cli import main
+
+main()

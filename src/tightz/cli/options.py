@@ -1,0 +1,108 @@
+"""Options and steps that several commands share."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tightz.errors import ModelError
+
+if TYPE_CHECKING:
+    from tightz.models.factor_graph import FactorGraph
+
+
+def model_argument(command: Callable) -> Callable:
+    """MODEL and --evidence."""
+    command = click.option(
+        "--evidence", "-e", type=click.Path(), help="UAI evidence file; both dialects are read."
+    )(command)
+    return click.argument("model", type=click.Path())(command)
+
+
+def common_options(command: Callable) -> Callable:
+    """--seed and --json."""
+    command = click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")(
+        command
+    )
+    return click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")(
+        command
+    )
+
+
+def load(path: str, evidence: str | None) -> FactorGraph:
+    """Read a model by the ending of its name."""
+    suffix = Path(path).suffix.lower()
+    if suffix == ".npz":
+        from tightz.models.rbm_files import load_rbm
+
+        model = load_rbm(path)
+        if evidence:
+            raise ModelError(f"evidence goes with a UAI model; {path} holds RBM weights")
+        return model
+    if suffix == ".uai" or not suffix:
+        from tightz.models.uai import read_uai
+
+        return read_uai(path, evidence)
+    if not os.path.exists(path):
+        raise ModelError(f"{path}: no such file")
+    raise ModelError(f"{path}: unknown ending {suffix!r}; expected .uai or .npz")
+
+
+def emit(record: dict[str, Any]) -> None:
+    """Print one JSON record; infinities and NaN as strings, since JSON has none."""
+    click.echo(json.dumps(_plain(record), indent=2))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+@contextmanager
+def progress(label: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr when it is a terminal; a no-op otherwise. Yields the step function."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
+        task = bars.add_task(label, total=total)
+        yield lambda: bars.advance(task)
+
+
+def table(columns: list[str], rows: list[list[str]], title: str = "") -> None:
+    """A table on stdout: rich on a terminal, plain aligned columns in a pipe."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if console.is_terminal:
+        view = Table(title=title or None, title_justify="left", header_style="bold")
+        for column in columns:
+            view.add_column(column, justify="right" if column != columns[-1] else "left")
+        for row in rows:
+            view.add_row(*row)
+        console.print(view)
+        return
+    widths = [max(len(r[i]) for r in [columns, *rows]) for i in range(len(columns))]
+    for row in [columns, *rows]:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        click.echo("  ".join(cells).rstrip())
