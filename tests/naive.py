@@ -125,7 +125,7 @@ def coset_states(matrix, rhs):
 class PaperProjection:
     """Proposition 1, the objective (6) and the appendix's gradients, as printed.
 
-    The model is pairwise with 0/1 variables: unary (n,), pair {(k, l): weight}, so that
+    The model is pairwise with 0/1 variables: unary (n,), pair {(k, j): weight}, so that
     log p~ = const + sum_k unary_k x_k + sum_kl pair_kl x_k x_l. `mu` is a length-n vector whose
     entries at free variables are the free marginals. Two misprints are corrected: item 7's C_kl
     is C_lk, and item 8's second product runs over C_li.
@@ -150,24 +150,22 @@ class PaperProjection:
             return mu[k]
         return (1 - self._sign(k) * self._product(k, mu)) / 2
 
-    def pairwise(self, k, l, mu):
-        if k in self.free and l in self.free:
-            return mu[k] * mu[l]
-        if l in self.free:
-            k, l = l, k
-        if k in self.free:  # l constrained
-            if self.c[self.row[l]][k]:
-                return mu[k] * (1 + self._sign(l) * self._product(l, mu, skip=(k,))) / 2
-            return mu[k] * self.single(l, mu)
-        ck, cl = self.c[self.row[k]], self.c[self.row[l]]
-        both = np.prod(
-            [1 - mu[i] * (2 * ck[i] + 2 * cl[i] - 4 * ck[i] * cl[i]) for i in self.free]
-        )
+    def pairwise(self, k, j, mu):
+        if k in self.free and j in self.free:
+            return mu[k] * mu[j]
+        if j in self.free:
+            k, j = j, k
+        if k in self.free:  # j constrained
+            if self.c[self.row[j]][k]:
+                return mu[k] * (1 + self._sign(j) * self._product(j, mu, skip=(k,))) / 2
+            return mu[k] * self.single(j, mu)
+        ck, cl = self.c[self.row[k]], self.c[self.row[j]]
+        both = np.prod([1 - mu[i] * (2 * ck[i] + 2 * cl[i] - 4 * ck[i] * cl[i]) for i in self.free])
         return (
             1
-            + self._sign(k) * self._sign(l) * both
+            + self._sign(k) * self._sign(j) * both
             - self._sign(k) * self._product(k, mu)
-            - self._sign(l) * self._product(l, mu)
+            - self._sign(j) * self._product(j, mu)
         ) / 4
 
     def entropy(self, mu):
@@ -180,45 +178,43 @@ class PaperProjection:
 
     def objective(self, mu):
         value = self.const + sum(self.unary[k] * self.single(k, mu) for k in range(self.n))
-        value += sum(w * self.pairwise(k, l, mu) for (k, l), w in self.pair.items())
+        value += sum(w * self.pairwise(k, j, mu) for (k, j), w in self.pair.items())
         return value + self.entropy(mu)
 
-    def single_gradient(self, l, k, mu):
+    def single_gradient(self, j, k, mu):
         """d mu_l / d mu_k for free k (items 1 to 3)."""
-        if l in self.free:
-            return 1.0 if l == k else 0.0
-        return self._sign(l) * self.c[self.row[l]][k] * self._product(l, mu, skip=(k,))
+        if j in self.free:
+            return 1.0 if j == k else 0.0
+        return self._sign(j) * self.c[self.row[j]][k] * self._product(j, mu, skip=(k,))
 
-    def pair_gradient(self, p, l, k, mu):
+    def pair_gradient(self, p, j, k, mu):
         """d mu_pl / d mu_k for free k (items 4 to 8)."""
-        if l in self.free and p not in self.free:
-            p, l = l, p
-        if p in self.free and l in self.free:  # items 4 and 5
-            return mu[l] if p == k else mu[p] if l == k else 0.0
+        if j in self.free and p not in self.free:
+            p, j = j, p
+        if p in self.free and j in self.free:  # items 4 and 5
+            return mu[j] if p == k else mu[p] if j == k else 0.0
         if p in self.free:
-            c = self.c[self.row[l]]
+            c = self.c[self.row[j]]
             if p == k and not c[k]:  # item 6
-                return (1 - self._sign(l) * self._product(l, mu, skip=(k,))) / 2
+                return (1 - self._sign(j) * self._product(j, mu, skip=(k,))) / 2
             if p == k:
-                return (1 + self._sign(l) * self._product(l, mu, skip=(k,))) / 2
+                return (1 + self._sign(j) * self._product(j, mu, skip=(k,))) / 2
             if not c[p]:  # item 7
-                return mu[p] * self.single_gradient(l, k, mu)
-            return -mu[p] * c[k] * self._sign(l) * self._product(l, mu, skip=(k, p))
-        cp, cl = self.c[self.row[p]], self.c[self.row[l]]  # item 8
+                return mu[p] * self.single_gradient(j, k, mu)
+            return -mu[p] * c[k] * self._sign(j) * self._product(j, mu, skip=(k, p))
+        cp, cl = self.c[self.row[p]], self.c[self.row[j]]  # item 8
         mixed = 2 * cp + 2 * cl - 4 * cp * cl
         rest = np.prod([1 - mu[i] * mixed[i] for i in self.free if i != k])
         return (
             self.single_gradient(p, k, mu) / 2
-            + self.single_gradient(l, k, mu) / 2
-            - self._sign(p) * self._sign(l) * mixed[k] / 4 * rest
+            + self.single_gradient(j, k, mu) / 2
+            - self._sign(p) * self._sign(j) * mixed[k] / 4 * rest
         )
 
     def slope(self, k, mu):
         """The constant c of the appendix: gradient of theta . mu in mu_k, entropy left out."""
-        total = sum(self.unary[l] * self.single_gradient(l, k, mu) for l in range(self.n))
-        return total + sum(
-            w * self.pair_gradient(p, l, k, mu) for (p, l), w in self.pair.items()
-        )
+        total = sum(self.unary[j] * self.single_gradient(j, k, mu) for j in range(self.n))
+        return total + sum(w * self.pair_gradient(p, j, k, mu) for (p, j), w in self.pair.items())
 
     def ascend(self, mu, sweeps):
         """Coordinate ascent in the paper's order and closed form: mu_k <- 1 / (1 + exp(-c))."""
@@ -367,3 +363,22 @@ def heaviest_in_coset(n, constant, terms, matrix, rhs) -> float:
                 weight += theta * (-1) ** sum(x[i] for i in members)
             best = max(best, weight)
     return float(best)
+
+
+# --- Structured distributions: q(y) = prod_k q(y_k | y_sep(k)), by their joint table -----------
+
+
+def conditional_joint(spins, separators, tables) -> np.ndarray:
+    """Probability of every state (rows of all_spins(n)) of a product of conditional tables.
+
+    spins[k] has the table tables[k] (2^s, 2): row j is the state of separators[k] with member i
+    as bit i of j (bit 1 is spin -1), columns are spin +1 and spin -1.
+    """
+    states = all_spins(len(spins))
+    out = np.ones(len(states))
+    for k, spin in enumerate(spins):
+        row = np.zeros(len(states), dtype=int)
+        for i, other in enumerate(separators[k]):
+            row += (states[:, other] < 0).astype(int) << i
+        out *= np.asarray(tables[k])[row, (states[:, spin] < 0).astype(int)]
+    return out

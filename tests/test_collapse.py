@@ -143,17 +143,18 @@ def test_drawn_states_follow_the_conditional_distribution():
     np.add.at(frequency, (drawn < 0) @ powers, 1.0 / count)
     expected = np.zeros(2**poly.n)
     expected[(spins[match] < 0) @ powers] = p
+    # 4 / count: a rare state may be seen a few times, where the normal approximation is off.
     spread = np.sqrt(expected * (1 - expected) / count)
-    assert (np.abs(frequency - expected) <= 5 * spread + 1e-12).all()
+    assert (np.abs(frequency - expected) <= 5 * spread + 4 / count).all()
     # The negative control: independent draws from the right marginals are caught by this check.
     marginal = p @ spins[match]
     wrong = np.random.default_rng(2).random((count, poly.n)) < (1 + marginal) / 2
     frequency[:] = 0.0
     np.add.at(frequency, (~wrong) @ powers, 1.0 / count)
-    assert not (np.abs(frequency - expected) <= 5 * spread + 1e-12).all()
+    assert not (np.abs(frequency - expected) <= 5 * spread + 4 / count).all()
 
 
-@pytest.mark.parametrize("coupling", [1.0, 10.0, 1e6])
+@pytest.mark.parametrize("coupling", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("k", [2, 4, 6, None])
 def test_grids_against_the_transfer_matrix(coupling, k):
     model = ising_grid(8, 7, coupling=(-coupling, coupling), seed=7)
@@ -237,7 +238,7 @@ def test_k_is_chosen_by_cost():
     assert same.polynomial.n_terms == dense.n_terms
 
 
-def test_what_is_refused():
+def test_what_is_refused(monkeypatch):
     poly = SpinPolynomial.from_factor_graph(ising_grid(4, seed=0))
     with pytest.raises(ParameterError, match="k is 99"):
         collapse(poly, 99)
@@ -247,7 +248,7 @@ def test_what_is_refused():
         collapse(poly, 2).lift_states(np.zeros((1, 3)))
     with pytest.raises(ModelError, match="means have shape"):
         collapse(poly, 2).lift_means(np.zeros(99))
-    big = SpinPolynomial.from_factor_graph(ising_grid(80, coupling=(1, 1), seed=0))
+    monkeypatch.setattr("tightz.models.collapse_plan.MAX_TABLE_ENTRIES", 100)
     with pytest.raises(ResourceError, match="lower k"):
-        collapse(big, 20)
+        collapse(poly, 4)
     assert repr(collapse(poly, 2)).count("\n") == 0

@@ -18,6 +18,8 @@ from tightz.projections import Coset
 from tightz.runtime.seeds import generator
 
 GRID = tz.ising_grid(4, coupling=(-2, 2), seed=11)
+PLAIN = dict(collapse=0, search_sweeps=0)
+"""Switches off every aid: what remains is Algorithm 1 at each level."""
 
 
 def exact(model):
@@ -35,11 +37,11 @@ def test_mfrp_is_algorithm_1_from_the_same_draws():
             unary[scope[0]] += table[1] - table[0]
             const += table[0]
         else:
-            k, l = scope
+            k, j = scope
             const += table[0, 0]
             unary[k] += table[1, 0] - table[0, 0]
-            unary[l] += table[0, 1] - table[0, 0]
-            pair[k, l] = table[1, 1] - table[1, 0] - table[0, 1] + table[0, 0]
+            unary[j] += table[0, 1] - table[0, 0]
+            pair[k, j] = table[1, 1] - table[1, 0] - table[0, 1] + table[0, 0]
     values = []
     for t in range(5):
         a, b = tz.DenseParity().draw(m, n, generator(42, m, t, 0))
@@ -56,7 +58,7 @@ def test_mfrp_is_algorithm_1_from_the_same_draws():
 
 
 def test_level_zero_is_plain_mean_field():
-    e = tz.estimate(GRID, levels=[0], trials=1, restarts=6, seed=3)
+    e = tz.estimate(GRID, levels=[0], trials=1, restarts=6, seed=3, **PLAIN)
     coset = Coset.build(encode(GRID).polynomial)
     starts = generator(3, 0, 0, 1)
     expected = MeanField(restarts=6).project(coset, starts)
@@ -68,8 +70,13 @@ def table(result):
     return result.log_gammas, result.marginals, result.marginal_spread, result.pair_marginals
 
 
-def test_same_seed_same_numbers_however_scheduled():
+@pytest.mark.parametrize("aids", [False, True])
+def test_same_seed_same_numbers_however_scheduled(aids):
     options = dict(levels=range(6), trials=4, restarts=3, seed=5, pairs=[(0, 1), (3, 7)])
+    if aids:
+        options |= dict(levels=range(3), pairs=None, collapse=3)
+    else:
+        options |= PLAIN
     serial = tz.estimate(GRID, threads=1, **options)
     runs = [tz.estimate(GRID, threads=threads, **options) for threads in (2, 3, 7)]
     with ThreadPoolExecutor(4) as pool:
@@ -84,8 +91,8 @@ def test_same_seed_same_numbers_however_scheduled():
 
 
 def test_levels_and_trials_are_independent_of_what_else_is_run():
-    whole = tz.estimate(GRID, levels=range(5), trials=4, restarts=2, seed=8)
-    part = tz.estimate(GRID, levels=[3], trials=2, restarts=2, seed=8)
+    whole = tz.estimate(GRID, levels=range(5), trials=4, restarts=2, seed=8, **PLAIN)
+    part = tz.estimate(GRID, levels=[3], trials=2, restarts=2, seed=8, **PLAIN)
     np.testing.assert_array_equal(part.log_gammas[0], whole.log_gammas[3, :2])
     np.testing.assert_array_equal(
         tz.mfrp(GRID, 3, trials=4, restarts=2, seed=8).log_gammas[0], whole.log_gammas[3]
@@ -93,7 +100,7 @@ def test_levels_and_trials_are_independent_of_what_else_is_run():
 
 
 def test_aggregates_come_from_the_table():
-    e = tz.estimate(GRID, levels=[0, 2, 5], trials=6, restarts=2, seed=1)
+    e = tz.estimate(GRID, levels=[0, 2, 5], trials=6, restarts=2, seed=1, **PLAIN)
     g = e.log_gammas.max(axis=2) + np.array([0, 2, 5])[:, None] * math.log(2)
     for row, level in zip(g, e.by_level, strict=True):
         assert level.median == np.sort(row)[2]  # the lower of the two middle ones
@@ -112,7 +119,7 @@ def test_theorem_1_expectation_bound(family, m):
     """E[2^m gamma] <= Z, and a gamma inflated threefold is caught by the same test."""
     model = tz.ising_grid(3, coupling=(-1, 1), seed=2)
     log_z, _ = exact(model)
-    e = tz.estimate(model, levels=[m], trials=600, seed=9, family=family)
+    e = tz.estimate(model, levels=[m], trials=600, seed=9, family=family, **PLAIN)
     g = np.exp(e.log_g[0] - log_z)
     error = g.std() / math.sqrt(g.size)
     assert g.mean() <= 1 + 4 * error
@@ -124,7 +131,7 @@ def test_theorem_1_expectation_bound(family, m):
 
 def test_infeasible_draws_count_as_zero():
     model = tz.ising_grid(2, seed=0)
-    e = tz.estimate(model, levels=[4], trials=200, restarts=1, seed=0)
+    e = tz.estimate(model, levels=[4], trials=200, restarts=1, seed=0, **PLAIN)
     infeasible = e.statuses[0] == Status.INFEASIBLE
     assert 0.3 < infeasible.mean() < 0.95  # 1 - P(full rank) - ..., most draws are deficient
     assert (e.log_gammas[0][infeasible] == -np.inf).all()
@@ -135,7 +142,12 @@ def test_theorem_2_on_a_small_grid():
     """Full T at every level with proven optima: inside the factor 32, and the report says so."""
     model = tz.ising_grid(2, 4, coupling=(-2, 2), seed=1)
     e = tz.estimate(
-        model, levels=range(9), trials=required_trials(8, 0.1), seed=0, family=PointMass(restarts=1)
+        model,
+        levels=range(9),
+        trials=required_trials(8, 0.1),
+        seed=0,
+        family=PointMass(restarts=1),
+        **PLAIN,
     )
     log_z, _ = exact(model)
     for statement in (e.theorem_2(0.1), e.theorem_1(0.1)):
@@ -147,7 +159,7 @@ def test_theorem_2_on_a_small_grid():
 
 
 def test_theorem_reports_what_is_missing():
-    e = tz.estimate(GRID, levels=[0, 1], trials=3, seed=0, hashing=tz.SparseParity(0.2))
+    e = tz.estimate(GRID, levels=[0, 1], trials=3, seed=0, hashing=tz.SparseParity(0.2), **PLAIN)
     statement = e.theorem_1(0.05)
     assert not statement.lower_holds
     assert not statement.upper_holds
@@ -176,7 +188,7 @@ def test_lower_median():
 
 def test_marginals_are_the_weighted_average_over_projections():
     pairs = [(0, 1), (2, 9)]
-    e = tz.estimate(GRID, levels=[0, 3], trials=4, restarts=2, seed=4, pairs=pairs)
+    e = tz.estimate(GRID, levels=[0, 3], trials=4, restarts=2, seed=4, pairs=pairs, **PLAIN)
     encoding = encode(GRID)
     weights, singles, joints = [], [], []
     for m in (0, 3):
@@ -214,11 +226,11 @@ def test_weighted_moments_survive_huge_and_zero_weights():
 def test_evidence_is_respected():
     model = GRID.with_evidence({0: 1, 5: 0})
     log_z, marginals = exact(model)
-    e = tz.estimate(model, levels=range(4), trials=3, seed=0)
+    e = tz.estimate(model, levels=range(3), trials=3, seed=0, collapse=0)
     assert e.lower.log_z <= log_z + 1e-9
     assert e.marginals[0].tolist() == [0.0, 1.0]
     assert e.marginals[5].tolist() == [1.0, 0.0]
-    assert e.n == 14
+    assert tz.estimate(model, levels=[0], trials=1, seed=0, **PLAIN).n == 14
     assert tz.mean_field(model, seed=0).marginals.shape == (16, 2)
     assert np.abs(e.marginals - np.array(marginals)).max() < 0.6
 
@@ -261,16 +273,20 @@ def test_a_table_of_zeros_is_log_zero_said_plainly():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: tz.estimate(GRID, search_sweeps=-1, collapse=0), "search_sweeps is -1"),
         (lambda: tz.mfrp(GRID, -1), "m is -1.*0 <= m <= 16"),
         (lambda: tz.mfrp(GRID, 17), "m is 17.*0 <= m <= 16"),
         (lambda: tz.mfrp(GRID, 1, trials=0), "trials is 0; expected at least 1"),
         (lambda: tz.mfrp(GRID, 1, restarts=0), "restarts is 0"),
         (lambda: tz.estimate(GRID, levels=[]), "expected distinct"),
-        (lambda: tz.estimate(GRID, levels=[1, 1]), "expected distinct"),
+        (lambda: tz.estimate(GRID, levels=[1, 1], **PLAIN), "expected distinct"),
         (lambda: tz.estimate(GRID, pairs=[(0, 0)]), r"pair \(0, 0\)"),
         (lambda: tz.estimate(GRID, pairs=[(0, 99)]), r"pair \(0, 99\)"),
-        (lambda: tz.estimate(GRID, levels=[1]).certificate(1.5), "delta is 1.5"),
-        (lambda: tz.estimate(GRID, levels=[1]).certificate(kind="best"), "certificate kind"),
+        (lambda: tz.estimate(GRID, levels=[1], **PLAIN).certificate(1.5), "delta is 1.5"),
+        (
+            lambda: tz.estimate(GRID, levels=[1], **PLAIN).certificate(kind="best"),
+            "certificate kind",
+        ),
     ],
 )
 def test_bad_parameters(call, message):
@@ -280,13 +296,13 @@ def test_bad_parameters(call, message):
 
 def test_full_square_level_works():
     model = tz.ising_grid(2, 3, seed=0)
-    e = tz.estimate(model, levels=[6], trials=30, seed=1)
+    e = tz.estimate(model, levels=[6], trials=30, seed=1, **PLAIN)
     assert np.isfinite(e.log_gamma).any()
     assert e.lower.log_z <= exact(model)[0]
 
 
 def test_provenance_and_summary():
-    e = tz.estimate(GRID, levels=[0, 1], trials=2, seed=77)
+    e = tz.estimate(GRID, levels=[0, 1], trials=2, seed=77, **PLAIN)
     assert e.provenance["seed"]["entropy"] == 77
     assert e.provenance["model_sha256"] == GRID.digest
     assert "MeanField" in e.provenance["parameters"]["family"]

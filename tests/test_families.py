@@ -67,7 +67,9 @@ def test_proposition_1_equals_enumeration_of_q(case, seed):
 def paper_model(rng, n=6):
     """A random pairwise 0/1 model as (FactorGraph, const, unary, pair)."""
     unary = rng.normal(size=n)
-    pair = {(k, l): 2 * rng.normal() for k in range(n) for l in range(k + 1, n) if rng.random() < 0.6}
+    pair = {
+        (k, j): 2 * rng.normal() for k in range(n) for j in range(k + 1, n) if rng.random() < 0.6
+    }
     factors = [((k,), [0.0, unary[k]]) for k in range(n)]
     factors += [(kl, [[0.0, 0.0], [0.0, w]]) for kl, w in pair.items()]
     return tz.FactorGraph([2] * n, [*factors, ((), 0.7)]), 0.7, unary, pair

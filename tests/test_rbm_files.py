@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
@@ -76,7 +76,6 @@ def test_row_and_column_biases_and_other_number_types(tmp_path: Path, shape, dty
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.booleans(), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
 def test_round_trip(tmp_path_factory, visible, hidden, turned, seed) -> None:
     rng = np.random.default_rng(seed)
     w = rng.normal(size=(visible, hidden)) * 10.0 ** rng.integers(-3, 7)

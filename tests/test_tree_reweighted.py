@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from tightz.bounds import Proof, Side
 from tightz.errors import ParameterError, UnsupportedModelError
 from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.uai import read_uai
 from tightz.references.pairwise import pairwise_model
 from tightz.references.spanning_trees import (
     INSIDE,
@@ -213,13 +217,20 @@ def test_edge_probabilities_stay_in_the_spanning_tree_polytope():
             assert result.edge_probabilities[inside].sum() <= size - 1
 
 
+def graph_arrays(n, edges):
+    """Ends of the edges in the library's order, and the order in which it visits variables."""
+    a = pairwise_model(FactorGraph([2] * n, [(e, np.zeros(4)) for e in edges])).arrays
+    return a.first, a.second, visiting_order(n, a.incident_ptr, a.incident, a.first, a.second)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_uniform_spanning_tree_probabilities(seed):
     """Against the list of all spanning forests; two components, one with a bridge."""
     rng = np.random.default_rng(seed)
     middle = [p for p in itertools.combinations(range(1, 5), 2) if rng.random() < 0.8]
     edges = np.array([(0, 1), *middle, (5, 6), (6, 7), (5, 7)])
-    first, second = np.ascontiguousarray(edges[:, 0]), np.ascontiguousarray(edges[:, 1])
+    first, second, order = graph_arrays(8, rng.permutation(8)[edges])
+    edges = np.stack([first, second], axis=1)
 
     def components(chosen):
         label = list(range(8))
@@ -234,7 +245,7 @@ def test_uniform_spanning_tree_probabilities(seed):
         if components(subset) == 8 - rank
     ]
     expected = np.array([np.mean([e in f for f in forests]) for e in range(len(edges))])
-    ours = edge_probabilities(8, first, second)
+    ours = edge_probabilities(8, first, second, order)
     np.testing.assert_allclose(ours, expected, atol=1e-7)
     assert (ours[expected == 1.0] == 1.0).all()
     assert (ours[expected < 1.0] <= INSIDE * expected[expected < 1.0] + 1e-12).all()
@@ -246,6 +257,13 @@ def test_uniform_spanning_tree_probabilities(seed):
     assert (covering > 0.0).all()
     assert (covering[expected == 1.0] == 1.0).all()
     assert covering.sum() == pytest.approx(rank, abs=1e-6)
+
+
+def test_dense_graphs_have_equal_probabilities():
+    """In the complete graph every edge has probability 2/n."""
+    first, second, order = graph_arrays(30, np.stack(np.triu_indices(30, 1), axis=1))
+    ours = edge_probabilities(30, first, second, order)
+    np.testing.assert_allclose(ours, 2.0 / 30.0, rtol=1e-7)
 
 
 def test_visiting_order_on_a_forest_has_one_earlier_neighbour():
@@ -289,7 +307,7 @@ def test_models_without_weight_or_without_variables():
         assert [b.log_z for b in tree_reweighted_bounds(model)] == [-np.inf]
         assert [m.size for m in result.marginals] == model.cardinalities.tolist()
     assert tree_reweighted(FactorGraph([])).log_z == 0.0
-    assert tree_reweighted(FactorGraph([], [((), 2.5)])).log_z == 2.5
+    assert tree_reweighted(FactorGraph([], [((), 2.5)])).log_z == pytest.approx(2.5, abs=1e-13)
     assert tree_reweighted(FactorGraph([1, 1])).log_z == pytest.approx(0.0, abs=1e-12)
     assert tree_reweighted(FactorGraph([3, 2])).log_z == pytest.approx(np.log(6.0))
 
@@ -312,6 +330,9 @@ def test_result_describes_itself():
     assert "\n" not in repr(result)
     assert "log Z <=" in result.summary()
     assert result.model_digest == model.digest
+    copy = pickle.loads(pickle.dumps(result))
+    assert copy.log_z == result.log_z
+    np.testing.assert_array_equal(copy.edge_marginals[0], result.edge_marginals[0])
 
 
 def test_bad_input_is_refused():
@@ -334,3 +355,21 @@ def test_no_looser_than_the_peer_on_its_grids(coupling, libdai):
     excess = [tree_reweighted(m).log_z - naive.grid_log_z(10, 10, m.factors) for m in models]
     assert min(excess) > 0.0
     assert np.mean(excess) <= libdai
+
+
+@pytest.mark.skipif("TIGHTZ_DATA" not in os.environ, reason="TIGHTZ_DATA is not set")
+@pytest.mark.parametrize(
+    ("name", "log10_z", "margin"),
+    [
+        ("DBN_15", 152.617, 1.0),
+        ("ObjectDetection_61", -23.1519, 0.5),
+        ("Segmentation_11", -23.9961, 7.0),
+    ],
+)
+def test_uai_models(name, log10_z, margin):
+    """Models of up to 21 states with zeros; reference values of the competition."""
+    folder = Path(os.environ["TIGHTZ_DATA"]) / "uai2014"
+    model = read_uai(folder / f"{name}.uai", evidence=folder / f"{name}.uai.evid")
+    log_z = np.log(10.0) * log10_z
+    result = tree_reweighted(model, TreeReweighted(max_iterations=200))
+    assert log_z - 1e-3 <= result.history.min() <= log_z + margin

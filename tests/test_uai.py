@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
@@ -173,7 +173,6 @@ def test_evidence_as_mapping(tmp_path: Path) -> None:
 
 
 @given(models(max_variables=3), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_evidence_round_trips_in_both_dialects(tmp_path_factory, model, samples_first) -> None:
     folder = tmp_path_factory.mktemp("evidence")
     write_uai(model, folder / "m", evidence_path=folder / "e")
@@ -433,7 +432,6 @@ def test_fuzzed_small_files(tmp_path: Path, reader, seed_text: str) -> None:
 
 
 @given(models())
-@settings(max_examples=150, deadline=None)
 def test_models_round_trip(tmp_path_factory, model: FactorGraph) -> None:
     folder = tmp_path_factory.mktemp("round")
     dropped = write_uai(model, folder / "m.uai", evidence_path=folder / "m.evid")
@@ -447,7 +445,6 @@ def test_models_round_trip(tmp_path_factory, model: FactorGraph) -> None:
 
 
 @given(models(low=-1e6, high=1e6, max_variables=2))
-@settings(max_examples=60, deadline=None)
 def test_wide_models_round_trip(tmp_path_factory, model: FactorGraph) -> None:
     folder = tmp_path_factory.mktemp("wide")
     assert write_uai(model, folder / "m", evidence_path=folder / "e", wide=True) == 0.0
@@ -455,7 +452,6 @@ def test_wide_models_round_trip(tmp_path_factory, model: FactorGraph) -> None:
 
 
 @given(models(low=-1e4, high=-1e4 + 1400, max_variables=3), st.floats(-1e5, 1e5))
-@settings(max_examples=60, deadline=None)
 def test_rescaled_models_keep_log_z(tmp_path_factory, model: FactorGraph, offset: float) -> None:
     path = tmp_path_factory.mktemp("scaled") / "m.uai"
     moved = FactorGraph.from_arrays(
@@ -590,7 +586,6 @@ def test_read_only_files_stay(tmp_path: Path) -> None:
 
 
 @given(st.one_of(st.floats(-1e300, 1e300), st.just(-math.inf)))
-@settings(max_examples=100, deadline=None)
 def test_pr_round_trips(tmp_path_factory, log_z: float) -> None:
     path = tmp_path_factory.mktemp("pr") / "x.PR"
     write_pr(log_z, path)
@@ -630,7 +625,6 @@ def test_pr_refuses_what_is_no_log_z(tmp_path: Path, value: float) -> None:
 
 
 @given(st.lists(st.lists(st.floats(1e-3, 1), min_size=1, max_size=5), max_size=4), st.booleans())
-@settings(max_examples=100, deadline=None)
 def test_mar_round_trips_in_both_dialects(tmp_path_factory, weights, samples_first) -> None:
     path = tmp_path_factory.mktemp("mar") / "x.MAR"
     marginals = [np.array(w) / np.sum(w) for w in weights]

@@ -6,27 +6,35 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ParameterError, require_range
+from tightz.estimation.guide import build_guide, search_effort
 from tightz.estimation.moments import WeightedMoments
 from tightz.estimation.results import Estimate, MeanFieldResult
-from tightz.estimation.trials import Trial, run_trials
+from tightz.estimation.trials import Trial, TrialPlan, run_trials
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
+from tightz.models.collapse import Collapsed
+from tightz.models.collapse import collapse as collapse_polynomial
 from tightz.models.encoding import Model, SpinEncoding, encode, model_digest
+from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.hashing import DenseParity, HashFamily
-from tightz.projections.pivots import FirstColumns, PivotPolicy
+from tightz.projections.pivots import FirstColumns, PivotPolicy, Reliability
 from tightz.runtime.provenance import provenance
-from tightz.runtime.seeds import Seed, generator, seed_sequence
+from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 
 DEFAULT_LEVELS = 20
 """The paper's experiments run m = 0..20."""
 
 LOG_2 = math.log(2.0)
+
+SEARCH = 2**31
+"""Key of the search's random stream; levels never reach it."""
 
 
 def mean_field(
@@ -79,6 +87,8 @@ def mfrp(
         family=MeanField(restarts=restarts, tol=tol, max_sweeps=max_sweeps),
         hashing=DenseParity(),
         pivots=FirstColumns(),
+        collapse=0,
+        search_sweeps=0,
         seed=seed,
         pairs=pairs,
         executor=executor,
@@ -96,51 +106,68 @@ def estimate(
     family: Family | None = None,
     hashing: HashFamily | None = None,
     pivots: PivotPolicy | None = None,
+    collapse: int | None = None,
+    search_sweeps: int | None = None,
     pairs: ArrayLike | None = None,
     executor: Executor | None = None,
     threads: int | None = None,
     on_trial: Callable[[Trial], None] | None = None,
 ) -> Estimate:
-    """max over m of MFRP(model, m), with every (level, trial, restart) value kept.
+    """max over m of MFRP with everything that tightens it, every (level, trial, restart) kept.
 
-    levels    numbers of parities m; default 0..20, or 0..n for smaller models
-    trials    random projections per level (T); restarts: starts per projection (J)
-    family    the I-projection, default MeanField(restarts); restarts is ignored if given
-    pairs     rows (i, j) of model variables whose joint marginals are wanted
-    on_trial  called with each Trial as it completes, in a fixed order
+    levels          numbers of parities m; default 0..20, or 0..n for smaller models
+    trials          random projections per level (T); restarts: starts per projection (J)
+    family          the I-projection, default MeanField(restarts); restarts is ignored if given
+    hashing         how parities are drawn, default DenseParity()
+    pivots          which spins are constrained; default the least reliable ones where a search was
+                    made (Reliability), else FirstColumns()
+    collapse        sum out exactly every spin with at most this many neighbours first; None picks
+                    by cost, 0 switches it off. n, cosets and the theory then speak of the
+                    collapsed model; log Z and the marginals are the model's own
+    search_sweeps   parallel-tempering sweeps that look for starts; None picks by cost, 0 is off
+    pairs           rows (i, j) of model variables whose joint marginals are wanted (collapse is
+                    then off unless given, in which case the pair must survive it)
+    on_trial        called with each Trial as it completes, in a fixed order
 
     The trial at (level, trial) depends on the seed and its position only, so the numbers are the
-    same serial, threaded or on any executor.
+    same serial, threaded or on any executor. `mfrp` is the paper's algorithm without the aids.
     """
     start = time.perf_counter()
     require_range("trials", trials, 1)
     family = MeanField(restarts=restarts) if family is None else family
     hashing = DenseParity() if hashing is None else hashing
-    pivots = FirstColumns() if pivots is None else pivots
     root = seed_sequence(seed)
     encoding = encode(model)
-    n = encoding.polynomial.n
-    chosen = _checked_levels(levels, n)
-    spin_pairs = _spin_pairs(encoding, pairs)
+    original = encoding.polynomial
+    collapsed = _collapse(original, 0 if pairs is not None and collapse is None else collapse)
+    working = original if collapsed is None else collapsed.polynomial
+    chosen = _checked_levels(levels, working.n)
+    spin_pairs = _kept_pairs(_spin_pairs(encoding, pairs), collapsed)
+    sweeps_used = search_effort(original) if search_sweeps is None else search_sweeps
+    require_range("search_sweeps", sweeps_used, 0)
+    guide = None
+    if sweeps_used:
+        guide = build_guide(original, collapsed, sweeps=sweeps_used, seed=stream(root, SEARCH))
+    if pivots is None:
+        pivots = FirstColumns() if guide is None else Reliability(guide.reliability)
+    plan = TrialPlan(
+        polynomial=working,
+        family=family,
+        hashing=hashing,
+        pivots=pivots,
+        seed=root,
+        pairs=spin_pairs,
+        states=None if guide is None else guide.states,
+        collapsed=collapsed,
+    )
 
     position = {m: i for i, m in enumerate(chosen)}
     log_gammas = np.full((len(chosen), trials, family.restarts), np.nan)
     sweeps = np.zeros((len(chosen), trials), dtype=np.int64)
     ranks = np.zeros((len(chosen), trials), dtype=np.int64)
     statuses = np.empty((len(chosen), trials), dtype=object)
-    singles, joint = WeightedMoments(n), WeightedMoments(len(spin_pairs))
-    for trial in run_trials(
-        encoding.polynomial,
-        chosen,
-        trials,
-        family=family,
-        hashing=hashing,
-        pivots=pivots,
-        seed=root,
-        pairs=spin_pairs,
-        executor=executor,
-        threads=threads,
-    ):
+    singles, joint = WeightedMoments(original.n), WeightedMoments(len(spin_pairs))
+    for trial in run_trials(plan, chosen, trials, executor=executor, threads=threads):
         at = position[trial.level], trial.trial
         log_gammas[at] = trial.log_gammas
         sweeps[at], ranks[at], statuses[at] = trial.sweeps, trial.rank, trial.status
@@ -155,11 +182,11 @@ def estimate(
         sweeps=sweeps,
         ranks=ranks,
         statuses=statuses,
-        n=n,
+        n=working.n,
         marginals=encoding.marginals(singles.mean),
         marginal_spread=encoding.spread(singles.spread),
         pairs=np.asarray(pairs if pairs is not None else np.zeros((0, 2)), dtype=np.int64),
-        pair_marginals=_pair_tables(singles.mean, joint.mean, spin_pairs),
+        pair_marginals=_pair_tables(singles.mean, joint.mean, _spin_pairs(encoding, pairs)),
         pair_spread=joint.spread / 4.0,
         strongly_universal=hashing.strongly_universal,
         seconds=time.perf_counter() - start,
@@ -170,9 +197,31 @@ def estimate(
             trials=trials,
             family=family,
             hashing=hashing,
-            pivots=pivots,
+            pivots=type(pivots).__name__,
+            collapse=0 if collapsed is None else collapsed.k,
+            search_sweeps=sweeps_used,
         ),
     )
+
+
+def _collapse(polynomial: SpinPolynomial, k: int | None) -> Collapsed | None:
+    """The collapsed model, its constant lowered by the rounding it declares; None when off."""
+    if k == 0 or polynomial.n == 0 or polynomial.constant == -np.inf:
+        return None
+    collapsed = collapse_polynomial(polynomial, k)
+    safe = replace(collapsed.polynomial, constant=collapsed.polynomial.constant - collapsed.dropped)
+    return replace(collapsed, polynomial=safe)
+
+
+def _kept_pairs(pairs: NDArray[np.int64], collapsed: Collapsed | None) -> NDArray[np.int64]:
+    """Pairs of the model's spins as spins of the working polynomial."""
+    if collapsed is None:
+        return pairs
+    number = np.full(collapsed.original.n, -1, dtype=np.int64)
+    number[collapsed.kept] = np.arange(collapsed.kept.size)
+    if (number[pairs] < 0).any():
+        raise ParameterError("a pair's variable was summed out; use collapse=0 with pairs")
+    return number[pairs]
 
 
 def _means_or_nan(means: NDArray[np.float64], log_gamma: float) -> NDArray[np.float64]:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.families.projection import Family, Status
+from tightz.families.projection import Family, IProjection, Status
+from tightz.models.collapse import Collapsed
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import HashFamily
 from tightz.projections.pivots import PivotPolicy
 from tightz.runtime.executors import map_ordered
-from tightz.runtime.seeds import Seed, generator, seed_sequence
+from tightz.runtime.seeds import generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,8 @@ class TrialPlan:
     pivots: PivotPolicy
     seed: np.random.SeedSequence
     pairs: NDArray[np.int64]
+    states: NDArray[np.int8] | None = None
+    collapsed: Collapsed | None = None
 
     def run(self, position: tuple[int, int]) -> Trial:
         """Draw (A, b), reduce it, project, and keep what the aggregates need."""
@@ -51,7 +54,7 @@ class TrialPlan:
             level, self.polynomial.n, generator(self.seed, level, trial, 0)
         )
         coset = Coset.build(self.polynomial, parities, self.pivots)
-        best = self.family.project(coset, generator(self.seed, level, trial, 1))
+        best = self.family.project(coset, generator(self.seed, level, trial, 1), self.states)
         return Trial(
             level=level,
             trial=trial,
@@ -60,25 +63,27 @@ class TrialPlan:
             rank=coset.rank,
             sweeps=best.sweeps,
             status=best.status,
-            spin_means=best.spin_means(),
+            spin_means=self._lift(best),
             pair_means=best.pair_means(self.pairs),
         )
 
+    def _lift(self, best: IProjection) -> NDArray[np.float64]:
+        """Means of all the model's spins: summed-out ones follow from the kept ones."""
+        if self.collapsed is None:
+            return best.spin_means()
+        if best.log_gamma == -np.inf:
+            return np.full(self.collapsed.original.n, np.nan)
+        return self.collapsed.lift_means(best.expectations)
+
 
 def run_trials(
-    polynomial: SpinPolynomial,
+    plan: TrialPlan,
     levels: Sequence[int],
     trials: int,
     *,
-    family: Family,
-    hashing: HashFamily,
-    pivots: PivotPolicy,
-    seed: Seed,
-    pairs: NDArray[np.int64],
     executor: Executor | None = None,
     threads: int | None = None,
 ) -> Iterator[Trial]:
     """All trials, repetition by repetition, each sweeping the levels; always in this order."""
-    plan = TrialPlan(polynomial, family, hashing, pivots, seed_sequence(seed), pairs)
     positions = ((level, trial) for trial in range(trials) for level in levels)
     return map_ordered(plan.run, positions, executor=executor, threads=threads)

@@ -24,8 +24,8 @@ from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
 from tightz.search.exact_mpe import ExactPointMass, StateTable, rounding, weight_ceiling
 
-TABLE_SPINS = 22
-"""Up to here all 2^n weights are tabulated once (32 MiB) and every trial is a search in them."""
+TABLE_SPINS = 24
+"""Up to here all 2^n weights are tabulated once (128 MiB) and every trial is a search in them."""
 
 BLOCK = 128
 """Trials of one level per task."""
@@ -48,14 +48,14 @@ def wish(
     """Theorem 2 (WISH; Ermon et al. 2013): a factor-32 interval on Z with confidence 1 - delta.
 
     delta, alpha   the theorem's; with n = 16 and delta = 0.05 it takes 1,374 trials at each level
-    levels, trials  default 0..n and ceil(ln(n / delta) / alpha); fewer trials leave Theorem 2
+    levels, trials default 0..n and ceil(ln(n / delta) / alpha); fewer trials leave Theorem 2
                    unestablished, the result says so, and its `band` still holds
     time_limit     seconds for the whole run: CP-SAT problems share it, and problems not started in
                    time are left at one feasible state and a trivial upper bound
     solver         default ExactPointMass(); PointMass proves nothing beyond its enumeration
     on_trial       called with each WishTrial, level by level; level 0 is one problem and one call
 
-    Models of at most 22 binary variables are tabulated once and every trial is a search in the
+    Models of at most 24 binary variables are tabulated once and every trial is a search in the
     table. Numbers depend on the seed and the position (level, trial) only, unless time runs out.
     """
     start = time.perf_counter()
@@ -69,6 +69,8 @@ def wish(
     chosen = _checked_levels(levels, poly.n)
     plan = _Plan(poly, solver or ExactPointMass(), root, StateTable(poly))
     deadline = math.inf if time_limit is None else start + time_limit
+    if plan.tabulated and executor is None:
+        plan.table.prepare()  # once, before threads share it
     tasks = _tasks(chosen, count, deadline, plan.tabulated)
 
     row = {level: i for i, level in enumerate(chosen)}
@@ -89,7 +91,7 @@ def wish(
     return WishResult(
         levels=np.array(chosen, dtype=np.int64),
         log_maxima=log_maxima,
-        log_uppers=log_uppers,
+        log_uppers=np.minimum(log_uppers, ceiling),  # no coset outweighs the whole space
         statuses=statuses,
         n=poly.n,
         delta=delta,
@@ -151,6 +153,7 @@ class _Plan:
         )  # fmt: skip
 
     def run(self, task: tuple[int, int, int, float]) -> list[WishTrial]:
+        """The trials first..last-1 of one level."""
         level, first, last, seconds = task
         systems = [self.draw(level, t) for t in range(first, last)]
         if not self.tabulated or seconds == 0.0:

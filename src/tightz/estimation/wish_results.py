@@ -8,9 +8,10 @@ S(v) = sum_i 2^(i-1) Median_t(v_it): S(m) <= S(M) <= S(u), and the event of Theo
     S(m) / 32 <= Z    whatever the search did; leaving levels out only lowers S(m);
     Z <= 32 S(u)      with all levels 0..n; S(u) = S(m) up to rounding when all optima are proven.
 
-So an unproven optimum costs tightness of the upper end, never validity, and where the solver gives
-no u the upper end is withheld. The theorem asks for T >= ln(n / delta) / alpha trials at each
-level; with fewer both ends are withheld, and the band (`wish_band`) remains.
+So an unproven optimum costs tightness of the upper end, never validity: u is the solver's bound,
+and never above that of level 0 or constant + sum |theta|, which bound every coset. The theorem asks
+for T >= ln(n / delta) / alpha trials at each level; with fewer both ends are withheld, and the band
+(`wish_band`) remains.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class WishResult:
 
     levels       (L,) numbers of parities
     log_maxima   (L, T) log weight of the heaviest state found; -inf where A x = b is infeasible
-    log_uppers   (L, T) proven upper bounds on the heaviest; +inf where the solver gave none
+    log_uppers   (L, T) proven upper bounds on the heaviest, log_ceiling where the solver has none
     statuses     (L, T) OPTIMAL or INFEASIBLE where the problem was settled
     log_ceiling  no state is heavier than this
     """
@@ -103,7 +104,7 @@ class WishResult:
             lower,
             upper=upper.upper,
             lower_holds=held.enough_trials,
-            upper_holds=held.enough_trials and held.all_levels and upper.upper < math.inf,
+            upper_holds=held.enough_trials and held.all_levels,
         )
 
     @property

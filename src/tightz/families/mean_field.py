@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import require_range
 from tightz.families.ascent import ascend
-from tightz.families.projection import IProjection, Status, evaluate
+from tightz.families.projection import IProjection, Status, evaluate, heaviest_in_coset
 from tightz.projections.coset import Coset
 
 MAX_LANES = 32
@@ -34,9 +34,19 @@ class MeanField:
         require_range("tol", self.tol, 0.0)
         require_range("max_sweeps", self.max_sweeps, 1)
 
-    def project(self, coset: Coset, rng: np.random.Generator) -> IProjection:
-        """The best of `restarts` ascents from means drawn uniformly on [-1, 1]."""
-        return self.ascend_from(coset, rng.uniform(-1.0, 1.0, size=(self.restarts, coset.n_free)))
+    def project(
+        self, coset: Coset, rng: np.random.Generator, states: NDArray | None = None
+    ) -> IProjection:
+        """The best of `restarts` ascents from means drawn uniformly on [-1, 1].
+
+        With `states`, up to three quarters of the ascents start from the heaviest of these states
+        repaired to satisfy the parities; the rest stay random, since no one start wins everywhere.
+        """
+        starts = rng.uniform(-1.0, 1.0, size=(self.restarts, coset.n_free))
+        if states is not None and len(states) and coset.feasible:
+            known = heaviest_in_coset(coset, states, -(-3 * self.restarts // 4))
+            starts[: len(known)] = known
+        return self.ascend_from(coset, starts)
 
     def ascend_from(self, coset: Coset, starts: NDArray[np.float64]) -> IProjection:
         """Ascend from each row of `starts` (restarts, n_free) and keep the best."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tightz.errors import require_range
 from tightz.families.ascent import best_vertex, descend_to_vertex
 from tightz.families.mean_field import best_of, to_lanes
-from tightz.families.projection import IProjection, Status, evaluate
+from tightz.families.projection import IProjection, Status, evaluate, heaviest_in_coset
 from tightz.projections.coset import Coset
 
 
@@ -28,7 +29,9 @@ class PointMass:
         require_range("enumerate_up_to", self.enumerate_up_to, 0, 40)
         require_range("max_sweeps", self.max_sweeps, 1)
 
-    def project(self, coset: Coset, rng: np.random.Generator) -> IProjection:
+    def project(
+        self, coset: Coset, rng: np.random.Generator, states: NDArray | None = None
+    ) -> IProjection:
         """The heaviest state found; Status.OPTIMAL when every state was visited."""
         if not coset.feasible or coset.polynomial.constant == -np.inf:
             status = Status.OPTIMAL if coset.feasible else Status.INFEASIBLE
@@ -41,6 +44,9 @@ class PointMass:
             values = np.full(self.restarts, value)
             return IProjection(coset, value, values, state, 0, Status.OPTIMAL)
         starts = rng.choice(np.array([-1.0, 1.0]), size=(self.restarts, coset.n_free))
+        if states is not None and len(states):
+            known = heaviest_in_coset(coset, states, -(-3 * self.restarts // 4))
+            starts[: len(known)] = known
         lanes = to_lanes(starts)
         sweeps = [descend_to_vertex(coset.grouped, block, self.max_sweeps) for block in lanes]
         converged = max(sweeps) < self.max_sweeps

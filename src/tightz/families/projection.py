@@ -37,20 +37,21 @@ class IProjection:
     sweeps: int
     status: Status
 
-    def spin_means(self) -> NDArray[np.float64]:
-        """E_q[s_i] for all n spins (Proposition 1, singletons); NaN where Z(A, b) = 0."""
-        n = self.coset.polynomial.n
+    def expectations(self, ptr: NDArray, spins: NDArray) -> NDArray[np.float64]:
+        """E_q[prod of spins[ptr[a]:ptr[a+1]]] for each a; NaN where Z(A, b) = 0."""
         if not self.coset.feasible:
-            return np.full(n, np.nan)
-        return self.coset.expectations(np.arange(n + 1), np.arange(n), self.means)[:, 0]
+            return np.full(len(ptr) - 1, np.nan)
+        return self.coset.expectations(ptr, spins, self.means)[:, 0]
+
+    def spin_means(self) -> NDArray[np.float64]:
+        """E_q[s_i] for all n spins (Proposition 1, singletons)."""
+        n = self.coset.polynomial.n
+        return self.expectations(np.arange(n + 1), np.arange(n))
 
     def pair_means(self, pairs: NDArray) -> NDArray[np.float64]:
         """E_q[s_i s_j] for rows (i, j) of `pairs` (Proposition 1, pairs)."""
         rows = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-        if not self.coset.feasible:
-            return np.full(len(rows), np.nan)
-        ptr = 2 * np.arange(len(rows) + 1)
-        return self.coset.expectations(ptr, rows.ravel(), self.means)[:, 0]
+        return self.expectations(2 * np.arange(len(rows) + 1), rows.ravel())
 
     def marginals(self) -> NDArray[np.float64]:
         """mu_i = q(x_i = 1) = (1 - E s_i) / 2 for all n variables."""
@@ -70,8 +71,27 @@ class Family(Protocol):
     def restarts(self) -> int:
         """Starting points per projection (the paper's J)."""
 
-    def project(self, coset: Coset, rng: np.random.Generator) -> IProjection:
-        """Look for the q in Q, on this coset, with the largest bound."""
+    def project(
+        self, coset: Coset, rng: np.random.Generator, states: NDArray | None = None
+    ) -> IProjection:
+        """Look for the q in Q, on this coset, with the largest bound.
+
+        `states` (S, n) are heavy states of the whole model, spins +-1, heaviest first, that may
+        serve as starts: keep their free spins and let the constrained ones follow.
+        """
+
+
+def heaviest_in_coset(coset: Coset, states: NDArray, count: int) -> NDArray[np.float64]:
+    """Free spins (count, n_free) of the heaviest states reached by repairing `states`.
+
+    A state is repaired by keeping its free spins: with the least reliable spins constrained this
+    is the cheapest repair to first order (ordered-statistics decoding of order 0).
+    """
+    free = states[:, coset.free]
+    weights = coset.polynomial.log_weight(coset.spins_from_free(free))
+    top = np.argsort(-weights, kind="stable")[: 4 * count]
+    _, first = np.unique(free[top], axis=0, return_index=True)  # states may agree on free spins
+    return free[top[np.sort(first)[:count]]].astype(np.float64)
 
 
 def entropy(means: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -141,7 +141,7 @@ def collapse(
 
     keep        spins that must stay (their joint marginals are wanted, say)
     k           None: the largest k up to 10 for which the result has at most `max_terms` terms
-    max_terms   for k=None only; default 4 times the model's own terms, and at least 20,000: the
+    max_terms   for k=None only; default 4 times the model's own terms, and at least 4,000: the
                 time of a sweep grows with it
     """
     protected = np.zeros(polynomial.n, dtype=bool)
@@ -176,7 +176,7 @@ def _affordable(
     poly: SpinPolynomial, protected: NDArray[np.bool_], max_terms: int | None
 ) -> tuple[Plan, int]:
     """The plan for the largest k whose result stays within `max_terms`, and k."""
-    budget = max(20_000, 4 * poly.n_terms) if max_terms is None else max_terms
+    budget = max(4_000, 4 * poly.n_terms) if max_terms is None else max_terms
     require_range("max_terms", budget, 0)
     plan, ends = minimum_degree(poly, AUTO_NEIGHBOURS, protected)
     for k in range(AUTO_NEIGHBOURS, -1, -1):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tightz.errors import ResourceError
 from tightz.models.spin_polynomial import SpinPolynomial
 
-MAX_TABLE_ENTRIES = 2**27
-"""Entries of all tables of one collapse together (1 GiB each for fields and messages)."""
+MAX_TABLE_ENTRIES = 2**25
+"""Entries of all tables of one collapse together (256 MiB each for fields and messages)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,19 +38,21 @@ class Plan:
         return np.minimum.reduceat(padded, starts) if len(starts) else np.zeros(0, np.int64)
 
 
-def _neighbours(poly: SpinPolynomial) -> list[set[int]]:
-    """The spins that share a term with each spin."""
-    keys = []
+def _neighbours(
+    poly: SpinPolynomial, k: int, protected: NDArray[np.bool_]
+) -> list[set[int]] | None:
+    """The spins that share a term with each spin; None where no spin has at most k of them."""
+    pairs = [np.zeros(0, dtype=np.int64)]
     for arity, rows, _ in poly.by_arity():
         for a, b in combinations(range(arity), 2):
-            keys.append(rows[:, a].astype(np.int64) * poly.n + rows[:, b])
-    if not keys:
-        return [set() for _ in range(poly.n)]
-    low, high = np.divmod(np.unique(np.concatenate(keys)), poly.n)
+            pairs.append(rows[:, a].astype(np.int64) * poly.n + rows[:, b])
+    low, high = np.divmod(np.unique(np.concatenate(pairs)), max(poly.n, 1))
     ends = np.concatenate([low, high])
+    degrees = np.bincount(ends, minlength=poly.n)
+    if not ((degrees <= k) & ~protected).any():
+        return None
     others = np.concatenate([high, low])[np.argsort(ends, kind="stable")]
-    splits = np.cumsum(np.bincount(ends, minlength=poly.n))[:-1]
-    return [set(part.tolist()) for part in np.split(others, splits)]
+    return [set(part.tolist()) for part in np.split(others, np.cumsum(degrees)[:-1])]
 
 
 def minimum_degree(
@@ -60,8 +62,10 @@ def minimum_degree(
 
     The order for a smaller k is a beginning of the order for a larger one.
     """
-    adjacent = _neighbours(poly) if poly.n else []
-    alive = ~protected
+    adjacent = _neighbours(poly, k, protected)
+    if adjacent is None:
+        nothing = Plan(np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int32))
+        return nothing, dict.fromkeys(range(k + 1), 0)
 
     def entry(i: int) -> tuple[int, int, int]:
         near = adjacent[i]
@@ -71,7 +75,7 @@ def minimum_degree(
         inside = sum(len(adjacent[j] & near) for j in near)
         return degree, degree * (degree - 1) - inside, i
 
-    current = {i: entry(i) for i in np.flatnonzero(alive).tolist()}
+    current = {i: entry(i) for i in np.flatnonzero(~protected).tolist()}
     heap = list(current.values())
     heapq.heapify(heap)
     order: list[int] = []

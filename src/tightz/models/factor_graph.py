@@ -48,6 +48,9 @@ class Bipartite:
 
 Layout = Grid | Bipartite | None
 
+MAX_STATES = 2**31 - 1
+"""Cardinalities are stored as 32-bit integers."""
+
 
 class FactorGraph:
     """A discrete graphical model: cardinalities, factors as log tables, and evidence.
@@ -164,9 +167,12 @@ class FactorGraph:
             cardinalities.size and not np.issubdtype(cardinalities.dtype, np.integer)
         ):
             raise ModelError("cardinalities must be a flat list of integers")
-        if (cardinalities < 1).any():
-            v = int(np.argmax(cardinalities < 1))
-            raise ModelError(f"variable {v} has {cardinalities[v]} states; at least 1 is needed")
+        bad = (cardinalities < 1) | (cardinalities > MAX_STATES)
+        if bad.any():
+            v = int(np.argmax(bad))
+            raise ModelError(
+                f"variable {v} has {cardinalities[v]} states; expected 1 to {MAX_STATES}"
+            )
         _check_factors(cardinalities, scope_ptr, scope_vars, table_ptr, log_tables)
         self.cardinalities = _frozen(cardinalities, np.int32)
         self.scope_ptr = _frozen(scope_ptr, np.int64)

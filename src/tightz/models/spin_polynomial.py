@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ModelError, UnsupportedModelError
@@ -14,6 +15,9 @@ from tightz.models.factor_graph import FactorGraph
 
 MAX_ARITY = 16
 """A factor of arity r may give 2^r terms; wider factors are refused."""
+
+_BLOCK = 256
+"""States weighed side by side: the block of spins stays in cache and the lane loops vectorise."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,14 +141,22 @@ class SpinPolynomial:
 
     def log_weight(self, spins: ArrayLike) -> NDArray[np.float64]:
         """log p~(s) for each row of `spins` (S, n), entries +1 or -1."""
-        s = np.atleast_2d(np.asarray(spins, dtype=np.float64))
+        s = np.atleast_2d(np.asarray(spins))
         total = np.full(len(s), self.constant)
-        for arity, rows, theta in self.by_arity():
-            chunk = max(1, 10_000_000 // max(1, len(s) * arity))
-            for start in range(0, len(rows), chunk):
-                part = slice(start, start + chunk)
-                total += s[:, rows[part]].prod(axis=2) @ theta[part]
+        for first in range(0, len(s), _BLOCK):
+            block = np.array(s[first : first + _BLOCK].T, dtype=np.float64, order="C")
+            _add_terms(self.ptr, self.spins, self.theta, block, total[first : first + _BLOCK])
         return total
+
+    def flip_costs(self, spins: ArrayLike) -> NDArray[np.float64]:
+        """How much log p~ falls when spin i of the state `spins` (n,) is flipped, for each i."""
+        s = np.asarray(spins, dtype=np.float64)
+        costs = np.zeros(self.n)
+        for _, rows, theta in self.by_arity():
+            products = 2.0 * theta * s[rows].prod(axis=1)
+            for column in rows.T:
+                costs += np.bincount(column, products, minlength=self.n)
+        return costs
 
     def by_arity(self) -> Iterable[tuple[int, NDArray[np.int32], NDArray[np.float64]]]:
         """(arity, rows (T, arity), theta (T,)) for each arity present, ascending."""
@@ -158,6 +170,22 @@ class SpinPolynomial:
 
     def __repr__(self) -> str:
         return f"SpinPolynomial({self.n} spins, {self.n_terms} terms of degree up to {self.degree})"
+
+
+@njit(cache=True, nogil=True)
+def _add_terms(ptr, spins, theta, s, total):  # type: ignore[no-untyped-def]
+    """total[lane] += sum_a theta_a prod_{i in a} s[i, lane]; s (n, lanes)."""
+    lanes = s.shape[1]
+    product = np.empty(lanes)
+    for a in range(theta.size):
+        for r in range(lanes):
+            product[r] = theta[a]
+        for p in range(ptr[a], ptr[a + 1]):
+            i = spins[p]
+            for r in range(lanes):
+                product[r] *= s[i, r]
+        for r in range(lanes):
+            total[r] += product[r]
 
 
 def _walsh_blocks(scopes: NDArray, tables: NDArray) -> list[tuple[NDArray, NDArray]]:

@@ -16,9 +16,12 @@ def seed_sequence(seed: Seed) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed)
 
 
-def generator(seed: Seed, *key: int) -> np.random.Generator:
-    """The stream at position `key` (level, trial, ...): the same however work is scheduled."""
+def stream(seed: Seed, *key: int) -> np.random.SeedSequence:
+    """The seed at position `key` (level, trial, ...): the same however work is scheduled."""
     root = seed_sequence(seed)
-    return np.random.default_rng(
-        np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, *key))
-    )
+    return np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, *key))
+
+
+def generator(seed: Seed, *key: int) -> np.random.Generator:
+    """A generator on the stream at position `key`."""
+    return np.random.default_rng(stream(seed, *key))

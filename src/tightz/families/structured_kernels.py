@@ -1,0 +1,284 @@
+"""Coordinate ascent over the conditional tables of a structured q.
+
+F(q) = sum_a theta_a E_q[chi_a] + sum_k E_q[H(q(y_k | y_S_k))] is, in one table q(y_k | y_S_k) with
+all else fixed, q(y_S_k) times (linear + entropy), so its maximiser is in closed form:
+
+    log q(+|S) - log q(-|S) = G(+, S) - G(-, S),
+    G(y_k, S) = E[log weight + entropies below | y_k, S]   (Saul and Jordan, 1996, by tables).
+
+Visiting nodes from leaves to root, G of the short pieces is the bucket's energy plus the messages
+M of the children, which is exact variable elimination: with short pieces only, one pass is the
+exact optimum of the tree. A long piece u adds c_u * (signed product below) * R_u / P, with P the
+probability of the separator and R_u its probability signed by the rest of u. Every step maximises
+F exactly in one table, hence the ascent is monotone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+TINY = 1e-100
+"""Expectations below this count as zero in products over pieces (they are divided out later)."""
+
+
+@njit(cache=True, nogil=True)
+def walsh(table, size):  # type: ignore[no-untyped-def]
+    """In place: table[x] <- sum_mask table[mask] * (-1)^popcount(mask & x)."""
+    step = 1
+    while step < size:
+        for start in range(0, size, 2 * step):
+            for x in range(start, start + step):
+                low, high = table[x], table[x + step]
+                table[x] = low + high
+                table[x + step] = low - high
+        step *= 2
+
+
+@njit(cache=True, nogil=True)
+def _enter(f, terms, tables, above, signed, sent, k, work):  # type: ignore[no-untyped-def]
+    """P(S_k) and R_u(S_k) of every slot at k, from the parent and the siblings' messages."""
+    p = f.parent[k]
+    low, high = f.msg_ptr[k], f.msg_ptr[k + 1]
+    if p < 0:
+        above[low] = 1.0
+        return
+    size = f.tab_ptr[p + 1] - f.tab_ptr[p]
+    proj = f.proj[f.proj_ptr[k] : f.proj_ptr[k + 1]]
+    table = tables[f.tab_ptr[p] : f.tab_ptr[p + 1]]
+    over = above[f.msg_ptr[p] : f.msg_ptr[p + 1]]
+    above[low:high] = 0.0
+    for x in range(size):
+        above[low + proj[x]] += over[x >> 1] * table[x]
+    for s in terms.node_slot[terms.node_slot_ptr[k] : terms.node_slot_ptr[k + 1]]:
+        ps = terms.slot_parent[s]
+        if ps < 0:
+            continue
+        if terms.slot_parent[ps] < 0:
+            rest = over
+        else:
+            rest = signed[terms.slot_ptr[ps] : terms.slot_ptr[ps + 1]]
+        flip = -1.0 if terms.slot_odd[ps] else 1.0
+        for j in range(size >> 1):
+            work[2 * j] = rest[j] * table[2 * j]
+            work[2 * j + 1] = flip * rest[j] * table[2 * j + 1]
+        for c in terms.slot_child[terms.slot_child_ptr[ps] : terms.slot_child_ptr[ps + 1]]:
+            if c != s:
+                node = terms.slot_node[c]
+                message = sent[terms.slot_ptr[c] : terms.slot_ptr[c + 1]]
+                to = f.proj[f.proj_ptr[node] : f.proj_ptr[node + 1]]
+                for x in range(size):
+                    work[x] *= message[to[x]]
+        out = signed[terms.slot_ptr[s] : terms.slot_ptr[s + 1]]
+        out[:] = 0.0
+        for x in range(size):
+            out[proj[x]] += work[x]
+
+
+@njit(cache=True, nogil=True)
+def _slot_products(f, terms, sent, k, below):  # type: ignore[no-untyped-def]
+    """below[i, x]: for slot i of node k, product of its sign and its children's messages."""
+    size = f.tab_ptr[k + 1] - f.tab_ptr[k]
+    first = terms.node_slot_ptr[k]
+    for i in range(terms.node_slot_ptr[k + 1] - first):
+        s = terms.node_slot[first + i]
+        flip = -1.0 if terms.slot_odd[s] else 1.0
+        for j in range(size >> 1):
+            below[i, 2 * j] = 1.0
+            below[i, 2 * j + 1] = flip
+        for c in terms.slot_child[terms.slot_child_ptr[s] : terms.slot_child_ptr[s + 1]]:
+            node = terms.slot_node[c]
+            message = sent[terms.slot_ptr[c] : terms.slot_ptr[c + 1]]
+            to = f.proj[f.proj_ptr[node] : f.proj_ptr[node + 1]]
+            for x in range(size):
+                below[i, x] *= message[to[x]]
+
+
+@njit(cache=True, nogil=True)
+def _send(f, terms, tables, sent, k, below):  # type: ignore[no-untyped-def]
+    """sent[s, j] = E[signed product at and below k | S_k = j] for every slot of node k."""
+    base = f.tab_ptr[k]
+    first = terms.node_slot_ptr[k]
+    for i in range(terms.node_slot_ptr[k + 1] - first):
+        at = terms.slot_ptr[terms.node_slot[first + i]]
+        for j in range(f.msg_ptr[k + 1] - f.msg_ptr[k]):
+            x = 2 * j
+            up, down = tables[base + x], tables[base + x + 1]
+            sent[at + j] = up * below[i, x] + down * below[i, x + 1]
+
+
+@njit(cache=True, nogil=True)
+def _exit(f, terms, coef, tables, above, signed, sent, values, k, work, pull, below):  # type: ignore[no-untyped-def]
+    """Maximise F in the table of node k, then send its messages. values[k] is M over S_k."""
+    base, low = f.tab_ptr[k], f.msg_ptr[k]
+    size = f.tab_ptr[k + 1] - base
+    for x in range(size):
+        work[x] = 0.0
+        pull[x] = 0.0
+    for u in terms.node_piece[terms.node_piece_ptr[k] : terms.node_piece_ptr[k + 1]]:
+        work[terms.piece_mask[u]] += coef[u]
+    walsh(work, size)
+    for c in f.child[f.child_ptr[k] : f.child_ptr[k + 1]]:
+        message = values[f.msg_ptr[c] : f.msg_ptr[c + 1]]
+        to = f.proj[f.proj_ptr[c] : f.proj_ptr[c + 1]]
+        for x in range(size):
+            work[x] += message[to[x]]
+    _slot_products(f, terms, sent, k, below)
+    first = terms.node_slot_ptr[k]
+    for i in range(terms.node_slot_ptr[k + 1] - first):
+        s = terms.node_slot[first + i]
+        c = coef[terms.slot_piece[s]]
+        if terms.slot_parent[s] < 0:
+            for x in range(size):
+                work[x] += c * below[i, x]
+            continue
+        at = terms.slot_ptr[s]
+        for j in range(size >> 1):
+            if above[low + j] > 0.0:
+                ratio = c * min(1.0, max(-1.0, signed[at + j] / above[low + j]))
+                pull[2 * j] += ratio * below[i, 2 * j]
+                pull[2 * j + 1] += ratio * below[i, 2 * j + 1]
+    for j in range(size >> 1):
+        up, down = work[2 * j], work[2 * j + 1]
+        odds = (up - down) + (pull[2 * j] - pull[2 * j + 1])
+        t = np.exp(-abs(odds))
+        large, small = 1.0 / (1.0 + t), t / (1.0 + t)
+        h = np.log1p(t) + (abs(odds) * small if small > 0.0 else 0.0)
+        p, r = (large, small) if odds >= 0.0 else (small, large)
+        tables[base + 2 * j] = p
+        tables[base + 2 * j + 1] = r
+        values[low + j] = p * up + r * down + h
+    _send(f, terms, tables, sent, k, below)
+
+
+@njit(cache=True, nogil=True)
+def _expect(f, terms, tables, above, sent, t, means):  # type: ignore[no-untyped-def]
+    """Separator marginals of tree t, then E[piece] for its pieces that other trees see."""
+    for k in range(f.tree_ptr[t + 1] - 1, f.tree_ptr[t] - 1, -1):
+        p = f.parent[k]
+        low = f.msg_ptr[k]
+        if p < 0:
+            above[low] = 1.0
+            continue
+        above[low : f.msg_ptr[k + 1]] = 0.0
+        for x in range(f.tab_ptr[p + 1] - f.tab_ptr[p]):
+            to = f.proj[f.proj_ptr[k] + x]
+            above[low + to] += above[f.msg_ptr[p] + (x >> 1)] * tables[f.tab_ptr[p] + x]
+    for u in range(terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]):
+        if terms.piece_term_ptr[u] == terms.piece_term_ptr[u + 1]:
+            continue
+        k = terms.piece_node[u]
+        total = 0.0
+        if terms.piece_top[u] >= 0:
+            at = terms.slot_ptr[terms.piece_top[u]]
+            for j in range(f.msg_ptr[k + 1] - f.msg_ptr[k]):
+                total += above[f.msg_ptr[k] + j] * sent[at + j]
+        else:
+            for x in range(f.tab_ptr[k + 1] - f.tab_ptr[k]):
+                odd = x & terms.piece_mask[u]
+                odd ^= odd >> 16
+                odd ^= odd >> 8
+                odd ^= odd >> 4
+                odd ^= odd >> 2
+                odd ^= odd >> 1
+                weight = above[f.msg_ptr[k] + (x >> 1)] * tables[f.tab_ptr[k] + x]
+                total += -weight if odd & 1 else weight
+        means[u] = min(1.0, max(-1.0, total))
+
+
+@njit(cache=True, nogil=True)
+def _products(terms, means, product, zeros):  # type: ignore[no-untyped-def]
+    """Of each term of several pieces: product of the expectations that are not ~0, and count."""
+    for a in range(terms.theta.size):
+        product[a] = 1.0
+        zeros[a] = 0
+        for u in terms.term_piece[terms.term_piece_ptr[a] : terms.term_piece_ptr[a + 1]]:
+            if abs(means[u]) < TINY:
+                zeros[a] += 1
+            else:
+                product[a] *= means[u]
+
+
+@njit(cache=True, nogil=True)
+def _coefficients(terms, means, product, zeros, t, coef):  # type: ignore[no-untyped-def]
+    """coef[u] = fixed + sum over its terms of theta * E[the other pieces], for tree t."""
+    for u in range(terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]):
+        total = terms.fixed[u]
+        small = abs(means[u]) < TINY
+        for a in terms.piece_term[terms.piece_term_ptr[u] : terms.piece_term_ptr[u + 1]]:
+            if zeros[a] == (1 if small else 0):
+                total += terms.theta[a] * (product[a] if small else product[a] / means[u])
+        coef[u] = total
+
+
+@njit(cache=True, nogil=True)
+def _replace(terms, old, means, product, zeros, t):  # type: ignore[no-untyped-def]
+    """Carry new expectations of tree t's pieces into the products of their terms."""
+    for u in range(terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]):
+        was, now = abs(old[u]) < TINY, abs(means[u]) < TINY
+        for a in terms.piece_term[terms.piece_term_ptr[u] : terms.piece_term_ptr[u + 1]]:
+            if was:
+                zeros[a] -= 1
+            else:
+                product[a] /= old[u]
+            if now:
+                zeros[a] += 1
+            else:
+                product[a] *= means[u]
+
+
+@njit(cache=True, nogil=True)
+def ascend(f, terms, events, event_ptr, tables, tol, max_sweeps, trace):  # type: ignore[no-untyped-def]
+    """Sweep over all trees until a sweep gains at most `tol` nats; returns the sweeps done.
+
+    f Forest, terms Terms, events: per tree t the nodes events[event_ptr[t]:...] in depth-first
+    order, k on the way down and ~k on the way up; tables (tab,) in place; trace (max_sweeps,) the
+    objective after each sweep. An underflowing product of more than about 1e300 is lost to zero:
+    the step then ignores a term whose effect is below rounding.
+    """
+    n, trees = f.parent.size, f.tree_ptr.size - 1
+    widest, most = 1, 1
+    for k in range(n):
+        widest = max(widest, f.tab_ptr[k + 1] - f.tab_ptr[k])
+        most = max(most, terms.node_slot_ptr[k + 1] - terms.node_slot_ptr[k])
+    work, pull, below = np.empty(widest), np.empty(widest), np.empty((most, widest))
+    above, values = np.empty(f.msg_ptr[n]), np.empty(f.msg_ptr[n])
+    signed, sent = np.empty(terms.slot_ptr[-1]), np.empty(terms.slot_ptr[-1])
+    means, old = np.zeros(terms.fixed.size), np.zeros(terms.fixed.size)
+    coef = np.zeros(terms.fixed.size)
+    product, zeros = np.empty(terms.theta.size), np.empty(terms.theta.size, dtype=np.int64)
+    for t in range(trees):
+        for k in range(f.tree_ptr[t], f.tree_ptr[t + 1]):
+            _slot_products(f, terms, sent, k, below)
+            _send(f, terms, tables, sent, k, below)
+        _expect(f, terms, tables, above, sent, t, means)
+    exact = terms.theta.size == 0 and terms.slot_node.size == 0
+    last = -np.inf
+    for sweep in range(max_sweeps):
+        _products(terms, means, product, zeros)
+        total = terms.constant
+        for t in range(trees):
+            _coefficients(terms, means, product, zeros, t, coef)
+            low, high = f.tree_ptr[t], f.tree_ptr[t + 1]
+            long = terms.node_slot_ptr[high] > terms.node_slot_ptr[low]
+            for event in events[event_ptr[t] : event_ptr[t + 1]]:
+                if event < 0:
+                    _exit(f, terms, coef, tables, above, signed, sent, values, ~event,
+                          work, pull, below)  # fmt: skip
+                elif long:
+                    _enter(f, terms, tables, above, signed, sent, event, work)
+            first, end = terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]
+            old[first:end] = means[first:end]
+            _expect(f, terms, tables, above, sent, t, means)
+            _replace(terms, old, means, product, zeros, t)
+            total += values[f.msg_ptr[high - 1]]
+            for u in range(first, end):
+                total -= (coef[u] - terms.fixed[u]) * means[u]
+        for a in range(terms.theta.size):
+            if zeros[a] == 0:
+                total += terms.theta[a] * product[a]
+        trace[sweep] = total
+        if exact or total - last <= tol:
+            return sweep + 1
+        last = total
+    return max_sweeps

@@ -1,0 +1,438 @@
+"""Carrying out an elimination plan: messages forward for log Z, beliefs backward for marginals.
+
+A table is kept on the ordinary scale, normalised, while every non-zero entry provably stays
+within float64's range, and as logs otherwise: no state is ever lost to underflow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.models.factor_graph import FactorGraph
+from tightz.references import elimination_kernels as kernels
+from tightz.references.elimination_layout import BucketLayout, Placed, bucket_layout
+from tightz.references.elimination_plan import (
+    BACKWARD,
+    FORWARD,
+    MERGE,
+    Arena,
+    EliminationPlan,
+    Step,
+    tile_axes,
+)
+
+_LIMIT = 650.0  # nats; float64 reaches e^-708 with full precision
+_PARALLEL_ENTRIES = 1 << 18
+_LOG_COST = 8  # an entry in logs takes about this many on the ordinary scale
+
+
+@dataclass
+class Table:
+    """A table in the arena: exp(log_scale) * values, or exp(log_scale + values) if `is_log`.
+
+    `low` and `high` bound the log of its non-zero entries, without log_scale; `drift` is how much
+    of log_scale was taken out of a message after it was computed. A belief with `is_ratio` is
+    already divided by its message (as computed).
+    """
+
+    start: int
+    size: int
+    axes: tuple[int, ...]
+    log_scale: float
+    low: float
+    high: float
+    is_log: bool
+    tight: bool = False
+    drift: float = 0.0
+    is_ratio: bool = False
+
+
+class Workers:
+    """Threads over ranges: kernels release the GIL."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = count or len(os.sched_getaffinity(0))
+        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
+
+    def ranges(self, length: int, entries: int, grain: int = 1) -> list[tuple[int, int]]:
+        """Split range(length) at multiples of `grain`; one range if the work is small."""
+        units = length // grain
+        parts = 1
+        if self._pool is not None and entries >= _PARALLEL_ENTRIES:
+            parts = min(2 * self.count, units)
+        edges = [units * k // parts * grain for k in range(parts)] + [length]
+        return list(itertools.pairwise(edges))
+
+    def run(self, calls: Sequence[Callable[[], object]]) -> None:
+        if self._pool is None or len(calls) == 1:
+            for call in calls:
+                call()
+        else:
+            for future in [self._pool.submit(call) for call in calls]:
+                future.result()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+class Elimination:
+    """One pass over a schedule. After `run`, log_z and (if scheduled) marginals are there."""
+
+    def __init__(self, model: FactorGraph, plan: EliminationPlan) -> None:
+        self.model = model
+        self.plan = plan
+        self.cards: list[int] = plan.cardinalities.tolist()
+        self._place: list[int] = np.argsort(plan.order).tolist()
+        self.log_z = 0.0
+        self.marginals: list[NDArray[np.float64]] = [np.zeros(0)] * model.n_variables
+        self.factor_marginals = np.zeros(0)
+        self._messages: dict[int, Table] = {}
+        self._beliefs: dict[int, Table] = {}
+
+    def run(self, steps: Sequence[Step]) -> None:
+        self._sizes = self.plan.sizes()
+        self._arena = np.empty(self.plan.peak_bytes(steps) // 8)
+        self._space = Arena(self.plan.reserved_entries())
+        self._workers = Workers()
+        constants = [
+            float(self.model.log_tables[self.model.table_ptr[f]])
+            for f in np.flatnonzero(self.model.arities == 0)
+        ]
+        roots: dict[int, float] = {}
+        if any(step.kind == BACKWARD for step in steps):
+            self.factor_marginals = np.zeros(self.model.log_tables.size)
+            constant = np.flatnonzero(self.model.arities == 0)
+            self.factor_marginals[self.model.table_ptr[constant]] = 1.0  # its one state is certain
+        try:
+            for kind, b, into in steps:
+                if kind == FORWARD:
+                    self._forward(b)
+                    if not self.plan.buckets[b].scope:
+                        roots[b] = self._value(self._messages[b])
+                elif kind == BACKWARD:
+                    if self.log_z_of(constants, roots) == -np.inf:
+                        break
+                    self._backward(b)
+                elif kind == MERGE:
+                    self._merge(self._messages.pop(b), self._messages[into])
+                else:
+                    self._release(self._messages.pop(b))
+        finally:
+            self._workers.close()
+        self.log_z = self.log_z_of(constants, roots)
+
+    @staticmethod
+    def log_z_of(constants: list[float], roots: dict[int, float]) -> float:
+        terms = [*constants, *roots.values()]
+        return -math.inf if -math.inf in terms else math.fsum(terms)
+
+    # Tables
+
+    def _take(self, b: int, **fields: object) -> Table:
+        size = self._sizes[b]
+        scope = self.plan.buckets[b].scope
+        return Table(self._space.take(size), size, scope, **fields)  # type: ignore[arg-type]
+
+    def _release(self, table: Table) -> None:
+        self._space.give_back(table.start, table.size)
+
+    def _values(self, table: Table) -> NDArray[np.float64]:
+        return self._arena[table.start : table.start + table.size]
+
+    def _value(self, table: Table) -> float:
+        x = float(self._arena[table.start])
+        log = x if table.is_log else math.log(x) if x > 0 else -math.inf
+        return log + table.log_scale
+
+    def _each(self, kernel: Callable, table: Table, *args: object) -> None:
+        values = self._values(table)
+        ranges = self._workers.ranges(table.size, table.size)
+        self._workers.run([lambda r=r: kernel(values, *r, *args) for r in ranges])
+
+    def _normalise(self, table: Table) -> None:
+        """Measure the table and bring its largest entry to 1 (log 0)."""
+        values = self._values(table)
+        ranges = self._workers.ranges(table.size, table.size)
+        found = np.empty((len(ranges), 2))
+        kernel = kernels.finite_range if table.is_log else kernels.positive_range
+        self._workers.run(
+            [lambda k=k, r=r: kernel(values, *r, found[k]) for k, r in enumerate(ranges)]
+        )
+        small, large = float(found[:, 0].min()), float(found[:, 1].max())
+        table.tight = True
+        if small == math.inf:  # nothing but zeros
+            table.low = table.high = 0.0
+            return
+        if not table.is_log:
+            small, large = math.log(small), math.log(large)
+            self._each(kernels.scale_in_place, table, math.exp(-large))
+        else:
+            self._each(kernels.shift_in_place, table, -large)
+        table.log_scale += large
+        table.drift += large
+        table.low, table.high = small - large - 1e-9, 0.0
+
+    def _to_log(self, table: Table) -> None:
+        if not table.is_log:
+            self._each(kernels.log_in_place, table)
+            table.is_log = True
+
+    def _to_linear(self, table: Table) -> bool:
+        """Leave logs if that loses nothing; says whether the table is on the ordinary scale."""
+        if table.is_log:
+            if not table.tight:
+                self._normalise(table)
+            if table.low < -_LIMIT:
+                return False
+            self._each(kernels.exp_in_place, table)
+            table.is_log = False
+        return True
+
+    def _agree(self, groups: list[Table], messages: list[Table]) -> bool:
+        """Bring all inputs of a bucket to one scale; True if that is logs."""
+        tables = groups + messages
+        if not _within_limit(tables):
+            for message in messages:
+                if not message.tight:
+                    self._normalise(message)
+        linear = _within_limit(tables) and all(self._to_linear(m) for m in messages)
+        for table in groups if linear else []:
+            np.exp(self._values(table), out=self._values(table))
+            table.is_log = False
+        if not linear:
+            for message in messages:
+                self._to_log(message)
+        return not linear
+
+    # A bucket's own factors
+
+    def _group_tables(self, b: int) -> list[Table]:
+        """The bucket's merged factors as normalised log tables at the arena's start."""
+        bucket = self.plan.buckets[b]
+        start = 0
+        tables = []
+        for (axes, members), stored in zip(
+            bucket.groups, self.plan.group_axes(b, bucket), strict=True
+        ):
+            log = self._merged(axes, members)
+            top = float(log.max())
+            finite = log[log > -np.inf]
+            if top > -math.inf:
+                log = log - top
+            size = self.plan.entries(stored)
+            shape = [self.cards[a] if a in axes else 1 for a in stored]
+            out = self._arena[start : start + size].reshape([self.cards[a] for a in stored])
+            out[...] = log.reshape(shape)
+            low = float(finite.min()) - top if finite.size else 0.0
+            scale = top if top > -math.inf else 0.0
+            tables.append(Table(start, size, stored, scale, low, 0.0, True, True))
+            start += size
+        return tables
+
+    def _merged(self, axes: tuple[int, ...], members: tuple[int, ...]) -> NDArray[np.float64]:
+        total = np.zeros([1] * len(axes))
+        for f in members:
+            scope, table = self.model.factor(f)
+            places = [self._place[v] for v in scope]
+            shape = [self.cards[a] if a in places else 1 for a in axes]
+            order = sorted(range(len(scope)), key=places.__getitem__)
+            total = total + table.transpose(order).reshape(shape)
+        return np.broadcast_to(total, [self.cards[a] for a in axes])
+
+    # Steps
+
+    def _forward(self, b: int) -> None:
+        bucket = self.plan.buckets[b]
+        groups = self._group_tables(b)
+        messages = [self._messages[c] for c in bucket.children if c in self._messages]
+        is_log = self._agree(groups, messages)
+        inputs = messages + groups
+        out = self._take(
+            b,
+            log_scale=math.fsum(t.log_scale for t in inputs),
+            low=sum(t.low for t in inputs) - 1e-9,
+            high=sum(t.high for t in inputs) + math.log(self.cards[b]) + 1e-9,
+            is_log=is_log,
+        )
+        layout = bucket_layout(
+            b,
+            bucket.scope,
+            tile_axes(bucket.scope, self.cards),
+            self.cards,
+            [[Placed(t.start, t.axes) for t in inputs]],
+        )
+        kernel = kernels.log_sum_product if is_log else kernels.sum_product
+        states = self.cards[b]
+        calls = [
+            lambda r=r: kernel(
+                self._arena, out.start, states, layout.dims, layout.tile, layout.operands[0], *r
+            )
+            for r in self._workers.ranges(
+                layout.n_outer, states * out.size * (_LOG_COST if is_log else 1)
+            )
+        ]
+        self._workers.run(calls)
+        self._messages[b] = out
+
+    def _merge(self, message: Table, onto: Table) -> None:
+        """onto *= message, in place; the message's axes are among those of `onto`."""
+        is_log = self._agree([], [onto, message])
+        n_tile = tile_axes(onto.axes, self.cards)
+        layout = bucket_layout(
+            -1, onto.axes, n_tile, self.cards, [[Placed(t.start, t.axes) for t in (onto, message)]]
+        )
+        kernel = kernels.log_sum_product if is_log else kernels.sum_product
+        calls = [
+            lambda r=r: kernel(
+                self._arena, onto.start, 1, layout.dims, layout.tile, layout.operands[0], *r
+            )
+            for r in self._workers.ranges(layout.n_outer, onto.size)
+        ]
+        self._workers.run(calls)
+        onto.log_scale += message.log_scale
+        onto.low += message.low
+        onto.high += message.high
+        onto.tight = False
+        self._release(message)
+
+    def _backward(self, b: int) -> None:
+        """p(v, S) = p(S) * inputs(v, S) / message(S): beliefs of children and of factors."""
+        bucket = self.plan.buckets[b]
+        message = self._messages.pop(b)
+        belief = self._beliefs.pop(b, None)
+        if belief is None:
+            belief = self._take(b, log_scale=0.0, low=0.0, high=0.0, is_log=False)
+            self._values(belief)[:] = 1.0
+        groups = self._group_tables(b)
+        messages = [self._messages[c] for c in bucket.children]
+        is_log = self._agree(groups, messages)
+        if not is_log and not self._to_linear(message):
+            is_log = True
+            for table in groups + messages:
+                self._to_log(table)
+        inputs = messages + groups
+        shift = math.fsum([*(t.log_scale for t in inputs), -message.log_scale])
+        self._divide(belief, message, shift, is_log)
+        children = [
+            self._take(c, log_scale=0.0, low=0.0, high=0.0, is_log=False) for c in bucket.children
+        ]
+        self._beliefs.update(zip(bucket.children, children, strict=True))
+        first = message if is_log else belief
+        starts = np.cumsum([0] + [table.size for table in groups]).tolist()
+        layout = bucket_layout(
+            b,
+            bucket.scope,
+            tile_axes(bucket.scope, self.cards),
+            self.cards,
+            [
+                [Placed(t.start, t.axes) for t in (first, *inputs)],
+                [Placed(t.start, t.axes) for t in children],
+                [Placed(start, t.axes) for start, t in zip(starts, groups, strict=False)],
+            ],
+            disjoint=1,
+        )
+        states = self.cards[b]
+        ranges = self._workers.ranges(
+            states * layout.n_outer,
+            states * belief.size * (_LOG_COST if is_log else 1),
+            layout.grain,
+        )
+        private = np.zeros((len(ranges), starts[-1]))
+        if not is_log and _one_in_step(layout):
+            children[0].is_ratio = True
+            factor = math.exp(-messages[0].drift)
+            calls = [
+                lambda k=k, r=r: kernels.spread_ratio(
+                    self._arena, layout.dims, layout.tile, *layout.operands, private[k], factor, *r
+                )
+                for k, r in enumerate(ranges)
+            ]
+        else:
+            for table in children:
+                self._values(table)[:] = 0.0
+            calls = [
+                lambda k=k, r=r: kernels.spread_belief(
+                    self._arena,
+                    belief.start,
+                    states,
+                    layout.dims,
+                    layout.tile,
+                    *layout.operands,
+                    private[k],
+                    shift,
+                    is_log,
+                    *r,
+                )
+                for k, r in enumerate(ranges)
+            ]
+        self._workers.run(calls)
+        self._record(b, groups, private.sum(axis=0))
+        self._release(belief)
+        self._release(message)
+
+    def _divide(self, belief: Table, message: Table, shift: float, is_log: bool) -> None:
+        """Prepare p / message: in place of p, or in logs -message in place of the message.
+
+        `shift` is the log scale of the bucket's inputs less the message's, as they are now.
+        """
+        bottom = self._values(message)
+        if is_log:
+            if belief.is_ratio:
+                self._each(kernels.multiply_in_place, belief, bottom, math.exp(message.drift))
+            self._to_log(message)
+            self._each(kernels.negate_in_place, message)
+        elif not belief.is_ratio:
+            self._each(kernels.divide_in_place, belief, bottom, math.exp(-shift))
+        elif abs(shift + message.drift) > 1.0:  # inputs recomputed on another scale
+            self._each(kernels.scale_in_place, belief, math.exp(shift + message.drift))
+
+    def _record(self, b: int, groups: list[Table], sums: NDArray[np.float64]) -> None:
+        """Marginals of the bucket's variable and of its factors, each normalised."""
+        for k, ((_, members), table) in enumerate(
+            zip(self.plan.buckets[b].groups, groups, strict=True)
+        ):
+            shape = [self.cards[a] for a in table.axes]
+            joint = sums[table.start : table.start + table.size].reshape(shape)
+            joint = joint / joint.sum()
+            if k == 0:
+                single = joint.reshape(self.cards[b], -1).sum(axis=1)
+                self.marginals[int(self.plan.order[b])] = single
+            for f in members:
+                scope = self.model.scope_vars[self.model.scope_ptr[f] : self.model.scope_ptr[f + 1]]
+                places = [self._place[v] for v in scope.tolist()]
+                drop = tuple(j for j, a in enumerate(table.axes) if a not in places)
+                back = np.argsort(np.argsort(places))
+                own = joint.sum(axis=drop).transpose(back)
+                first = self.model.table_ptr[f]
+                self.factor_marginals[first : first + own.size] = own.ravel()
+
+
+def _one_in_step(layout: BucketLayout) -> bool:
+    """Whether `spread_ratio` applies: one message, one merged factor, no outer axis summed."""
+    inputs, targets, sums = layout.operands
+    return (
+        inputs.base.size == 3
+        and targets.base.size == 1
+        and sums.base.size == 1
+        and inputs.mode[0] == inputs.mode[2] == kernels.CONTIGUOUS
+        and (
+            inputs.mode[1] == kernels.CONTIGUOUS
+            or (inputs.mode[1] == kernels.REPEAT and inputs.repeat[1] == 2)
+        )
+        and bool((targets.outer_stride != 0).all())
+    )
+
+
+def _within_limit(tables: Sequence[Table]) -> bool:
+    low = sum(min(t.low, 0.0) for t in tables)
+    high = sum(max(t.high, 0.0) for t in tables)
+    return low > -_LIMIT and high < _LIMIT

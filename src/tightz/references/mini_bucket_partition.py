@@ -1,0 +1,246 @@
+"""The skeleton of a mini-bucket bound: which tables exist, whom they send to, what they share.
+
+Variables are summed out in a given order. A bucket gathers everything that mentions its variable;
+where one table over all of it would be too large, the bucket is cut into mini-buckets (cliques).
+Clique c sums out `variables[c]` and sends a message over the rest of its scope to the clique
+`parents[c]` in the bucket of the variable summed out next (Dechter and Rish 2003).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.models.factor_graph import FactorGraph
+
+
+class Skeleton(NamedTuple):
+    """Cliques in elimination order as flat arrays, ready for the kernels.
+
+    Clique c has axes `axis_ptr[c]:axis_ptr[c+1]` with sizes `dims`; its own variable is the last
+    axis (stride 1), so its message has the same axes without the last one. `parent_strides` and the
+    pair strides say where an entry of a clique table falls in a smaller table over part of its
+    axes. Bucket b holds cliques `bucket_ptr[b]:bucket_ptr[b+1]` and pairs
+    `pair_ptr[b]:pair_ptr[b+1]` of cliques that may shift costs over what they share.
+    """
+
+    bucket_ptr: NDArray[np.int64]
+    axis_ptr: NDArray[np.int64]
+    dims: NDArray[np.int64]
+    table_ptr: NDArray[np.int64]
+    message_ptr: NDArray[np.int64]
+    parents: NDArray[np.int64]
+    child_ptr: NDArray[np.int64]
+    children: NDArray[np.int64]
+    stride_ptr: NDArray[np.int64]
+    parent_strides: NDArray[np.int64]
+    pair_ptr: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+    pair_sizes: NDArray[np.int64]
+    pair_stride_ptr: NDArray[np.int64]
+    pair_strides: NDArray[np.int64]
+
+
+@dataclass
+class _Clique:
+    scope: set[int]
+    log2_size: float
+    factors: list[int]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Scopes and sources of every clique, known before any table is allocated."""
+
+    order: NDArray[np.int64]
+    cliques: tuple[tuple[int, ...], ...]
+    sources: tuple[tuple[int, ...], ...]
+    bucket_ptr: NDArray[np.int64]
+    parents: NDArray[np.int64]
+    cardinalities: NDArray[np.int64]
+
+    @property
+    def exact(self) -> bool:
+        """Whether no bucket was cut, so that the bound is log Z itself."""
+        return len(self.cliques) == len(self.order)
+
+    @property
+    def table_sizes(self) -> NDArray[np.float64]:
+        """Entries of each clique's table, as floats: they may exceed any integer."""
+        return np.array(
+            [np.prod(self.cardinalities[list(s)].astype(np.float64)) for s in self.cliques]
+        )
+
+    @property
+    def peak_bytes(self) -> float:
+        """Bytes of all arrays the kernels use: tables, messages both ways, scratch."""
+        sizes = self.table_sizes
+        if not sizes.size:
+            return 0.0
+        last = np.array([float(self.cardinalities[s[-1]]) for s in self.cliques])
+        per_bucket = np.add.reduceat(sizes, self.bucket_ptr[:-1])
+        scratch = 8 * per_bucket.max() + (4 + 8 + 4 * 8) * sizes.max()
+        return float(8 * sizes.sum() + 16 * (sizes / last).sum() + scratch)
+
+
+def partition(model: FactorGraph, order: NDArray[np.int64], ibound: int) -> Partition:
+    """Greedy cut of each bucket, largest tables first, into the mini-bucket that grows least.
+
+    A clique may hold log2(entries) <= ibound + 1: ibound + 1 binary variables. A factor that is
+    larger than that by itself is kept whole.
+    """
+    n = model.n_variables
+    position = np.empty(n, dtype=np.int64)
+    position[order] = np.arange(n)
+    log2_cards = np.log2(model.cardinalities.astype(np.float64))
+    limit = ibound + 1 + 1e-9
+    waiting: list[list[tuple[float, frozenset[int], int]]] = [[] for _ in range(n)]
+
+    def post(scope: frozenset[int], source: int) -> None:
+        size = float(sum(log2_cards[v] for v in scope))
+        waiting[min(scope, key=position.__getitem__)].append((size, scope, source))
+
+    for f in range(model.n_factors):
+        scope = frozenset(model.scope_vars[model.scope_ptr[f] : model.scope_ptr[f + 1]].tolist())
+        if scope:
+            post(scope, -1 - f)
+    cliques: list[_Clique] = []
+    bucket_ptr = [0]
+    parents: list[int] = []
+    for v in order.tolist():
+        first = len(cliques)
+        items = sorted(waiting[v], key=lambda item: (-item[0], item[2])) or [
+            (float(log2_cards[v]), frozenset({v}), 0)
+        ]
+        waiting[v] = []
+        for size, scope, source in items:
+            home, growth = _roomiest(cliques[first:], scope, log2_cards, limit)
+            if home < 0:
+                home, growth = len(cliques) - first, size
+                cliques.append(_Clique(set(), 0.0, []))
+                parents.append(-1)
+            clique = cliques[first + home]
+            clique.scope |= scope
+            clique.log2_size += growth
+            if source < 0:
+                clique.factors.append(-1 - source)
+            elif source > 0:
+                parents[source - 1] = first + home
+        for c in range(first, len(cliques)):
+            rest = frozenset(cliques[c].scope - {v})
+            if rest:
+                post(rest, c + 1)
+        bucket_ptr.append(len(cliques))
+    return Partition(
+        order,
+        tuple(tuple(sorted(c.scope, key=lambda u: -position[u])) for c in cliques),
+        tuple(tuple(c.factors) for c in cliques),
+        np.array(bucket_ptr, dtype=np.int64),
+        np.array(parents, dtype=np.int64),
+        model.cardinalities.astype(np.int64),
+    )
+
+
+def _roomiest(
+    bucket: list[_Clique], scope: frozenset[int], log2_cards: NDArray[np.float64], limit: float
+) -> tuple[int, float]:
+    """The clique of a bucket that can take `scope` and grows least, and its growth; -1 if none."""
+    best, best_growth = -1, np.inf
+    for c, clique in enumerate(bucket):
+        growth = float(sum(log2_cards[v] for v in scope - clique.scope))
+        if growth < best_growth and (growth == 0.0 or clique.log2_size + growth <= limit):
+            best, best_growth = c, growth
+    return best, best_growth
+
+
+def _strides(axes: tuple[int, ...], cards: NDArray[np.int64]) -> dict[int, int]:
+    out, stride = {}, 1
+    for v in reversed(axes):
+        out[v] = stride
+        stride *= int(cards[v])
+    return out
+
+
+def skeleton(parts: Partition) -> Skeleton:
+    """Lay a partition out as flat arrays."""
+    cards, cliques, parents = parts.cardinalities, parts.cliques, parts.parents
+    count = len(cliques)
+    sizes = parts.table_sizes.astype(np.int64)
+    messages = np.array([sizes[c] // cards[s[-1]] for c, s in enumerate(cliques)], dtype=np.int64)
+    parent_strides: list[int] = []
+    stride_ptr = [0]
+    for c in range(count):
+        if parents[c] >= 0:
+            at = _strides(cliques[c][:-1], cards)
+            parent_strides += [at.get(v, 0) for v in cliques[parents[c]]]
+        stride_ptr.append(len(parent_strides))
+    pair_ptr, pairs, pair_sizes, pair_stride_ptr, pair_strides = [0], [], [], [0], []
+    for b in range(len(parts.order)):
+        for i, j in _matching_pairs(cliques, parts.bucket_ptr[b], parts.bucket_ptr[b + 1]):
+            shared = tuple(v for v in cliques[i] if v in set(cliques[j]))
+            at = _strides(shared, cards)
+            for c in (i, j):
+                pair_strides += [at.get(v, 0) for v in cliques[c]]
+                pair_stride_ptr.append(len(pair_strides))
+            pairs.append((i, j))
+            pair_sizes.append(int(np.prod(cards[list(shared)])))
+        pair_ptr.append(len(pairs))
+    by_parent = np.argsort(parents, kind="stable")
+    held = parents[by_parent] >= 0
+    return Skeleton(
+        parts.bucket_ptr,
+        _pointers([len(s) for s in cliques]),
+        np.array([cards[v] for s in cliques for v in s], dtype=np.int64),
+        _pointers(sizes),
+        _pointers(messages),
+        parents,
+        _pointers(np.bincount(parents[parents >= 0], minlength=count)),
+        by_parent[held].astype(np.int64),
+        np.array(stride_ptr, dtype=np.int64),
+        np.array(parent_strides, dtype=np.int64),
+        np.array(pair_ptr, dtype=np.int64),
+        np.array(pairs, dtype=np.int64).reshape(-1, 2),
+        np.array(pair_sizes, dtype=np.int64),
+        np.array(pair_stride_ptr, dtype=np.int64),
+        np.array(pair_strides, dtype=np.int64),
+    )
+
+
+def _pointers(counts: object) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))]).astype(np.int64)
+
+
+def _matching_pairs(
+    cliques: tuple[tuple[int, ...], ...], low: int, high: int
+) -> list[tuple[int, int]]:
+    """All pairs of a small bucket; of a large one a spanning tree of largest intersections."""
+    if high - low <= 3:
+        return [(i, j) for i in range(low, high) for j in range(i + 1, high)]
+    scopes = {c: frozenset(cliques[c]) for c in range(low, high)}
+    nearest = {c: (len(scopes[c] & scopes[low]), low) for c in range(low + 1, high)}
+    tree = []
+    while nearest:
+        new = max(nearest, key=lambda c: nearest[c][0])
+        _, old = nearest.pop(new)
+        tree.append((min(old, new), max(old, new)))
+        for c, (shared, _) in nearest.items():
+            if len(scopes[c] & scopes[new]) > shared:
+                nearest[c] = (len(scopes[c] & scopes[new]), new)
+    return sorted(tree)
+
+
+def clique_tables(model: FactorGraph, parts: Partition, skel: Skeleton) -> NDArray[np.float64]:
+    """Each clique's own log table: the sum of the factors placed in it (flat, all cliques)."""
+    theta = np.zeros(int(skel.table_ptr[-1]))
+    for c, scope in enumerate(parts.cliques):
+        shape = tuple(int(parts.cardinalities[v]) for v in scope)
+        table = theta[skel.table_ptr[c] : skel.table_ptr[c + 1]].reshape(shape)
+        for f in parts.sources[c]:
+            members, log_table = model.factor(f)
+            axes = np.argsort([scope.index(v) for v in members])
+            widened = [int(parts.cardinalities[v]) if v in members else 1 for v in scope]
+            table += log_table.transpose(axes).reshape(widened)
+    return theta

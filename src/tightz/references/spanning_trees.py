@@ -1,0 +1,172 @@
+"""Distributions over spanning trees, seen through the probability that each edge appears."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+INSIDE = 1.0 - 1e-8
+"""Probabilities of edges on cycles are shrunk by this, which outweighs every rounding error.
+
+Edge probabilities of random forests are closed under shrinking (each forest may lose an edge),
+so a shrunk vector is certainly attainable; bridges are in every tree and stay at exactly 1.
+"""
+
+_WORK_LIMIT = 2e9
+"""Operations that the inverse of the Laplacian may take."""
+
+
+def edge_probabilities(
+    n: int, first: NDArray[np.int64], second: NDArray[np.int64], order: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """P(edge in T), T uniform over the maximal spanning forests of the graph; shape (E,).
+
+    By the matrix-tree theorem (Kirchhoff 1847) this is the effective resistance of the edge in a
+    network of unit resistors. `order` is a `visiting_order`, which keeps the Laplacian banded.
+    Where even so its inverse would take too long, an explicit list of trees that covers all
+    edges takes its place.
+    """
+    if not first.size:
+        return np.zeros(0)
+    rank = np.argsort(order)
+    low, high = np.minimum(rank[first], rank[second]), np.maximum(rank[first], rank[second])
+    width = int((high - low).max())
+    if float(n) * width * width > _WORK_LIMIT:
+        return _covering_probabilities(n, first, second)
+    resistance = np.empty(first.size)
+    _resistances(n, low, high, width, resistance)
+    # An edge on a cycle of a graph with n vertices has resistance at most 1 - 1/n.
+    bridge = resistance > 1.0 - 0.5 / n
+    return np.where(bridge, 1.0, INSIDE * np.clip(resistance, 0.0, 1.0))
+
+
+def _covering_probabilities(
+    n: int, first: NDArray[np.int64], second: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Appearance frequencies in a sequence of trees, each made of the least used edges."""
+    used = np.zeros(first.size)
+    rounds = 0
+    while rounds < 20 or (used == 0.0).any():
+        used += maximum_spanning_tree(n, first, second, -used)
+        rounds += 1
+    return np.where(used == rounds, 1.0, INSIDE * used / rounds)
+
+
+def maximum_spanning_tree(
+    n: int, first: NDArray[np.int64], second: NDArray[np.int64], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Indicator (E,) of a spanning forest of largest total weight (Kruskal 1956)."""
+    chosen = np.zeros(first.size)
+    _kruskal(n, first, second, np.argsort(-weights, kind="stable"), chosen)
+    return chosen
+
+
+def visiting_order(
+    n: int, incident_ptr: NDArray, incident: NDArray, first: NDArray, second: NDArray
+) -> NDArray[np.int64]:
+    """Breadth-first order, component by component, each started far from its centre.
+
+    On a forest every variable but a root has exactly one neighbour before it.
+    """
+    order = np.zeros(n, dtype=np.int64)
+    _breadth_first(n, incident_ptr, incident, first, second, order)
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _resistances(n: int, low: NDArray, high: NDArray, width: int, out: NDArray) -> None:
+    """Effective resistances from the entries of the inverse grounded Laplacian on its band.
+
+    Vertices are numbered in visiting order, low < high; those without a lower neighbour are
+    grounded. L D L' factors first, then inverse entries from the last column back (Takahashi,
+    Fagan, Chin 1973). All sums are of one sign, so they are accurate.
+    """
+    band = np.zeros((n, width + 1))  # [i, k] is entry (i, i - k)
+    for e in range(low.size):
+        band[high[e], 0] += 1.0
+        band[high[e], high[e] - low[e]] -= 1.0
+    grounded = band[:, 0] == 0.0
+    for e in range(low.size):
+        if grounded[low[e]]:
+            band[high[e], high[e] - low[e]] = 0.0
+        else:
+            band[low[e], 0] += 1.0
+    for i in range(n):
+        if grounded[i]:
+            band[i, 0] = 1.0
+        for k in range(min(width, i), 0, -1):
+            j = i - k
+            value = band[i, k]
+            for m in range(max(0, i - width), j):
+                value -= band[i, i - m] * band[j, j - m] * band[m, 0]
+            band[i, k] = value / band[j, 0]
+        for m in range(max(0, i - width), i):
+            band[i, 0] -= band[i, i - m] * band[i, i - m] * band[m, 0]
+    inverse = np.zeros((n, width + 1))
+    for j in range(n - 1, -1, -1):
+        end = min(n, j + width + 1)
+        for i in range(end - 1, j, -1):
+            value = 0.0
+            for m in range(j + 1, end):
+                value -= band[m, m - j] * inverse[max(i, m), abs(i - m)]
+            inverse[i, i - j] = value
+        inverse[j, 0] = 1.0 / band[j, 0]
+        for m in range(j + 1, end):
+            inverse[j, 0] -= band[m, m - j] * inverse[m, m - j]
+    for i in range(n):
+        if grounded[i]:
+            inverse[i, 0] = 0.0
+    for e in range(low.size):
+        i, j = high[e], low[e]
+        out[e] = inverse[i, 0] + inverse[j, 0] - 2.0 * inverse[i, i - j]
+
+
+@njit(cache=True, nogil=True)
+def _kruskal(n: int, first: NDArray, second: NDArray, order: NDArray, chosen: NDArray) -> None:
+    parent = np.arange(n)
+    for e in order:
+        i, j = first[e], second[e]
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        while parent[j] != j:
+            parent[j] = parent[parent[j]]
+            j = parent[j]
+        if i != j:
+            parent[i] = j
+            chosen[e] = 1.0
+
+
+@njit(cache=True, nogil=True)
+def _breadth_first(
+    n: int,
+    incident_ptr: NDArray,
+    incident: NDArray,
+    first: NDArray,
+    second: NDArray,
+    order: NDArray,
+) -> None:
+    seen = np.zeros(n, dtype=np.int64)
+    filled = 0
+    for start in range(n):
+        if seen[start] == 2:
+            continue
+        root = start
+        for mark in range(1, 3):  # the first pass only finds a far end of the component
+            head = filled
+            tail = filled + 1
+            order[head] = root
+            seen[root] = mark
+            while head < tail:
+                s = order[head]
+                head += 1
+                for k in range(incident_ptr[s], incident_ptr[s + 1]):
+                    e = incident[k]
+                    t = second[e] if first[e] == s else first[e]
+                    if seen[t] != mark:
+                        seen[t] = mark
+                        order[tail] = t
+                        tail += 1
+            root = order[tail - 1]
+        filled = tail

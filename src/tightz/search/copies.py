@@ -1,0 +1,49 @@
+"""Independent tempering runs side by side, in slices short enough to stop when asked."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+from tightz.search.parallel_tempering import Tempering
+
+SLICE_WORK = 4e7
+"""Work between two looks at the clock: about 50 ms."""
+
+
+def run_copies(
+    runs: Sequence[Tempering],
+    *,
+    sweeps: int | None,
+    deadline: float | None,
+    threads: int | None,
+    finished: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Advance all runs together until `sweeps`, the deadline or `finished()`; True for the last.
+
+    At least one slice is made. A slice's length depends on the model only, so what happens up to
+    any sweep does not depend on the clock or on `threads` (default: all cores), and `finished`
+    sees the same sequence of states every time. The deadline is on the clock of
+    `time.perf_counter`.
+    """
+    first = runs[0]
+    lanes = first.rep.beta.size
+    length = int(min(2000, max(1, SLICE_WORK / (first.problem.work * lanes))))
+    workers = min(threads or os.cpu_count() or 1, len(runs))
+    with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
+        while sweeps is None or first.sweeps < sweeps:
+            step = length if sweeps is None else min(length, sweeps - first.sweeps)
+            if pool is None:
+                for run in runs:
+                    run.advance(step)
+            else:
+                for future in [pool.submit(run.advance, step) for run in runs]:
+                    future.result()
+            if finished():
+                return True
+            if deadline is not None and time.perf_counter() >= deadline:
+                return False
+    return False

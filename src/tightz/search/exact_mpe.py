@@ -1,0 +1,362 @@
+"""The heaviest state of a coset, proven: enumeration by Walsh transform, or OR-tools CP-SAT.
+
+Three routes to max {log p~(x) : A x = b mod 2}, each with an upper bound on that maximum:
+
+- few free spins: all 2^n_free log weights, in blocks that fit the cache, by the fast Walsh-Hadamard
+  transform of the projected polynomial. A weight is a sum along a tree of n additions, so rounding
+  is bounded a priori (a running Gray-code total drifts with the number of steps);
+- many cosets of one small model (`StateTable`): every weight once, then each coset either scans the
+  heaviest states for the first that satisfies the parities, or walks its own states by Gray code;
+- otherwise CP-SAT, with integer objective coefficients whose rounding is added to its bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tightz.errors import MissingExtraError, ParameterError, require_range
+from tightz.families.point_mass import PointMass
+from tightz.families.projection import IProjection, Status, evaluate
+from tightz.models.collapse_kernels import walsh_hadamard
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.projections.coset import Coset
+
+BLOCK_SPINS = 14
+"""A block of 2^14 log weights (128 KiB) stays in a core's own cache."""
+
+OBJECTIVE_BITS = 50
+"""Bits of CP-SAT's integer objective: exact in its float64 bound, and no slower than 32 bits."""
+
+PROOF_TOLERANCE = 1e-10
+"""Largest gap, relative to the sum of |theta|, that rounding may leave in a proven optimum."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExactProjection(IProjection):
+    """The heaviest state found; every state of the coset has log weight <= `log_upper`.
+
+    Status.OPTIMAL means that the search was exhaustive and the two agree up to rounding.
+    """
+
+    log_upper: float = math.inf
+
+
+@dataclass(frozen=True)
+class ExactPointMass:
+    """q on the heaviest state of the coset, with proof: the I-projection onto the paper's D.
+
+    enumerate_up_to   visit all states when at most this many spins are free (2^25: under a second)
+    time_limit        seconds for one CP-SAT problem beyond that; 0 solves nothing at all
+    workers           CP-SAT threads per problem; 1 makes runs reproducible
+    """
+
+    enumerate_up_to: int = 25
+    time_limit: float = 60.0
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        require_range("enumerate_up_to", self.enumerate_up_to, 0, 40)
+        require_range("time_limit", self.time_limit, 0.0)
+        require_range("workers", self.workers, 1)
+
+    @property
+    def restarts(self) -> int:
+        """One: an exhaustive search has nothing to restart."""
+        return 1
+
+    def project(self, coset: Coset, rng: np.random.Generator) -> ExactProjection:
+        """The heaviest state, or the heaviest found in time; `status` and `log_upper` say which."""
+        if not coset.feasible or coset.polynomial.constant == -np.inf:
+            status = Status.OPTIMAL if coset.feasible else Status.INFEASIBLE
+            return _result(coset, np.ones(coset.n_free), -math.inf, status)
+        if self.time_limit == 0.0:
+            return _result(coset, np.ones(coset.n_free), math.inf, Status.NOT_CONVERGED)
+        if coset.n_free <= self.enumerate_up_to:
+            state = _enumerate(coset)
+            top = float(evaluate(coset, state)[0]) + 3.0 * rounding(coset.polynomial)
+            return _result(coset, state, top, Status.OPTIMAL)
+        start = PointMass(restarts=8, enumerate_up_to=0).project(coset, rng)
+        seed = int(rng.integers(2**31 - 1))
+        state, top, proven = _solve(coset, start.means, self.time_limit, self.workers, seed)
+        if start.log_gamma > float(evaluate(coset, state)[0]):
+            state = start.means
+        return _result(coset, state, top, Status.OPTIMAL if proven else Status.NOT_CONVERGED)
+
+
+def _result(
+    coset: Coset, state: NDArray[np.float64], log_upper: float, status: Status
+) -> ExactProjection:
+    """Evaluate `state` independently of the solver; OPTIMAL is withdrawn if the gap says so."""
+    value = float(evaluate(coset, state)[0])
+    top = min(log_upper, weight_ceiling(coset.polynomial)) if value > -math.inf else value
+    if status is Status.OPTIMAL and top - value > PROOF_TOLERANCE * _scale(coset.polynomial):
+        status = Status.NOT_CONVERGED
+    return ExactProjection(coset, value, np.array([value]), state, 0, status, log_upper=top)
+
+
+def _scale(poly: SpinPolynomial) -> float:
+    return max(1.0, abs(poly.constant) + float(np.abs(poly.theta).sum()))
+
+
+def rounding(poly: SpinPolynomial) -> float:
+    """Bounds the rounding of one log weight summed in float64, in any order (Higham 2002, 4.2)."""
+    if poly.constant == -np.inf:
+        return 0.0
+    magnitude = abs(poly.constant) + float(np.abs(poly.theta).sum())
+    return (poly.n + poly.n_terms + 4) * 2.0**-52 * magnitude
+
+
+def weight_ceiling(poly: SpinPolynomial) -> float:
+    """No state has a log weight above constant + sum |theta|."""
+    return poly.constant + float(np.abs(poly.theta).sum()) + rounding(poly)
+
+
+def _enumerate(coset: Coset) -> NDArray[np.float64]:
+    """Free spins of the heaviest of all 2^n_free states."""
+    poly = coset.polynomial
+    words = np.zeros(poly.n_terms, dtype=np.int64)
+    theta = poly.theta.copy()
+    _images(
+        poly.ptr, poly.spins, coset.pivot_row, coset.free_index,
+        coset.support[:, 0].astype(np.int64), coset.sign, words, theta,
+    )  # fmt: skip
+    block = np.empty(2 ** min(coset.n_free, BLOCK_SPINS))
+    code = _heaviest_vertex(words, theta, coset.n_free, block)
+    return 1.0 - 2.0 * ((code >> np.arange(coset.n_free)) & 1)
+
+
+@dataclass(frozen=True, eq=False)
+class StateTable:
+    """All 2^n log weights of a small model, for the heaviest states of many cosets.
+
+    A coset of rank r holds one state in 2^r, so about 2^r of the heaviest are scanned before one
+    satisfies the parities; a coset with fewer free spins than that is walked instead. A problem
+    thus costs about 2^(n / 2) steps at worst. Bit i of a state's code is set when spin i is -1.
+    """
+
+    polynomial: SpinPolynomial
+
+    @cached_property
+    def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """(log weights by code, codes of the heaviest states in descending order)."""
+        poly = self.polynomial
+        table = np.zeros(2**poly.n)
+        owner = np.repeat(np.arange(poly.n_terms), poly.arities)
+        words = np.zeros(poly.n_terms, dtype=np.int64)
+        np.add.at(words, owner, np.int64(1) << poly.spins.astype(np.int64))
+        table[words] = poly.theta
+        walsh_hadamard(table)
+        keep = min(table.size, 2 ** ((poly.n + 1) // 2 + 4))
+        top = np.argpartition(table, table.size - keep)[table.size - keep :]
+        return table, top[np.argsort(-table[top], kind="stable")].astype(np.int64)
+
+    def prepare(self) -> None:
+        """Build the table now: threads that share it should not each start to."""
+        _ = self._arrays
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel light: a worker rebuilds the table, which takes less time than sending it."""
+        return {"polynomial": self.polynomial}
+
+    def heaviest(
+        self, matrices: NDArray[np.uint8], rhs: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """(log weight, code) of the heaviest x with A x = b, for matrices (T, m, n), rhs (T, m).
+
+        -inf and -1 where the system is infeasible. Weights are evaluated anew from the terms.
+        """
+        poly = self.polynomial
+        table, order = self._arrays
+        rows = matrices.astype(np.int64) @ (np.int64(1) << np.arange(poly.n, dtype=np.int64))
+        rows |= rhs.astype(np.int64) << np.int64(poly.n)
+        codes = np.empty(len(rows), dtype=np.int64)
+        _heaviest_by_coset(rows.reshape(len(rows), -1), table, order, poly.n, codes)
+        values = np.full(len(rows), -np.inf)
+        distinct, which = np.unique(codes[codes >= 0], return_inverse=True)
+        spins = 1 - 2 * ((distinct[:, None] >> np.arange(poly.n)) & 1)
+        values[codes >= 0] = poly.log_weight(spins)[which]
+        return values, codes
+
+
+@njit(cache=True, nogil=True)
+def _images(ptr, spins, pivot_row, free_index, support, sign, words, theta):  # type: ignore[no-untyped-def]
+    """words[a]: free spins of term a's image as bits; theta[a] takes the sign. n_free < 63."""
+    for a in range(theta.size):
+        for p in range(ptr[a], ptr[a + 1]):
+            row = pivot_row[spins[p]]
+            if row < 0:
+                words[a] ^= np.int64(1) << np.int64(free_index[spins[p]])
+            else:
+                words[a] ^= support[row]
+                theta[a] *= sign[row]
+
+
+@njit(cache=True, nogil=True)
+def _odd(word):  # type: ignore[no-untyped-def]
+    """Whether an odd number of bits is set in a non-negative int64."""
+    for shift in (32, 16, 8, 4, 2, 1):
+        word ^= word >> np.int64(shift)
+    return (word & 1) == 1
+
+
+@njit(cache=True, nogil=True)
+def _heaviest_vertex(words, theta, n, block):  # type: ignore[no-untyped-def]
+    """Code of the x in 0..2^n-1 with the largest sum_a theta_a (-1)^|words_a & x|.
+
+    The high bits of x are fixed per block: their signs fold the terms onto the low bits.
+    """
+    low = np.int64(block.size - 1)
+    low_bits = 0
+    while (1 << low_bits) < block.size:
+        low_bits += 1
+    best, top = np.int64(0), -np.inf
+    for high in range(np.int64(1) << np.int64(n - low_bits)):
+        block[:] = 0.0
+        for a in range(theta.size):
+            flip = _odd((words[a] >> np.int64(low_bits)) & high)
+            block[words[a] & low] += -theta[a] if flip else theta[a]
+        walsh_hadamard(block)
+        at = np.argmax(block)
+        if block[at] > top:
+            top = block[at]
+            best = (high << np.int64(low_bits)) | at
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _heaviest_by_coset(systems, table, order, n, codes):  # type: ignore[no-untyped-def]
+    """codes[t]: the heaviest x with systems[t] x = 0, bit n of a row being its right-hand side."""
+    one = np.int64(1)
+    basis = np.empty(n + 1, dtype=np.int64)
+    pivots = np.empty(n + 1, dtype=np.int64)
+    for t in range(systems.shape[0]):
+        rows = systems[t].copy()
+        rank, used = 0, np.int64(0)
+        for column in range(n + 1):  # the last column is b: a pivot there is a contradiction
+            found = -1
+            for r in range(rank, rows.size):
+                if (rows[r] >> column) & one:
+                    found = r
+                    break
+            if found < 0:
+                continue
+            rows[rank], rows[found] = rows[found], rows[rank]
+            for r in range(rows.size):
+                if r != rank and (rows[r] >> column) & one:
+                    rows[r] ^= rows[rank]
+            pivots[rank] = column
+            used |= one << column
+            rank += 1
+        codes[t] = -1
+        if (used >> n) & one:
+            continue
+        if rank <= n - rank:
+            codes[t] = _first_in_order(rows[:rank], order, one << n)
+        if codes[t] >= 0:
+            continue
+        x, free = np.int64(0), 0
+        for r in range(rank):
+            x |= ((rows[r] >> n) & one) << pivots[r]
+        for column in range(n):
+            if not (used >> column) & one:
+                basis[free] = one << column
+                for r in range(rank):
+                    basis[free] |= ((rows[r] >> column) & one) << pivots[r]
+                free += 1
+        codes[t] = x
+        for step in range(1, one << free):
+            k = 0
+            while not (step >> k) & 1:
+                k += 1
+            x ^= basis[k]
+            if table[x] > table[codes[t]]:
+                codes[t] = x
+
+
+@njit(cache=True, nogil=True)
+def _first_in_order(rows, order, rhs_bit):  # type: ignore[no-untyped-def]
+    """The first state of `order` that satisfies every row; -1 if none does."""
+    for code in order:
+        satisfied = True
+        for r in range(rows.size):
+            if _odd(rows[r] & (code | rhs_bit)):
+                satisfied = False
+                break
+        if satisfied:
+            return code
+    return np.int64(-1)
+
+
+def _solve(
+    coset: Coset, start: NDArray[np.float64], time_limit: float, workers: int, seed: int
+) -> tuple[NDArray[np.float64], float, bool]:
+    """CP-SAT: (free spins of the best state, upper bound on the maximum, whether it is proven).
+
+    The model over all n spins, x = 1 where s = -1. A product of two spins is 1 - 2z with z = x xor
+    y as four linear inequalities, the convex hull of the relation; longer products chain such z,
+    sharing prefixes. A parity is one XOR constraint.
+    """
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        raise MissingExtraError(
+            f"a coset with {coset.n_free} free spins is beyond enumeration and needs OR-tools; "
+            'install it with: pip install "tightz[wish]"'
+        ) from error
+    poly = coset.polynomial
+    model = cp_model.CpModel()
+    x = [model.new_bool_var("") for _ in range(poly.n)]
+    products: dict[tuple[int, ...], Any] = {(i,): x[i] for i in range(poly.n)}
+
+    def xor_of(members: tuple[int, ...]) -> Any:
+        if members not in products:
+            a, b, z = xor_of(members[:-1]), x[members[-1]], model.new_bool_var("")
+            model.add(z <= a + b)
+            model.add(z <= 2 - a - b)
+            model.add(z >= a - b)
+            model.add(z >= b - a)
+            products[members] = z
+        return products[members]
+
+    total = float(np.abs(poly.theta).sum())
+    if not math.isfinite(total):
+        raise ParameterError(f"the coefficients' magnitudes sum to {total}; CP-SAT needs it finite")
+    unit = 2.0 ** (OBJECTIVE_BITS - 1 - max(-900, math.frexp(total)[1]))  # total * unit < 2^49
+    scaled = np.rint(poly.theta * unit)
+    # unit is a power of two, so scaled / unit is exact; the factor covers the sum itself.
+    lost = float(np.abs(poly.theta - scaled / unit).sum()) * (1.0 + 1e-9)
+    variables = [
+        xor_of(tuple(poly.spins[low:high].tolist()))
+        for low, high in zip(poly.ptr[:-1], poly.ptr[1:], strict=True)
+    ]
+    model.maximize(cp_model.LinearExpr.weighted_sum(variables, (-2 * scaled).astype(int).tolist()))
+    free = coset.free.tolist()
+    for row, pivot in enumerate(coset.pivots.tolist()):
+        bits = np.unpackbits(coset.support[row].view(np.uint8), bitorder="little")
+        literals = [x[free[k]] for k in np.flatnonzero(bits)]
+        # add_bool_xor asks for an odd number of true literals; sign +1 means an even parity.
+        literals.append(~x[pivot] if coset.sign[row] > 0 else x[pivot])
+        model.add_bool_xor(literals)
+    for i, spin in enumerate(coset.spins_from_free(start)[0]):
+        model.add_hint(x[i], bool(spin < 0))
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = time_limit
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed
+    status = solver.solve(model)
+    if status == cp_model.UNKNOWN:  # its bound may not be initialised yet: use none
+        return start, math.inf, False
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        raise ArithmeticError(
+            f"CP-SAT answers {solver.status_name(status)} on a feasible coset: this is a bug"
+        )
+    state = np.array([1.0 - 2.0 * solver.value(x[k]) for k in free])
+    reach = (solver.best_objective_bound + float(scaled.sum())) / unit + lost
+    return state, poly.constant + reach + 2.0 * rounding(poly), status == cp_model.OPTIMAL

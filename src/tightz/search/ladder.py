@@ -1,0 +1,93 @@
+"""Which inverse temperatures to temper over, from the model's scale and a short pilot run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.errors import require_range
+from tightz.models.spin_polynomial import SpinPolynomial
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """How the ladder is laid out; beta = 1 is always on it, exactly.
+
+    step               thermodynamic length between neighbours; in a large model exchanges are then
+                       accepted with probability erfc(step / 2): 0.40 at 1.2
+    to_zero            start at beta = 0, where log Z is known (needed to estimate log Z);
+                       otherwise where spins still flip freely
+    coldest            the last beta, in units of 1 / the typical local field; at least 2
+    max_temperatures   wider steps are taken when more would be needed
+    """
+
+    step: float = 1.2
+    to_zero: bool = False
+    coldest: float = 8.0
+    max_temperatures: int = 64
+
+    def __post_init__(self) -> None:
+        require_range("step", self.step, 0.01)
+        require_range("coldest", self.coldest, 0.0)
+        require_range("max_temperatures", self.max_temperatures, 4)
+
+    def geometric(self, polynomial: SpinPolynomial, count: int) -> NDArray[np.float64]:
+        """A first guess: about `count` values in ratio, from hot to cold, with 1 among them."""
+        scales = local_scales(polynomial)
+        scales = scales[scales > 0.0]
+        if not scales.size:
+            return np.array([0.0, 1.0]) if self.to_zero else np.ones(1)
+        hot = min(0.5, 0.5 / float(scales.max()))
+        cold = max(2.0, self.coldest / float(np.median(scales)))
+        below = max(1, round(count * math.log(1.0 / hot) / math.log(cold / hot)))
+        above = max(1, count - below)
+        betas = np.concatenate([np.geomspace(hot, 1.0, below + 1), np.geomspace(1.0, cold, above)])
+        betas[below] = 1.0
+        betas = np.unique(betas)
+        return np.concatenate([[0.0], betas]) if self.to_zero else betas
+
+    def respaced(
+        self,
+        betas: NDArray[np.float64],
+        means: NDArray[np.float64],
+        deviations: NDArray[np.float64],
+        multiple: int,
+    ) -> NDArray[np.float64]:
+        """Equal thermodynamic lengths between neighbours, from energies measured at `betas`.
+
+        The length of a gap is sqrt((beta' - beta)(E' - E)), or (beta' - beta) * sd(E) where that
+        is more: the exchange rate depends on nothing else. `multiple` of temperatures are used.
+        """
+        gaps = np.diff(betas)
+        rise = np.sqrt(np.maximum(gaps * np.diff(means), 0.0))
+        spread = gaps * np.minimum(deviations[1:], deviations[:-1])
+        length = np.concatenate([[0.0], np.cumsum(np.maximum(rise, spread) + 1e-9)])
+        unit = int(np.flatnonzero(betas == 1.0)[0])
+        wanted = np.array([length[unit], length[-1] - length[unit]]) / self.step
+        wanted *= min(1.0, (self.max_temperatures - 1) / max(float(wanted.sum()), 1e-9))
+        below = max(int(unit > 0), math.ceil(wanted[0]))
+        above = max(int(unit + 1 < betas.size), math.ceil(wanted[1]))
+        if unit > 0:
+            below += -(below + above + 1) % multiple
+            if below + above + 1 > self.max_temperatures and below > multiple:
+                below -= multiple
+        marks = np.concatenate(
+            [
+                np.linspace(0.0, length[unit], below + 1),
+                np.linspace(length[unit], length[-1], above + 1)[1:],
+            ]
+        )
+        out: NDArray[np.float64] = np.interp(marks, length, betas)
+        out[below] = 1.0
+        return out
+
+
+def local_scales(polynomial: SpinPolynomial) -> NDArray[np.float64]:
+    """(n,) root of the sum of theta^2 over the terms that hold each spin: its local field's size."""
+    largest = float(np.abs(polynomial.theta).max(initial=0.0)) or 1.0
+    squares = np.repeat((polynomial.theta / largest) ** 2, polynomial.arities)
+    total = np.bincount(polynomial.spins, squares, minlength=polynomial.n)
+    return largest * np.sqrt(total)

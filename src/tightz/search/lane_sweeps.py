@@ -1,0 +1,142 @@
+"""Parallel tempering with a spin (or a layer) updated in all lanes at once (SIMD)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from tightz.families.ascent import tanh
+from tightz.search.layered_sweeps import sweep_layers
+from tightz.search.moves import (
+    MAX_DESCENT,
+    exchange,
+    flip_gain,
+    flip_spin,
+    offer,
+    recombine,
+    swap_clusters,
+)
+from tightz.search.randomness import GOLDEN, uniform
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sweep_lanes(poly, rep, field, new, moved):  # type: ignore[no-untyped-def]
+    """One heat-bath sweep: P(s_i = +1) = (1 + tanh(beta h_i)) / 2 in every lane.
+
+    field, new, moved (lanes,) are scratch, moved counting flips. The loops over lanes are kept
+    short of pointers: the compiler vectorises only what it can check for overlap.
+    """
+    spins, energy, beta, keys, clock = rep.spins, rep.energy, rep.beta, rep.keys, rep.clock
+    products = rep.cache
+    n, lanes = spins.shape
+    moved[:] = 0.0
+    for i in range(n):
+        start = poly.field[i]
+        for r in range(lanes):
+            field[r] = start
+        for p in range(poly.adj_ptr[i], poly.adj_ptr[i + 1]):
+            j = poly.adj_to[p]
+            w = poly.adj_w[p]
+            for r in range(lanes):
+                field[r] += w * spins[j, r]
+        for p in range(poly.in_ptr[i], poly.in_ptr[i + 1]):
+            g = poly.in_group[p]
+            for r in range(lanes):
+                field[r] += products[g, r] * spins[i, r]
+        clock[0] += GOLDEN
+        position = clock[0]
+        for r in range(lanes):
+            coin = 2.0 * uniform(keys[r] + position) - 1.0
+            new[r] = 1.0 if coin < tanh(beta[r] * field[r]) else -1.0
+        for r in range(lanes):
+            step = new[r] - spins[i, r]
+            energy[r] += step * field[r]
+            moved[r] += 0.5 * abs(step)
+        if poly.in_ptr[i] < poly.in_ptr[i + 1]:
+            for r in range(lanes):
+                field[r] = new[r] * spins[i, r]
+            for p in range(poly.in_ptr[i], poly.in_ptr[i + 1]):
+                g = poly.in_group[p]
+                for r in range(lanes):
+                    products[g, r] *= field[r]
+        for r in range(lanes):
+            spins[i, r] = np.int8(new[r])
+
+
+@njit(cache=True, nogil=True)
+def quench(poly, x, products):  # type: ignore[no-untyped-def]
+    """Single flips that raise the weight until none does; x (n, 1) in place, returns the gain."""
+    total = 0.0
+    for _ in range(MAX_DESCENT):
+        gain = 0.0
+        for i in range(x.shape[0]):
+            change = flip_gain(poly, x, products, i, 0)
+            if change > 0.0:
+                gain += change
+                flip_spin(poly, x, products, i, 0)
+        if gain == 0.0:
+            break
+        total += gain
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _collect(poly, rep, begin, best, x, products, differs, queue):  # type: ignore[no-untyped-def]
+    """Quench the states at temperatures `begin` on, recombine each with the best, offer both."""
+    replicas, temperatures = rep.lane_of.shape
+    for a in range(replicas):
+        for k in range(begin, temperatures):
+            lane = rep.lane_of[a, k]
+            for i in range(x.shape[0]):
+                x[i, 0] = rep.spins[i, lane]
+            for g in range(products.shape[0]):
+                products[g, 0] = rep.cache[g, lane]
+            energy = rep.energy[lane] + quench(poly, x, products)
+            offer(best, x[:, 0], energy)
+            if best.size[0] > 1:
+                top = np.argmax(best.energy[: best.size[0]])
+                gain = recombine(poly, x, best.spins[top], products, differs, queue)
+                if gain > 0.0:
+                    offer(best, x[:, 0], energy + gain)
+
+
+@njit(cache=True, nogil=True)
+def temper_lanes(poly, layers, rep, best, tally, sweeps, first, plan):  # type: ignore[no-untyped-def]
+    """`sweeps` sweeps, numbered from `first`, each followed by exchanges; see `Plan` for the rest.
+
+    A model with `layers` is swept layer by layer. Two replicas of one temperature exchange clusters, quenched states go to `best`, states at
+    beta = 1 to the tally.
+    """
+    n, lanes = rep.spins.shape
+    replicas, temperatures = rep.lane_of.shape
+    field, new, moved = np.empty(lanes), np.empty(lanes), np.empty(lanes)
+    differs = np.zeros(n, dtype=np.bool_)
+    queue = np.empty(n, dtype=np.int64)
+    x = np.empty((n, 1), dtype=np.int8)
+    products = np.empty((rep.cache.shape[0], 1))
+    for t in range(sweeps):
+        number = first + t
+        if layers.one.size > 0:
+            sweep_layers(poly, layers, rep, moved)
+        else:
+            sweep_lanes(poly, rep, field, new, moved)
+        for a in range(replicas):
+            for k in range(temperatures):
+                tally.flips[k] += np.int64(moved[rep.lane_of[a, k]])
+        exchange(rep, number % 2, tally.swaps)
+        if plan.cluster_every > 0 and number % plan.cluster_every == 0:
+            shift = (number // plan.cluster_every) % 2  # pairs (0, 1), (2, 3), then (1, 2), (3, 0)
+            for k in range(plan.cluster_from, temperatures):
+                for a in range(0, replicas - 1, 2):
+                    one = rep.lane_of[(a + shift) % replicas, k]
+                    two = rep.lane_of[(a + 1 + shift) % replicas, k]
+                    swap_clusters(poly, rep, one, two, differs, queue, tally.clusters)
+        if number == 1 or number % plan.quench_every == 0:
+            _collect(poly, rep, plan.quench_from, best, x, products, differs, queue)
+        for a in range(replicas):
+            for k in range(temperatures):
+                tally.trace[t, a, k] = rep.energy[rep.lane_of[a, k]]
+            if plan.sample_every > 0 and number % plan.sample_every == 0:
+                for i in range(n):
+                    tally.samples[tally.size[0], i] = rep.spins[i, rep.lane_of[a, plan.unit]]
+                tally.size[0] += 1

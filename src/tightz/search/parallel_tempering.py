@@ -1,0 +1,252 @@
+"""One tempering run: replicas at every temperature, advanced in slices and recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.errors import require_range
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.projections.coset import Coset
+from tightz.projections.grouped import GroupedPolynomial
+from tightz.runtime.seeds import generator
+from tightz.search.dense_sweeps import DenseCouplings, dense_couplings, sweep_dense, temper_dense
+from tightz.search.ladder import Ladder, local_scales
+from tightz.search.lane_sweeps import sweep_lanes, temper_lanes
+from tightz.search.layered_sweeps import Layers, find_layers, sweep_layers
+from tightz.search.moves import Best, Plan, Replicas, Tally
+
+MAX_ROWS = 4096
+"""Sweeps whose energies are kept per run; when more have been made, every other one is dropped."""
+
+
+@dataclass(frozen=True)
+class ParallelTempering:
+    """Parallel tempering (Geyer, 1991; Hukushima and Nemoto, 1996) with cluster moves.
+
+    replicas        states per temperature (even: cluster moves work on pairs)
+    ladder          how temperatures are chosen
+    cluster_every   sweeps between cluster moves, 0 for none; dense models never make them
+    cluster_cold    cluster moves start at this beta, in units of 1 / the typical local field: where
+                    spins flip freely they cost more than they bring
+    quench_every    sweeps between quenches of the coldest states into the list of best states
+    quench_coldest  how many of the coldest temperatures are quenched
+    keep_best       most distinct best states kept per run
+    keep_samples    about how many states at beta = 1 are kept per run; 0 for none
+    dense_above     share of all pairs that are coupled from which local fields are kept instead
+    """
+
+    replicas: int = 2
+    ladder: Ladder = Ladder()
+    cluster_every: int = 2
+    cluster_cold: float = 1.5
+    quench_every: int = 10
+    quench_coldest: int = 4
+    keep_best: int = 64
+    keep_samples: int = 0
+    dense_above: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_range("replicas", self.replicas, 2)
+        require_range("replicas % 2", self.replicas % 2, 0, 0)
+        require_range("cluster_every", self.cluster_every, 0)
+        require_range("quench_every", self.quench_every, 1)
+        require_range("quench_coldest", self.quench_coldest, 1)
+        require_range("keep_best", self.keep_best, 1)
+        require_range("keep_samples", self.keep_samples, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A polynomial in the form the kernels want, shared by all runs on it.
+
+    `layers` is non-empty for a bipartite model and `dense` present for another pairwise model in
+    which more than `dense_above` of all pairs are coupled.
+    """
+
+    polynomial: SpinPolynomial
+    grouped: GroupedPolynomial
+    layers: Layers
+    dense: DenseCouplings | None
+
+    @classmethod
+    def build(cls, polynomial: SpinPolynomial, dense_above: float) -> Problem:
+        """Lists of neighbours, and matrices where the model is pairwise and dense."""
+        grouped = Coset.build(polynomial).grouped
+        layers = find_layers(grouped, dense_above)
+        dense = None if layers.one.size else dense_couplings(grouped, dense_above)
+        return cls(polynomial, grouped, layers, dense)
+
+    @property
+    def work(self) -> int:
+        """Cost of a sweep of one lane, in units of about a nanosecond."""
+        terms = self.polynomial.spins.size
+        if self.layers.one.size:
+            terms //= 16
+        elif self.dense is not None:
+            terms //= 2
+        return 3 * self.polynomial.n + terms
+
+
+class Tempering:
+    """A run of parallel tempering. Its numbers depend on the seed and the sweeps made only."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        config: ParallelTempering,
+        betas: NDArray[np.float64],
+        seed: np.random.SeedSequence,
+        *key: int,
+    ) -> None:
+        rng = generator(seed, *key)
+        n = problem.polynomial.n
+        shape = config.replicas, betas.size
+        lanes = config.replicas * betas.size
+        self.problem = problem
+        self.config = config
+        self.sweeps = 0
+        self.unit = int(np.flatnonzero(betas == 1.0)[0])
+        scale = float(np.median(local_scales(problem.polynomial))) if n else 0.0
+        self.cluster_from = int(np.searchsorted(betas * scale, config.cluster_cold))
+        order = "C" if problem.dense is None else "F"
+        spins = 1 - 2 * rng.integers(0, 2, size=(n, lanes), dtype=np.int8)
+        cached = problem.grouped.coef.size if problem.dense is None else n
+        lane_of = np.arange(lanes).reshape(shape)
+        self.rep = Replicas(
+            spins=np.array(spins, dtype=np.int8, order=order),
+            energy=np.zeros(lanes),
+            beta=np.tile(betas, config.replicas),
+            keys=rng.integers(0, 2**64, size=lanes, dtype=np.uint64),
+            clock=rng.integers(0, 2**64, size=2, dtype=np.uint64),
+            lane_of=lane_of,
+            betas=betas,
+            cache=np.zeros((cached, lanes), order=order),
+        )
+        self.best = Best(
+            np.ones((config.keep_best, n), dtype=np.int8),
+            np.full(config.keep_best, -np.inf),
+            np.zeros(config.keep_best, dtype=np.uint64),
+            np.zeros(1, dtype=np.int64),
+        )
+        self.flips = np.zeros(betas.size, dtype=np.int64)
+        self.swaps = np.zeros((2, betas.size - 1), dtype=np.int64)
+        self.clusters = np.zeros(2, dtype=np.int64)
+        self.trace = np.zeros((0, *shape))
+        self.trace_at = np.zeros(0, dtype=np.int64)
+        self.trace_every = 1
+        self.samples = np.zeros((0, n), dtype=np.int8)
+        self.sample_at = np.zeros(0, dtype=np.int64)
+        self.sample_every = 1
+        self.top, self.top_at = -np.inf, 0
+        self.refresh()
+
+    def anneal(self, sweeps: int) -> None:
+        """Cool all replicas together, `sweeps` at each temperature of the ladder on the way."""
+        rep, poly, layers = self.rep, self.problem.grouped, self.problem.layers
+        target = rep.beta.copy()
+        field, new, moved = np.empty((3, target.size))
+        for beta in np.repeat(rep.betas, sweeps):
+            np.minimum(target, beta, out=rep.beta)
+            if self.problem.dense is not None:
+                sweep_dense(self.problem.dense, rep, np.zeros(target.size, dtype=np.int64))
+            elif layers.one.size:
+                sweep_layers(poly, layers, rep, moved)
+            else:
+                sweep_lanes(poly, rep, field, new, moved)
+        rep.beta[:] = target
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Recompute energies and caches from the spins: rounding never accumulates over slices."""
+        rep, poly = self.rep, self.problem.grouped
+        s = rep.spins.astype(np.float64)
+        if self.problem.dense is not None:
+            rep.cache[:] = self.problem.dense.matrix @ s + poly.field[:, None]
+            rep.energy[:] = 0.5 * ((rep.cache + poly.field[:, None]) * s).sum(axis=0)
+            return
+        for g in range(poly.coef.size):
+            members = poly.base_spins[poly.base_ptr[g] : poly.base_ptr[g + 1]]
+            rep.cache[g] = poly.coef[g] * s[members].prod(axis=0)
+        rep.energy[:] = self.problem.polynomial.log_weight(s.T) - self.problem.polynomial.constant
+
+    def advance(self, sweeps: int) -> None:
+        """Make `sweeps` sweeps, keeping energies, best states and states at beta = 1."""
+        if sweeps <= 0:
+            return
+        replicas, temperatures = self.rep.lane_of.shape
+        n = self.problem.polynomial.n
+        sampling = self.config.keep_samples > 0
+        room = replicas * (sweeps // self.sample_every + 1) if sampling else 0
+        tally = Tally(
+            trace=np.empty((sweeps, replicas, temperatures)),
+            flips=self.flips,
+            swaps=self.swaps,
+            clusters=self.clusters,
+            samples=np.empty((room, n), dtype=np.int8),
+            size=np.zeros(1, dtype=np.int64),
+        )
+        plan = Plan(
+            cluster_every=0 if self.problem.layers.one.size else self.config.cluster_every,
+            cluster_from=self.cluster_from,
+            quench_every=self.config.quench_every,
+            quench_from=max(0, temperatures - self.config.quench_coldest),
+            sample_every=self.sample_every if sampling else 0,
+            unit=self.unit,
+        )
+        numbers = np.arange(self.sweeps + 1, self.sweeps + sweeps + 1)
+        rest = (self.rep, self.best, tally, sweeps, self.sweeps + 1, plan)
+        if self.problem.dense is None:
+            temper_lanes(self.problem.grouped, self.problem.layers, *rest)
+        else:
+            temper_dense(self.problem.dense, *rest)
+        self.sweeps += sweeps
+        top = float(self.best.energy.max())
+        if top > self.top + 1e-9 * (1.0 + abs(top)):
+            self.top, self.top_at = top, self.sweeps
+        self.refresh()
+        self._keep(tally, numbers)
+
+    def _keep(self, tally: Tally, numbers: NDArray[np.int64]) -> None:
+        """Append a slice's energies and samples; on overflow keep every other sweep's."""
+        rows = numbers % self.trace_every == 0
+        self.trace = np.concatenate([self.trace, tally.trace[rows]])
+        self.trace_at = np.concatenate([self.trace_at, numbers[rows]])
+        while self.trace_at.size > MAX_ROWS:
+            self.trace_every *= 2
+            rows = self.trace_at % self.trace_every == 0
+            self.trace, self.trace_at = self.trace[rows], self.trace_at[rows]
+        if not self.config.keep_samples:
+            return
+        at = np.repeat(numbers[numbers % self.sample_every == 0], self.config.replicas)
+        self.samples = np.concatenate([self.samples, tally.samples[: tally.size[0]]])
+        self.sample_at = np.concatenate([self.sample_at, at])
+        while self.sample_at.size > 2 * max(self.config.keep_samples, self.config.replicas):
+            self.sample_every *= 2
+            rows = self.sample_at % self.sample_every == 0
+            self.samples, self.sample_at = self.samples[rows], self.sample_at[rows]
+
+    def settled(self, at: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the sweeps numbered `at` come after the burn-in: the last three quarters."""
+        return at > self.sweeps // 4
+
+
+def tune_ladder(
+    problem: Problem, config: ParallelTempering, seed: np.random.SeedSequence
+) -> NDArray[np.float64]:
+    """Betas at equal exchange rates, from two short pilot runs (Katzgraber and others, 2006)."""
+    betas = config.ladder.geometric(problem.polynomial, 31)
+    if betas.size <= 2:
+        return betas
+    multiple = max(1, 8 // config.replicas)
+    for round_ in range(2):
+        lanes = config.replicas * betas.size
+        sweeps = int(np.clip(2e8 / (problem.work * lanes), 20, 100 * (round_ + 1)))
+        pilot = Tempering(problem, config, betas, seed, 0, round_)
+        pilot.advance(sweeps)
+        late = pilot.trace[sweeps // 3 :]
+        pooled = late.transpose(2, 0, 1).reshape(betas.size, -1)
+        betas = config.ladder.respaced(betas, pooled.mean(axis=1), pooled.std(axis=1), multiple)
+    return betas

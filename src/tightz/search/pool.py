@@ -1,0 +1,175 @@
+"""A pool of states from tempering: the heaviest ones, and samples at temperature 1."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.errors import ParameterError, require_range
+from tightz.models.encoding import model_digest
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.runtime.provenance import provenance
+from tightz.runtime.seeds import Seed, seed_sequence
+from tightz.search.copies import run_copies
+from tightz.search.free_energy import log_z_by_tempering
+from tightz.search.ladder import Ladder
+from tightz.search.moves import Best
+from tightz.search.parallel_tempering import ParallelTempering, Problem, Tempering, tune_ladder
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StatePool:
+    """What a tempering run found. Spins are +1 or -1.
+
+    states                (B, n) distinct states that no single flip improves, heaviest first
+    log_weights           (B,) their log p~
+    samples               (S, n) states at temperature 1 after burn-in, correlated in time
+    sample_log_weights    (S,) their log p~
+    log_z_estimate        log Z along the ladder: an estimate, never a bound
+    log_z_error           its standard error, from stretches of the runs; inf when too short
+    betas                 (K,) inverse temperatures; flip_rates (K,), swap_rates (K - 1,) measured
+    sweeps                per run, of which there were `runs`
+    """
+
+    states: NDArray[np.int8]
+    log_weights: NDArray[np.float64]
+    samples: NDArray[np.int8]
+    sample_log_weights: NDArray[np.float64]
+    log_z_estimate: float
+    log_z_error: float
+    betas: NDArray[np.float64]
+    flip_rates: NDArray[np.float64]
+    swap_rates: NDArray[np.float64]
+    cluster_size: float
+    sweeps: int
+    runs: int
+    seconds: float
+    provenance: dict[str, Any]
+
+    def spin_means(self) -> NDArray[np.float64]:
+        """(n,) average of the samples: an estimate of E[s_i]."""
+        if not len(self.samples):
+            return np.full(self.samples.shape[1], np.nan)
+        means: NDArray[np.float64] = self.samples.mean(axis=0, dtype=np.float64)
+        return means
+
+    def __repr__(self) -> str:
+        best = f"{self.log_weights[0]:.6f}" if len(self.log_weights) else "none"
+        return (
+            f"StatePool(best log weight {best}, {len(self.states)} states, "
+            f"{len(self.samples)} samples, log_z_estimate={self.log_z_estimate:.4f} "
+            f"+- {self.log_z_error:.2g}, {self.runs} x {self.sweeps} sweeps)"
+        )
+
+
+ANNEAL_SWEEPS = 2
+"""Sweeps at each temperature while every other run is cooled from beta = 0 to its ladder."""
+
+SAMPLER = ParallelTempering(ladder=Ladder(to_zero=True), keep_best=256)
+
+
+def sample_pool(
+    polynomial: SpinPolynomial,
+    *,
+    sweeps: int | None = None,
+    time_limit: float | None = None,
+    seed: Seed = None,
+    samples: int = 1000,
+    runs: int = 2,
+    method: ParallelTempering = SAMPLER,
+    threads: int | None = None,
+) -> StatePool:
+    """Temper `runs` independent copies for `sweeps` sweeps each, or until `time_limit` seconds.
+
+    With neither, 2000 sweeps. `sweeps` alone gives the same pool for the same seed, whatever the
+    machine and `threads`; a time limit cuts that run short. About `samples` states at
+    temperature 1 are returned, evenly spaced after a burn-in of a quarter of the run. Every
+    other run starts from slow cooling instead of random states.
+    """
+    sweeps = _checked_limits(sweeps, time_limit, samples, runs)
+    start = time.perf_counter()
+    root = seed_sequence(seed)
+    config = replace(method, keep_samples=-(-samples // runs))
+    origin = provenance(
+        root, model_digest(polynomial), sweeps=sweeps, time_limit=time_limit, runs=runs,
+        samples=samples, method=method,
+    )  # fmt: skip
+    if polynomial.constant == -np.inf:
+        return _empty_pool(polynomial.n, runs, start, origin)
+    problem = Problem.build(polynomial, config.dense_above)
+    betas = tune_ladder(problem, config, root)
+    copies = [Tempering(problem, config, betas, root, 1, c) for c in range(runs)]
+    for copy in copies[1::2]:  # starts differ, so that runs stuck in different phases show
+        copy.anneal(ANNEAL_SWEEPS)
+    deadline = None if time_limit is None else start + time_limit
+    run_copies(copies, sweeps=sweeps, deadline=deadline, threads=threads)
+
+    states, log_weights = merge_best(polynomial, [c.best for c in copies], config.keep_best)
+    kept = [thin(c.samples[c.settled(c.sample_at)], config.keep_samples) for c in copies]
+    drawn = np.concatenate(kept)[:samples]
+    traces = [c.trace[c.settled(c.trace_at)] for c in copies]
+    log_z, error = log_z_by_tempering(betas, traces, polynomial.n, polynomial.constant)
+    lanes = runs * config.replicas * copies[0].sweeps
+    accepted, tried = sum(c.swaps for c in copies)
+    flipped, members = sum(c.clusters for c in copies)
+    return StatePool(
+        states=states,
+        log_weights=log_weights,
+        samples=drawn,
+        sample_log_weights=polynomial.log_weight(drawn),
+        log_z_estimate=log_z,
+        log_z_error=error,
+        betas=betas,
+        flip_rates=sum(c.flips for c in copies) / max(1, lanes * polynomial.n),
+        swap_rates=accepted / np.maximum(tried, 1),
+        cluster_size=float(members / max(flipped, 1)),
+        sweeps=copies[0].sweeps,
+        runs=runs,
+        seconds=time.perf_counter() - start,
+        provenance=origin,
+    )
+
+
+def merge_best(
+    polynomial: SpinPolynomial, lists: list[Best], capacity: int
+) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    """The distinct states of several lists, heaviest first, weighed afresh in float64."""
+    states = np.concatenate([b.spins[: b.size[0]] for b in lists])
+    if not len(states):
+        return states, np.zeros(0)
+    states = np.unique(states, axis=0) if polynomial.n else states[:1]
+    log_weights = polynomial.log_weight(states)
+    order = np.argsort(-log_weights, kind="stable")[:capacity]
+    return states[order], log_weights[order]
+
+
+def thin(rows: NDArray, count: int) -> NDArray:
+    """At most `count` of the rows, evenly spaced."""
+    if len(rows) <= count:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
+
+
+def _checked_limits(
+    sweeps: int | None, time_limit: float | None, samples: int, runs: int
+) -> int | None:
+    require_range("samples", samples, 0)
+    require_range("runs", runs, 1)
+    if sweeps is not None:
+        require_range("sweeps", sweeps, 1)
+    if time_limit is not None and not time_limit > 0.0:
+        raise ParameterError(f"time_limit is {time_limit}; expected a positive number of seconds")
+    return 2000 if sweeps is None and time_limit is None else sweeps
+
+
+def _empty_pool(n: int, runs: int, start: float, origin: dict[str, Any]) -> StatePool:
+    """Every state has weight zero: nothing to keep, and log Z = -inf is known."""
+    none, nothing = np.zeros((0, n), dtype=np.int8), np.zeros(0)
+    return StatePool(
+        none, nothing, none, nothing, -np.inf, 0.0, np.ones(1), np.zeros(1), nothing, 0.0, 0, runs,
+        time.perf_counter() - start, origin,
+    )  # fmt: skip

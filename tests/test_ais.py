@@ -1,0 +1,250 @@
+"""Annealed importance sampling: unbiased weights, honest errors, valid certificates."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path as File
+
+import numpy as np
+import pytest
+
+from tests import naive
+from tightz.bounds import Proof, Side
+from tightz.errors import ParameterError, UnsupportedModelError
+from tightz.models.builders import ising, ising_grid, rbm
+from tightz.models.factor_graph import FactorGraph
+from tightz.references import ais_paths
+from tightz.references.ais import AisStatus, ais
+from tightz.references.ais_kernels import fill_uniform, fill_uniform_lanes
+from tightz.references.ais_paths import LayerPath, Path, SpinPath, annealing_path, tuned_schedule
+
+
+def exact(model: FactorGraph) -> float:
+    return naive.enumerate_model(model.cardinalities, list(model.factors), model.evidence)[0]
+
+
+def small_rbm(seed: int = 0) -> FactorGraph:
+    rng = np.random.default_rng(seed)
+    return rbm(1.5 * rng.normal(size=(6, 4)), rng.normal(size=6), rng.normal(size=4))
+
+
+def third_order(seed: int = 1) -> FactorGraph:
+    """Arities 0 to 3, a one-state variable, an isolated variable."""
+    rng = np.random.default_rng(seed)
+    cards = np.array([2, 2, 1, 2, 2, 2, 2])
+    scopes = [(), (0,), (0, 1), (1, 2, 3), (0, 3, 4), (1, 4, 5), (3, 5)]
+    return FactorGraph(cards, [(s, 0.8 * rng.normal(size=tuple(cards[list(s)]))) for s in scopes])
+
+
+MODELS = {
+    "collapsed": small_rbm(),
+    "block": small_rbm(),
+    "spins": ising_grid(3, coupling=(-1, 1), field=(-1, 1), seed=4),
+    "third order": third_order(),
+    "evidence": ising_grid(3, coupling=(-1, 1), seed=5).with_evidence({4: 1, 0: 0}),
+    "odd cycle": ising({(0, 1): 0.9, (1, 2): -0.7, (0, 2): 0.8}, [0.1, 0.2, -0.5]),
+}
+
+
+def path_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if name == "block":
+        monkeypatch.setattr(ais_paths, "_COLLAPSED_ENTRIES", 0)
+    path = annealing_path(MODELS[name])
+    assert not isinstance(path, float)
+    return path
+
+
+def deviation(path: Path, betas: np.ndarray, log_z: float, chains: int = 6000) -> float:
+    """(mean weight - Z) in standard errors, from raw chains."""
+    states = np.random.default_rng(7).integers(2**63, size=(chains, 4)).astype(np.uint64)
+    logs = path.walk(betas, states, with_slopes=False, threads=1).log_weights
+    weights = np.exp(logs - log_z)
+    return float((weights.mean() - 1.0) / (weights.std(ddof=1) / np.sqrt(chains)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_mean_weight_is_z(name, monkeypatch):
+    """Few temperatures, so weights vary and a wrong transition or increment would show."""
+    path = path_of(name, monkeypatch)
+    log_z = exact(MODELS[name])
+    for betas in ([0.0, 1.0], [0.0, 0.4, 1.0], np.linspace(0, 1, 8)):
+        assert abs(deviation(path, np.array(betas), log_z)) < 4.0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_run_cut_short_is_caught(name, monkeypatch):
+    """Negative control: stopping at beta = 0.7 is not a sample of Z and the same test says so."""
+    path = path_of(name, monkeypatch)
+    log_z = exact(MODELS[name])
+    assert abs(deviation(path, np.linspace(0, 0.7, 8), log_z)) > 4.0
+
+
+def test_paths_are_chosen_by_structure(monkeypatch):
+    collapsed, block = path_of("collapsed", monkeypatch), path_of("block", monkeypatch)
+    assert isinstance(collapsed, LayerPath)
+    assert collapsed.weights.shape == (4, 6)
+    assert block.name == "block Gibbs on two layers"
+    for name in ("third order", "odd cycle"):
+        assert isinstance(path_of(name, monkeypatch), SpinPath)
+    assert isinstance(annealing_path(ising_grid(8, seed=0)), SpinPath)
+
+
+def test_layer_path_is_the_rbm():
+    rng = np.random.default_rng(3)
+    w, b, c = rng.normal(size=(5, 3)), rng.normal(size=5), rng.normal(size=3)
+    path = annealing_path(rbm(w, b, c))
+    assert isinstance(path, LayerPath)
+    assert path.weights == pytest.approx(w.T, abs=1e-12)
+    assert path.kept == pytest.approx(c, abs=1e-12)
+    assert path.summed == pytest.approx(b, abs=1e-12)
+    assert path.constant == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_estimate_is_within_its_error(name):
+    model = MODELS[name]
+    result = ais(model, temperatures=300, seed=11, threads=1)
+    log_z = exact(model)
+    assert abs(result.log_z - log_z) < 4 * result.standard_error + 1e-12
+    assert result.standard_error < 0.1
+    assert result.status is AisStatus.STEADY
+    assert result.lower_in_expectation <= result.log_z
+    low, high = result.interval(0.99)
+    assert low <= result.log_z <= high
+
+
+def test_certificates_hold_as_often_as_they_say():
+    """With weights this noisy the plain estimate fails half the time; the certificate must not."""
+    model = small_rbm(2)
+    log_z = exact(model)
+    results = [ais(model, chains=8, temperatures=[0, 1], seed=s, threads=1) for s in range(300)]
+    failures = np.mean([r.certificate(0.2).log_z > log_z for r in results])
+    assert failures <= 0.2
+    assert np.mean([r.log_z > log_z for r in results]) > 0.2
+    bound = results[0].certificate(0.2)
+    assert bound.side is Side.LOWER
+    assert bound.proof is Proof.CONFIDENCE
+    assert bound.confidence == pytest.approx(0.8)
+
+
+def test_certificate_beats_plain_markov_with_steady_weights():
+    result = ais(small_rbm(), temperatures=300, seed=1, threads=1)
+    assert result.certificate(0.05).log_z > result.log_z - np.log(1 / 0.05)
+    assert result.certificate(0.05).log_z < result.log_z
+
+
+def test_a_schedule_replays_a_run_on_any_number_of_threads():
+    for model in (small_rbm(), MODELS["spins"]):
+        first = ais(model, chains=70, time_limit=0.2, seed=3, threads=2)
+        again = ais(model, chains=70, temperatures=first.betas, seed=3, threads=1)
+        assert np.array_equal(first.log_weights, again.log_weights)
+        other = ais(model, chains=70, temperatures=first.betas, seed=4, threads=1)
+        assert not np.array_equal(first.log_weights, other.log_weights)
+
+
+def test_time_limit_sets_the_number_of_temperatures():
+    model = ising_grid(10, seed=0)
+    short = ais(model, chains=16, time_limit=0.05, seed=0)
+    long = ais(model, chains=16, time_limit=1.5, seed=0)
+    assert 10 <= short.betas.size < long.betas.size
+    capped = ais(model, chains=16, temperatures=12, time_limit=5.0, seed=0)
+    assert capped.betas.size == 12
+
+
+@pytest.mark.parametrize(
+    ("model", "log_z"),
+    [
+        (FactorGraph([]), 0.0),
+        (FactorGraph([1, 1], [((), 3.0), ((0,), [1.0])]), 4.0),
+        (FactorGraph([2, 2], [((0,), [-np.inf, -np.inf])]), -np.inf),
+        (FactorGraph([2, 2], [((0, 1), np.ones((2, 2)))], evidence={0: 0, 1: 1}), 1.0),
+    ],
+    ids=["empty", "one-state", "zero everywhere", "all observed"],
+)
+def test_nothing_to_sample(model, log_z):
+    result = ais(model, chains=4, seed=0)
+    assert result.log_z == log_z
+    assert result.status is AisStatus.EXACT
+    assert result.standard_error == 0.0
+    assert result.certificate().log_z == log_z
+    assert "exact" in result.summary()
+
+
+def test_independent_spins_have_constant_weights():
+    model = FactorGraph([2, 1, 2], [((0,), [0.3, -2.0])])
+    result = ais(model, chains=5, temperatures=10, seed=0, threads=1)
+    assert result.log_weights == pytest.approx(np.full(5, exact(model)), abs=1e-12)
+
+
+@pytest.mark.parametrize("strength", [1e3, 1e6])
+def test_huge_couplings_stay_finite(strength):
+    rng = np.random.default_rng(0)
+    models = [
+        ising_grid(3, coupling=(-strength, strength), seed=0),
+        rbm(strength * rng.normal(size=(5, 3)), rng.normal(size=5), rng.normal(size=3)),
+    ]
+    for model in models:
+        result = ais(model, chains=8, temperatures=30, seed=0, threads=1)
+        assert np.isfinite(result.log_weights).all()
+        assert result.log_z <= exact(model) + 50
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (FactorGraph([3], [((0,), [0.0, 1.0, 2.0])]), "3 states"),
+        (FactorGraph([2], [((0,), [0.0, -np.inf])]), "zero entries"),
+    ],
+)
+def test_unsupported_models_say_why(model, words):
+    with pytest.raises(UnsupportedModelError, match=words):
+        ais(model)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"chains": 0},
+        {"temperatures": 1},
+        {"temperatures": [0.0, 0.5]},
+        {"temperatures": [0.1, 1.0]},
+        {"temperatures": [0.0, 0.7, 0.6, 1.0]},
+        {"time_limit": -1.0},
+    ],
+)
+def test_parameters_out_of_range(wrong):
+    with pytest.raises(ParameterError):
+        ais(MODELS["spins"], **wrong)
+    with pytest.raises(ParameterError):
+        ais(MODELS["spins"], chains=2, temperatures=2, seed=0).certificate(1.0)
+
+
+def test_generators_agree_and_are_uniform():
+    state = np.random.default_rng(0).integers(2**63, size=4).astype(np.uint64)
+    lanes = np.repeat(state[:, None], 3, axis=1)
+    one = np.empty(4000)
+    fill_uniform(state, one, one.size)
+    for expected in one[:5]:
+        row = np.empty(3)
+        fill_uniform_lanes(lanes, row)
+        assert (row == expected).all()
+    assert abs(one.mean() - 0.5) < 4 * np.sqrt(1 / 12 / one.size)
+    assert (np.histogram(one, bins=20, range=(0, 1))[0] > 130).all()
+
+
+def test_tuned_schedule_is_dense_where_slopes_vary():
+    betas = np.linspace(0, 1, 101)
+    slopes = np.random.default_rng(0).normal(size=(16, 100)) * np.where(betas[1:] < 0.5, 10.0, 1.0)
+    tuned = tuned_schedule(betas, slopes, 50)
+    assert (np.diff(tuned) > 0).all()
+    assert (tuned[0], tuned[-1], tuned.size) == (0.0, 1.0, 50)
+    assert (tuned < 0.5).sum() > 35
+
+
+@pytest.mark.skipif("TIGHTZ_DATA" not in os.environ, reason="TIGHTZ_DATA is not set")
+def test_tiny_15():
+    data = np.load(File(os.environ["TIGHTZ_DATA"]) / "rbm" / "rbm_mnist_tiny_15.npz")
+    model = rbm(data["W"], data["visible_bias"], data["hidden_bias"])
+    result = ais(model, chains=32, temperatures=1000, seed=0)
+    assert abs(result.log_z - 216.0615441) < 0.5
+    assert result.certificate().log_z < 216.0615441

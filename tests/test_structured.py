@@ -1,0 +1,432 @@
+"""Structured mean field against enumeration of its q, exact sums and plain mean field."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import naive
+from tests.strategies import projected_models
+from tightz.errors import ParameterError, ResourceError
+from tightz.estimation.estimate import estimate
+from tightz.families import structured_shape, structured_terms
+from tightz.families.clusters import grow_partition, lattice_partitions, lattice_shape, strips
+from tightz.families.junction import build_forest
+from tightz.families.mean_field import MeanField
+from tightz.families.projection import Status, evaluate
+from tightz.families.structured import StructuredMeanField
+from tightz.families.structured_evaluate import structured_bound
+from tightz.families.structured_width import MIN_DEGREE, eliminate, thin
+from tightz.models.builders import ising, ising_grid, rbm
+from tightz.models.encoding import encode
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.projections.coset import Coset
+from tightz.projections.hashing import DenseParity, Parities
+
+TIGHT = {"tol": 1e-12, "max_sweeps": 3000}
+
+
+def coset_of(model, parities=None):
+    return Coset.build(encode(model).polynomial, parities)
+
+
+def log_z_on(coset):
+    """log Z(A, b): every state of the coset, weighed by the model's own terms."""
+    if not coset.feasible:
+        return -np.inf
+    states = coset.spins_from_free(naive.all_spins(coset.n_free))
+    return naive.log_sum_exp(coset.polynomial.log_weight(states))
+
+
+def joint_of(result):
+    """q as a table over all states of the free spins, from the projection's forest and tables."""
+    f = result.forest
+    separators, tables = [], []
+    for k in range(f.n):
+        separators.append(f.spin_of[f.sep[f.sep_ptr[k] : f.sep_ptr[k + 1]]])
+        tables.append(result.tables[f.tab_ptr[k] : f.tab_ptr[k + 1]].reshape(-1, 2))
+    return naive.conditional_joint(f.spin_of, separators, tables)
+
+
+def random_partition(n, rng):
+    labels = rng.integers(0, max(1, n // 2) + 1, size=n)  # label 0: left to stand alone
+    return [np.flatnonzero(labels == c).tolist() for c in range(1, labels.max(initial=0) + 1)]
+
+
+@settings(max_examples=250)
+@given(projected_models(max_variables=7, max_arity=4), st.integers(0, 4), st.integers(0, 2**32 - 1))
+def test_bound_is_the_value_of_its_q_and_never_exceeds_log_z(projected, width, seed):
+    model, parities = projected
+    coset = coset_of(model, parities)
+    rng = np.random.default_rng(seed)
+    partition = ["auto", [range(model.n_variables)], random_partition(model.n_variables, rng)][
+        seed % 3
+    ]
+    family = StructuredMeanField(width=width, restarts=2, partition=partition)
+    result = family.project(coset, rng)
+    log_z = log_z_on(coset)
+    if not coset.feasible:
+        assert result.log_gamma == log_z == -np.inf
+        assert result.status is Status.INFEASIBLE
+        assert np.isnan(result.spin_means()).all()
+        return
+    assert result.log_gamma <= log_z + 1e-9 * max(1.0, abs(log_z))
+    q = joint_of(result)
+    states = coset.spins_from_free(naive.all_spins(coset.n_free))
+    live = q > 0
+    value = (q[live] * coset.polynomial.log_weight(states)[live]).sum()
+    value -= (q[live] * np.log(q[live])).sum()
+    assert q.sum() == pytest.approx(1.0, abs=1e-12)
+    assert result.log_gamma == pytest.approx(value, rel=1e-9, abs=1e-9)
+    assert result.forest.width <= width
+    np.testing.assert_allclose(result.spin_means(), q @ states, atol=1e-9)
+    pairs = np.array(list(itertools.combinations(range(model.n_variables), 2)), int).reshape(-1, 2)
+    expected = q @ (states[:, pairs[:, 0]] * states[:, pairs[:, 1]])
+    np.testing.assert_allclose(result.pair_means(pairs), expected, atol=1e-9)
+    np.testing.assert_allclose(result.means, q @ naive.all_spins(coset.n_free), atol=1e-9)
+
+
+@settings(max_examples=60)
+@given(projected_models(max_variables=7, max_arity=4), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_every_sweep_raises_the_objective_and_the_evaluator_agrees(projected, width, seed):
+    model, parities = projected
+    coset = coset_of(model, parities)
+    if not coset.feasible:
+        return
+    rng = np.random.default_rng(seed)
+    whole = [range(model.n_variables)]
+    family = StructuredMeanField(width=width, restarts=1, partition=whole, **TIGHT)
+    start = rng.uniform(-1, 1, (1, coset.n_free))
+    result = family.ascend_from(coset, start)
+    scale = 1.0 + np.abs(coset.polynomial.theta).sum()
+    assert np.diff(result.trace).min(initial=0.0) >= -1e-12 * scale
+    assert result.trace[-1] == pytest.approx(result.log_gamma, abs=1e-11 * scale)
+    assert result.trace[0] >= evaluate(coset, start.T)[0] - 1e-12 * scale
+
+
+@settings(max_examples=60)
+@given(projected_models(max_variables=7, max_arity=3), st.integers(0, 2**32 - 1))
+def test_enough_width_gives_log_z_of_any_coset(projected, seed):
+    model, parities = projected
+    coset = coset_of(model, parities)
+    family = StructuredMeanField(width=max(coset.n_free, 1), restarts=1)
+    result = family.project(coset, np.random.default_rng(seed))
+    log_z = log_z_on(coset)
+    assert result.log_gamma == pytest.approx(log_z, rel=1e-12, abs=1e-9)
+    if coset.feasible:
+        assert result.sweeps == 1
+        assert result.status is Status.CONVERGED
+
+
+@pytest.mark.parametrize(("rows", "cols", "width"), [(4, 3, 3), (2, 6, 2), (1, 9, 1)])
+def test_one_cluster_of_the_treewidth_is_exact(rows, cols, width):
+    model = ising_grid(rows, cols, coupling=(-2, 2), seed=3)
+    log_z, marginals = naive.enumerate_model(model.cardinalities, list(model.factors))
+    clusters = strips(rows, cols, min(rows, cols), vertical=cols < rows)
+    assert len(clusters) == 1
+    family = StructuredMeanField(width=width, restarts=1, partition=clusters)
+    result = family.project(coset_of(model), np.random.default_rng(0))
+    assert result.log_gamma == pytest.approx(log_z, abs=1e-9)
+    np.testing.assert_allclose(result.marginals(), [m[1] for m in marginals], atol=1e-9)
+    narrow = StructuredMeanField(width=width - 1, restarts=1, partition=clusters)
+    assert narrow.project(coset_of(model), np.random.default_rng(0)).log_gamma < log_z - 1e-6
+
+
+@settings(max_examples=60)
+@given(projected_models(max_variables=7, max_arity=3), st.integers(0, 2**32 - 1))
+def test_singletons_are_plain_mean_field(projected, seed):
+    model, parities = projected
+    coset = coset_of(model, parities)
+    start = np.random.default_rng(seed).uniform(-0.9, 0.9, (1, coset.n_free))
+    plain = MeanField(restarts=1, tol=1e-14, max_sweeps=20000).ascend_from(coset, start)
+    ours = StructuredMeanField(width=0, restarts=1, tol=1e-14, max_sweeps=20000)
+    listed = StructuredMeanField(width=3, restarts=1, tol=1e-14, max_sweeps=20000, partition=[[0]])
+    for family in (ours, listed):
+        result = family.ascend_from(coset, start)
+        if coset.feasible:
+            assert result.forest.n_trees == coset.n_free
+            # Same coordinate steps from the same start, so the same fixed point.
+            assert result.log_gamma == pytest.approx(plain.log_gamma, rel=1e-7, abs=1e-5)
+        else:
+            assert result.log_gamma == -np.inf
+
+
+def test_no_small_change_of_one_table_raises_the_bound():
+    model = ising_grid(3, 3, coupling=(-1.5, 1.5), seed=5)
+    parities = DenseParity().draw(3, 9, np.random.default_rng(2))
+    coset = coset_of(model, parities)
+    family = StructuredMeanField(width=2, restarts=1, partition=[range(5), range(5, 9)], **TIGHT)
+    result = family.project(coset, np.random.default_rng(0))
+    assert result.forest.n_trees < coset.n_free
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        k = int(rng.integers(result.forest.n))
+        tables = result.tables.copy()
+        rows = tables[result.forest.tab_ptr[k] : result.forest.tab_ptr[k + 1]].reshape(-1, 2)
+        rows[:, 0] = np.clip(rows[:, 0] + rng.normal(scale=0.05, size=len(rows)), 0, 1)
+        rows[:, 1] = 1.0 - rows[:, 0]
+        assert structured_bound(coset, result.forest, tables) <= result.log_gamma + 1e-9
+
+
+@settings(max_examples=40)
+@given(projected_models(max_variables=6), st.integers(0, 2**32 - 1))
+def test_point_masses_are_members(projected, seed):
+    model, parities = projected
+    coset = coset_of(model, parities)
+    if not coset.feasible:
+        return
+    rng = np.random.default_rng(seed)
+    result = StructuredMeanField(width=2, restarts=1).project(coset, rng)
+    f = result.forest
+    y = rng.choice([-1.0, 1.0], size=coset.n_free)
+    tables = structured_shape.product_tables(f, y)
+    assert set(tables.tolist()) <= {0.0, 1.0}
+    weight = coset.polynomial.log_weight(coset.spins_from_free(y[None, :]))[0]
+    assert structured_bound(coset, f, tables) == pytest.approx(weight, abs=1e-9)
+
+
+def test_an_unnormalised_table_is_refused_by_the_evaluator():
+    coset = coset_of(ising_grid(2, seed=0))
+    result = StructuredMeanField(width=1).project(coset, np.random.default_rng(0))
+    with pytest.raises(ArithmeticError):
+        structured_bound(coset, result.forest, result.tables * 1.001)
+
+
+def test_more_width_is_tighter_on_a_lattice():
+    model = ising_grid(6, coupling=(-1, 1), seed=1)
+    log_z = naive.grid_log_z(6, 6, list(model.factors))
+    coset = coset_of(model)
+    gaps = [
+        log_z
+        - StructuredMeanField(width=w, restarts=2)
+        .project(coset, np.random.default_rng(0))
+        .log_gamma
+        for w in (0, 1, 3, 6)
+    ]
+    assert gaps[0] > 2 * gaps[1] > 4 * gaps[2] > gaps[3]
+    assert abs(gaps[3]) < 1e-9
+
+
+@pytest.mark.parametrize("coupling", [(-1.0, 1.0), (0.0, 1.0)])
+def test_15x15_grids_are_within_a_nat(coupling):
+    model = ising_grid(15, coupling=coupling, seed=11)
+    log_z = naive.grid_log_z(15, 15, list(model.factors))
+    result = StructuredMeanField().project(coset_of(model), np.random.default_rng(0))
+    assert log_z - 1.0 < result.log_gamma <= log_z + 1e-9
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_couplings_of_any_size(scale):
+    rng = np.random.default_rng(4)
+    matrix = np.triu(scale * rng.normal(size=(7, 7)), 1)
+    model = ising(matrix + matrix.T, scale * rng.normal(size=7))
+    for m in (0, 2):
+        coset = coset_of(model, DenseParity().draw(m, 7, rng))
+        for width in (1, 3, 7):
+            result = StructuredMeanField(width=width).project(coset, rng)
+            log_z = log_z_on(coset)
+            assert np.isfinite(result.log_gamma)
+            assert result.log_gamma <= log_z + 1e-9 * max(1.0, abs(log_z))
+    exact = StructuredMeanField(width=7).project(coset_of(model), rng)
+    assert exact.log_gamma == pytest.approx(log_z_on(coset_of(model)), rel=1e-12)
+
+
+def test_large_log_z():
+    poly = SpinPolynomial.from_terms(3, 1e5, [([0, 1], 2e5), ([1, 2], -3e5), ([0], 1.0)])
+    coset = Coset.build(poly)
+    result = StructuredMeanField(width=1).project(coset, np.random.default_rng(0))
+    assert result.log_gamma == pytest.approx(log_z_on(coset), rel=1e-14)
+
+
+def test_models_without_spins_terms_or_weight():
+    rng = np.random.default_rng(0)
+    empty = StructuredMeanField().project(Coset.build(SpinPolynomial.from_terms(0, 2.5, [])), rng)
+    assert empty.log_gamma == 2.5
+    flat = StructuredMeanField().project(coset_of(FactorGraph([2] * 5, [])), rng)
+    assert flat.log_gamma == pytest.approx(5 * np.log(2))
+    zero = FactorGraph([2, 2], [((0,), [-np.inf, -np.inf]), ((0, 1), np.ones((2, 2)))])
+    assert StructuredMeanField().project(coset_of(zero), rng).log_gamma == -np.inf
+    observed = FactorGraph([2, 1, 2], [((0, 1, 2), np.arange(4.0).reshape(2, 1, 2))])
+    seen = observed.with_evidence({0: 1})
+    value = StructuredMeanField().project(coset_of(seen), rng).log_gamma
+    assert value == pytest.approx(np.logaddexp(2.0, 3.0))
+    constant = coset_of(
+        ising_grid(2, seed=0), Parities(np.eye(4, dtype=np.uint8), np.ones(4, np.uint8))
+    )
+    point = StructuredMeanField().project(constant, rng)
+    assert constant.n_free == 0
+    assert point.log_gamma == pytest.approx(log_z_on(constant))
+
+
+def test_estimate_takes_it_as_a_family():
+    model = ising_grid(4, coupling=(-1, 1), seed=2)
+    log_z = naive.grid_log_z(4, 4, list(model.factors))
+    family = StructuredMeanField(width=2, restarts=2)
+    plainly = {"seed": 7, "collapse": 0, "search_sweeps": 0}
+    runs = [estimate(model, levels=[0, 3, 16], trials=3, family=family, **plainly) for _ in "ab"]
+    np.testing.assert_array_equal(runs[0].log_gammas, runs[1].log_gammas)
+    assert runs[0].log_gammas.shape == (3, 3, 2)
+    assert runs[0].lower.log_z <= log_z
+    assert runs[0].lower.log_z > log_z - 0.5
+    plain = estimate(model, levels=[0], trials=1, family=MeanField(restarts=20), **plainly)
+    assert runs[0].lower.log_z > plain.lower.log_z
+    guided = estimate(model, levels=[0, 3], trials=2, family=family, seed=7, collapse=2)
+    assert guided.lower.log_z <= log_z + 1e-9
+
+
+def test_known_states_serve_as_starts():
+    model = ising_grid(5, coupling=(-10, 10), seed=4)
+    poly = encode(model).polynomial
+    states = np.random.default_rng(0).choice([-1, 1], size=(3, 25)).astype(np.int8)
+    coset = Coset.build(poly, DenseParity().draw(4, 25, np.random.default_rng(1)))
+    family = StructuredMeanField(width=1, restarts=2)
+    result = family.project(coset, np.random.default_rng(2), states)
+    repaired = coset.spins_from_free(states[:, coset.free])
+    # An ascent never falls below its start, and the start is the heaviest repaired state.
+    assert result.log_gammas[0] >= poly.log_weight(repaired).max() - 1e-9
+    other = family.project(coset, np.random.default_rng(2))
+    assert result.log_gammas[0] != other.log_gammas[0]
+
+
+# --- Partitions ---------------------------------------------------------------------------------
+
+
+def test_strips_cover_the_lattice():
+    for offset, vertical in itertools.product((0, 1, 2), (False, True)):
+        clusters = strips(5, 4, 2, offset=offset, vertical=vertical)
+        assert sorted(i for c in clusters for i in c) == list(range(20))
+        assert max(len(c) for c in clusters) == (10 if vertical else 8)
+    assert strips(3, 2, 2) == ((0, 2, 1, 3), (4, 5))
+
+
+def test_lattices_are_recognised():
+    def pairs_of(model):
+        poly = encode(model).polynomial
+        return poly.spins[poly.ptr[:-1][poly.arities == 2][:, None] + np.arange(2)].astype(np.int64)
+
+    assert lattice_shape(12, pairs_of(ising_grid(4, 3, seed=0))) == (4, 3)
+    assert lattice_shape(16, pairs_of(ising_grid(4, seed=0, periodic=True))) is None
+    chain = np.stack([np.arange(5), np.arange(1, 6)], axis=1)
+    assert lattice_shape(6, chain) is None
+    assert lattice_shape(6, np.concatenate([chain, [[0, 3]]])) is None  # 2-3 wraps a row
+    assert lattice_shape(4, np.array([[0, 2], [1, 3], [0, 1], [0, 3]])) is None
+
+
+def test_lattice_cuts_are_the_lightest():
+    poly = encode(ising_grid(7, 3, seed=3)).polynomial
+    pairs = poly.spins[poly.ptr[:-1][poly.arities == 2][:, None] + np.arange(2)].astype(np.int64)
+    weights = np.abs(poly.theta[poly.arities == 2])
+
+    def cut(clusters):
+        home = np.zeros(21, dtype=int)
+        for c, cluster in enumerate(clusters):
+            home[list(cluster)] = c
+        return weights[home[pairs[:, 0]] != home[pairs[:, 1]]].sum()
+
+    found = lattice_partitions(7, 3, pairs, weights, 3)
+    horizontal = next(p for p in found if len(p) > 1)
+    lightest = min(
+        cut([range(3 * a, 3 * b) for a, b in itertools.pairwise([0, *cuts, 7])])
+        for count in range(1, 7)
+        for cuts in itertools.combinations(range(1, 7), count)
+        if max(np.diff([0, *cuts, 7])) <= 3
+    )
+    assert cut(horizontal) == pytest.approx(lightest)
+    assert max(len(c) for c in horizontal) <= 9
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_grown_clusters_are_disjoint_and_within_the_width(n, width, seed):
+    rng = np.random.default_rng(seed)
+    pairs = np.array([p for p in itertools.combinations(range(n), 2) if rng.random() < 0.4])
+    pairs = pairs.reshape(-1, 2).astype(np.int64)
+    weights = rng.random(len(pairs)) + 0.1
+    for source in (None, rng):
+        clusters = grow_partition(n, pairs, weights, width, source)
+        assert sorted(i for c in clusters for i in c) == list(range(n))
+        near = np.zeros((n, n), dtype=bool)
+        near[pairs[:, 0], pairs[:, 1]] = near[pairs[:, 1], pairs[:, 0]] = True
+        for c in clusters:
+            order, widths = np.zeros(len(c), np.int64), np.zeros(len(c), np.int64)
+            inside = near[np.ix_(c, c)]
+            assert eliminate(inside, MIN_DEGREE, width, order, widths)
+            assert sorted(order.tolist()) == list(range(len(c)))
+
+
+def test_width_one_keeps_a_maximum_spanning_tree():
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
+    rng = np.random.default_rng(8)
+    pairs = np.array(list(itertools.combinations(range(9), 2)))
+    weights = rng.random(len(pairs)) + 0.1
+    _, separators = thin(9, list(pairs), weights, 1)
+    assert max(len(s) for s in separators) == 1
+    order, _ = thin(9, list(pairs), weights, 1)
+    at = {tuple(p): w for p, w in zip(pairs.tolist(), weights, strict=True)}
+    kept = [tuple(sorted((k, *s))) for k, s in zip(order.tolist(), separators, strict=True) if s]
+    tree = minimum_spanning_tree(coo_array((-weights, pairs.T), shape=(9, 9)))
+    assert sum(at[p] for p in kept) == pytest.approx(-tree.sum())
+
+
+def test_large_or_dense_models_are_cut_into_clusters(monkeypatch):
+    rng = np.random.default_rng(3)
+    lattice = ising_grid(6, coupling=(-1, 1), seed=1)
+    boltzmann = rbm(rng.normal(size=(8, 5)), rng.normal(size=8), rng.normal(size=5))
+    monkeypatch.setattr(structured_shape, "MAX_THINNED", 0)
+    result = StructuredMeanField(width=3, restarts=2).project(coset_of(lattice), rng)
+    assert result.forest.n_trees == 2
+    assert result.log_gamma <= naive.grid_log_z(6, 6, list(lattice.factors))
+    for m in (0, 3):
+        coset = coset_of(boltzmann, DenseParity().draw(m, 13, rng))
+        result = StructuredMeanField(width=3, restarts=2).project(coset, rng)
+        assert 1 < result.forest.n_trees < coset.n_free
+        assert result.log_gamma <= log_z_on(coset)
+
+
+def test_too_little_room_lowers_the_width_or_is_refused(monkeypatch):
+    model = ising_grid(4, coupling=(-1, 1), seed=1)
+    coset = coset_of(model, DenseParity().draw(4, 16, np.random.default_rng(0)))
+    monkeypatch.setattr(structured_terms, "MAX_ENTRIES", 200)
+    result = StructuredMeanField(width=3, restarts=1).project(coset, np.random.default_rng(0))
+    assert result.forest.width < 3
+    assert result.log_gamma <= log_z_on(coset)
+    family = StructuredMeanField(width=3, partition=[range(16)])
+    with pytest.raises(ResourceError, match="lower `width`"):
+        family.project(coset, np.random.default_rng(0))
+    with pytest.raises(ResourceError, match="lower `width`"):
+        build_forest(40, range(40), [set(range(i + 1, 40)) for i in range(40)])
+
+
+def test_parameters_are_checked():
+    coset = coset_of(ising_grid(2, seed=0))
+    rng = np.random.default_rng(0)
+    with pytest.raises(ParameterError, match="width is 40"):
+        StructuredMeanField(width=40)
+    with pytest.raises(ParameterError, match="'strips'; expected 'auto'"):
+        StructuredMeanField(partition="strips")
+    with pytest.raises(ParameterError, match="names spin 4; the model has spins 0 to 3"):
+        StructuredMeanField(partition=[[0, 4]]).project(coset, rng)
+    with pytest.raises(ParameterError, match="names spin 1 again"):
+        StructuredMeanField(partition=[[0, 1], [1]]).project(coset, rng)
+    with pytest.raises(ParameterError, match="in \\[-1, 1\\]"):
+        StructuredMeanField().ascend_from(coset, np.full((1, 4), 2.0))
+    assert "\n" not in repr(StructuredMeanField().project(coset, rng))
+
+
+def test_unconverged_ascents_say_so_and_still_bound():
+    coset = coset_of(ising_grid(3, coupling=(-1, 1), seed=0))
+    rng = np.random.default_rng(0)
+    for partition in ("auto", [range(4), range(4, 9)]):
+        short = StructuredMeanField(width=1, restarts=1, max_sweeps=1, partition=partition)
+        result = short.project(coset, rng)
+        assert result.status is Status.NOT_CONVERGED
+        assert result.log_gamma <= log_z_on(coset)
+        long = StructuredMeanField(width=1, restarts=1, partition=partition)
+        assert long.project(coset, rng).status is Status.CONVERGED
