@@ -18,7 +18,7 @@ from tightz.estimation.certificates import (
     product_certificate,
 )
 
-PLAIN = dict(collapse=0, search_sweeps=0)
+PLAIN = {"collapse": 0, "search_sweeps": 0}
 CLASSICAL = [mean_certificate, median_certificate, product_certificate]
 
 

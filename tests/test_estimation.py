@@ -18,7 +18,7 @@ from tightz.projections import Coset
 from tightz.runtime.seeds import generator
 
 GRID = tz.ising_grid(4, coupling=(-2, 2), seed=11)
-PLAIN = dict(collapse=0, search_sweeps=0)
+PLAIN = {"collapse": 0, "search_sweeps": 0}
 """Switches off every aid: what remains is Algorithm 1 at each level."""
 
 
@@ -72,9 +72,9 @@ def table(result):
 
 @pytest.mark.parametrize("aids", [False, True])
 def test_same_seed_same_numbers_however_scheduled(aids):
-    options = dict(levels=range(6), trials=4, restarts=3, seed=5, pairs=[(0, 1), (3, 7)])
+    options = {"levels": range(6), "trials": 4, "restarts": 3, "seed": 5, "pairs": [(0, 1), (3, 7)]}
     if aids:
-        options |= dict(levels=range(3), pairs=None, collapse=3)
+        options |= {"levels": range(3), "pairs": None, "collapse": 3}
     else:
         options |= PLAIN
     serial = tz.estimate(GRID, threads=1, **options)

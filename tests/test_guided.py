@@ -46,7 +46,7 @@ def test_search_finds_what_random_starts_miss():
 
 def test_reliability_pivots_cost_less_than_leading_columns():
     model = tz.ising_grid(8, coupling=(-10, 10), seed=1)
-    options = dict(levels=[12], trials=5, seed=2, collapse=0)
+    options = {"levels": [12], "trials": 5, "seed": 2, "collapse": 0}
     reliable = tz.estimate(model, **options)
     leading = tz.estimate(model, pivots=tz.FirstColumns(), **options)
     assert reliable.log_z > leading.log_z + 5
@@ -120,6 +120,16 @@ def test_pairs_switch_collapse_off_and_say_when_they_cannot_be_had():
     assert e.n == 9
     with pytest.raises(tz.ParameterError, match="collapse=0"):
         tz.estimate(model, levels=[0], trials=1, seed=0, pairs=[(0, 1)], collapse=2)
+
+
+def test_automatic_collapse_leaves_room_for_the_levels_asked_for():
+    model = tz.ising_grid(4, seed=0)
+    assert tz.estimate(model, trials=1, seed=0).n == 0  # summed out whole: exact
+    e = tz.estimate(model, levels=[0, 5], trials=2, seed=0)
+    assert 5 <= e.n < 16
+    assert tz.estimate(model, levels=[16], trials=2, seed=0).n == 16
+    with pytest.raises(tz.ParameterError, match="m is 17"):
+        tz.estimate(model, levels=[17], trials=2, seed=0)
 
 
 @pytest.mark.parametrize("k", [None, 0, 3])

@@ -139,7 +139,10 @@ def estimate(
     root = seed_sequence(seed)
     encoding = encode(model)
     original = encoding.polynomial
-    collapsed = _collapse(original, 0 if pairs is not None and collapse is None else collapse)
+    at_least = max(levels, default=0) if levels is not None else 0
+    collapsed = _collapse(
+        original, 0 if pairs is not None and collapse is None else collapse, at_least
+    )
     working = original if collapsed is None else collapsed.polynomial
     chosen = _checked_levels(levels, working.n)
     spin_pairs = _kept_pairs(_spin_pairs(encoding, pairs), collapsed)
@@ -204,11 +207,18 @@ def estimate(
     )
 
 
-def _collapse(polynomial: SpinPolynomial, k: int | None) -> Collapsed | None:
-    """The collapsed model, its constant lowered by the rounding it declares; None when off."""
+def _collapse(polynomial: SpinPolynomial, k: int | None, at_least: int) -> Collapsed | None:
+    """The collapsed model, its constant lowered by the rounding it declares; None when off.
+
+    k=None picks by cost, and less where fewer than `at_least` spins would remain for the parities.
+    """
     if k == 0 or polynomial.n == 0 or polynomial.constant == -np.inf:
         return None
     collapsed = collapse_polynomial(polynomial, k)
+    while k is None and collapsed.polynomial.n < at_least:
+        if collapsed.k <= 1:
+            return None
+        collapsed = collapse_polynomial(polynomial, collapsed.k - 1)
     safe = replace(collapsed.polynomial, constant=collapsed.polynomial.constant - collapsed.dropped)
     return replace(collapsed, polynomial=safe)
 

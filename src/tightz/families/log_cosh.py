@@ -102,7 +102,9 @@ def _fill(field, ptr, spins, weights, means, lower, tanh, slopes):  # type: igno
         step = 2.0 * np.pi / period
         nodes = min(int(np.ceil(CUTOFF / step)), MAX_NODES)
         if active <= ENUMERATED and (scale > 1.0 or 1 << active <= nodes * active):
-            total, tanh[i] = _enumerate(base, ptr[i], ptr[i + 1], spins, weights, means, buffers, slopes)
+            total, tanh[i] = _enumerate(
+                base, ptr[i], ptr[i + 1], spins, weights, means, buffers, slopes
+            )
             found = total * (1.0 - UNIT * ((1 << active) + 8.0 * active + 16.0)) - slack
             lower[i] = max(lower[i], found)
             continue

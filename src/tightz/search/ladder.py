@@ -86,7 +86,7 @@ class Ladder:
 
 
 def local_scales(polynomial: SpinPolynomial) -> NDArray[np.float64]:
-    """(n,) root of the sum of theta^2 over the terms that hold each spin: its local field's size."""
+    """(n,) typical local field of each spin: root of the sum of theta^2 over its terms."""
     largest = float(np.abs(polynomial.theta).max(initial=0.0)) or 1.0
     squares = np.repeat((polynomial.theta / largest) ** 2, polynomial.arities)
     total = np.bincount(polynomial.spins, squares, minlength=polynomial.n)

@@ -104,8 +104,8 @@ def _collect(poly, rep, begin, best, x, products, differs, queue):  # type: igno
 def temper_lanes(poly, layers, rep, best, tally, sweeps, first, plan):  # type: ignore[no-untyped-def]
     """`sweeps` sweeps, numbered from `first`, each followed by exchanges; see `Plan` for the rest.
 
-    A model with `layers` is swept layer by layer. Two replicas of one temperature exchange clusters, quenched states go to `best`, states at
-    beta = 1 to the tally.
+    A model with `layers` is swept layer by layer. Two replicas of one temperature exchange
+    clusters, quenched states go to `best`, states at beta = 1 to the tally.
     """
     n, lanes = rep.spins.shape
     replicas, temperatures = rep.lane_of.shape

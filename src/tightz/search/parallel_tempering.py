@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ class ParallelTempering:
     """
 
     replicas: int = 2
-    ladder: Ladder = Ladder()
+    ladder: Ladder = field(default_factory=Ladder)
     cluster_every: int = 2
     cluster_cold: float = 1.5
     quench_every: int = 10
@@ -111,7 +112,7 @@ class Tempering:
         self.unit = int(np.flatnonzero(betas == 1.0)[0])
         scale = float(np.median(local_scales(problem.polynomial))) if n else 0.0
         self.cluster_from = int(np.searchsorted(betas * scale, config.cluster_cold))
-        order = "C" if problem.dense is None else "F"
+        order: Literal["C", "F"] = "C" if problem.dense is None else "F"
         spins = 1 - 2 * rng.integers(0, 2, size=(n, lanes), dtype=np.int8)
         cached = problem.grouped.coef.size if problem.dense is None else n
         lane_of = np.arange(lanes).reshape(shape)
@@ -147,7 +148,7 @@ class Tempering:
         """Cool all replicas together, `sweeps` at each temperature of the ladder on the way."""
         rep, poly, layers = self.rep, self.problem.grouped, self.problem.layers
         target = rep.beta.copy()
-        field, new, moved = np.empty((3, target.size))
+        local, new, moved = np.empty((3, target.size))
         for beta in np.repeat(rep.betas, sweeps):
             np.minimum(target, beta, out=rep.beta)
             if self.problem.dense is not None:
@@ -155,7 +156,7 @@ class Tempering:
             elif layers.one.size:
                 sweep_layers(poly, layers, rep, moved)
             else:
-                sweep_lanes(poly, rep, field, new, moved)
+                sweep_lanes(poly, rep, local, new, moved)
         rep.beta[:] = target
         self.refresh()
 

@@ -114,8 +114,8 @@ def sample_pool(
     traces = [c.trace[c.settled(c.trace_at)] for c in copies]
     log_z, error = log_z_by_tempering(betas, traces, polynomial.n, polynomial.constant)
     lanes = runs * config.replicas * copies[0].sweeps
-    accepted, tried = sum(c.swaps for c in copies)
-    flipped, members = sum(c.clusters for c in copies)
+    accepted, tried = np.sum([c.swaps for c in copies], axis=0)
+    flipped, members = np.sum([c.clusters for c in copies], axis=0)
     return StatePool(
         states=states,
         log_weights=log_weights,
@@ -124,7 +124,7 @@ def sample_pool(
         log_z_estimate=log_z,
         log_z_error=error,
         betas=betas,
-        flip_rates=sum(c.flips for c in copies) / max(1, lanes * polynomial.n),
+        flip_rates=np.sum([c.flips for c in copies], axis=0) / max(1, lanes * polynomial.n),
         swap_rates=accepted / np.maximum(tried, 1),
         cluster_size=float(members / max(flipped, 1)),
         sweeps=copies[0].sweeps,
