@@ -81,7 +81,7 @@ def ascents() -> None:
         family = tz.MeanField(restarts=8)
         family.project(coset, np.random.default_rng(1))
         seconds = fastest(lambda c=coset, f=family: f.project(c, np.random.default_rng(1))) / 8
-        sweeps = family.project(coset, np.random.default_rng(1)).sweeps
+        sweeps = family.project(coset, np.random.default_rng(1)).sweeps / 8
         v = rng.uniform(-1, 1, size=coset.n_free)
         lanes = np.repeat(v[:, None], 8, axis=1)
         slow, per_sweep = numpy_sweeps(coset, v.copy(), 2)
@@ -89,7 +89,7 @@ def ascents() -> None:
         ascend(coset.grouped, lanes, np.zeros(0), -1.0, 2, np.zeros(8))
         agree = np.abs(lanes[:, 0] - slow).max()
         print(
-            f"20x20, m = {m:2}: {1 / seconds:7.0f} ascents/s, one thread ({sweeps} sweeps each); "
+            f"20x20, m = {m:2}: {1 / seconds:7.0f} ascents/s, one thread ({sweeps:.0f} sweeps each); "
             f"{numpy_per_ascent / seconds:.0f}x plain numpy (target 100x); "
             f"largest difference of means {agree:.1e}"
         )

@@ -29,6 +29,7 @@ from tightz.references.mini_bucket_kernels import (
 )
 from tightz.references.mini_bucket_order import Order, elimination_order
 from tightz.references.mini_bucket_partition import partition
+from tightz.references.mini_bucket_passes import forward
 
 SIDES = (Side.UPPER, Side.LOWER)
 

@@ -142,6 +142,11 @@ class Estimate:
         return int(self.levels[np.argmax(lower_median(self.log_g))])
 
     @property
+    def updates(self) -> int:
+        """Coordinate steps made in all, the unit of equal-work comparisons."""
+        return int((self.sweeps * (self.n - self.ranks)).sum())
+
+    @property
     def lower(self) -> Bound:
         """The deterministic lower bound in the table: gamma <= Z(A, b) <= Z in every trial."""
         return Bound(

@@ -87,15 +87,24 @@ class LayerProblem:
             return full, full**2
         return self.weights, self.weights.power(2)
 
+    def _fields(self, v: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(I, R, nodes) quadrature points of Gaussian fields on the summed spins; v (K, R)."""
+        couplings, squares = self.matrices
+        mean = self.summed_field[:, None] + couplings @ v
+        spread = np.sqrt(np.maximum(squares @ (1.0 - v * v), 0.0))
+        return mean[:, :, None] + spread[:, :, None] * NODES
+
+    def curvature(self, v: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(I,) E[1 / cosh^2] of each summed spin's field, as if Gaussian; v (K,)."""
+        return (1.0 - np.tanh(self._fields(v[:, None])[:, 0]) ** 2) @ WEIGHTS
+
     def gaussian(self, v: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(objective (R,), its gradient less the entropy's (K, R)) with Gaussian fields; v (K, R).
 
         Uses d E phi / d mean = E phi' and d E phi / d variance = E phi'' / 2 (Price, 1958).
         """
         couplings, squares = self.matrices
-        mean = self.summed_field[:, None] + couplings @ v
-        spread = np.sqrt(np.maximum(squares @ (1.0 - v * v), 0.0))
-        x = mean[:, :, None] + spread[:, :, None] * NODES
+        x = self._fields(v)
         size = np.abs(x)
         decay = np.exp(-2.0 * size)
         value = ((size + np.log1p(decay)) @ WEIGHTS).sum(axis=0)

@@ -90,8 +90,8 @@ def _best_split(
     best = table.max(axis=2)
     total = np.logaddexp(best[:, 0], best[:, 1])
     top = int(np.argmax(total))
-    columns = [4 * top + pick[top, 0], 4 * top + 2 + pick[top, 1]]
-    halves = [Leaf(held[:, c], means[:, c], float(values[c])) for c in columns]
+    pair = [4 * top + pick[top, 0], 4 * top + 2 + pick[top, 1]]
+    halves = [Leaf(held[:, c], means[:, c], float(values[c])) for c in pair]
     return float(np.expm1(min(total[top] - leaf.log_z, 700.0))), halves
 
 
@@ -104,13 +104,11 @@ def _candidates(problem: LayerProblem, leaf: Leaf) -> NDArray[np.int64]:
     room = np.where(leaf.held, 0.0, 1.0 - leaf.means**2)
     score = room.copy()
     if problem.kept.size <= MAX_SCORED:
-        couplings, squares = problem.matrices
+        couplings, _ = problem.matrices
         full = couplings if isinstance(couplings, np.ndarray) else couplings.toarray()
-        variance = squares @ room
-        curve = 1.0 / np.cosh(np.clip(problem.summed_field + full @ leaf.means, -300, 300)) ** 2
-        curve = np.maximum(curve, 1.0 / (1.0 + variance) * (curve > 1e-12))
+        curve = problem.curvature(leaf.means)
         mediated = full.T @ (curve[:, None] * full) + problem.inner.toarray()
         np.fill_diagonal(mediated, 0.0)
         score = room * (mediated**2 @ room)
     order = np.argsort(-score, kind="stable")[:LOOK_AHEAD]
-    return order[~leaf.held[order] & (room[order] >= 0.0)]
+    return order[~leaf.held[order]]

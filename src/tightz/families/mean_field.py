@@ -61,7 +61,8 @@ class MeanField:
         no_annealing = np.zeros(0)
         for block in lanes:
             gains = np.zeros(block.shape[1])
-            sweeps += ascend(coset.grouped, block, no_annealing, self.tol, self.max_sweeps, gains)
+            done = ascend(coset.grouped, block, no_annealing, self.tol, self.max_sweeps, gains)
+            sweeps += done * block.shape[1]
             converged &= bool(gains.max() <= self.tol)
         return best_of(coset, lanes, sweeps, converged)
 

@@ -50,4 +50,5 @@ class PointMass:
         lanes = to_lanes(starts)
         sweeps = [descend_to_vertex(coset.grouped, block, self.max_sweeps) for block in lanes]
         converged = max(sweeps) < self.max_sweeps
-        return best_of(coset, lanes, sum(sweeps), converged)
+        total = sum(s * block.shape[1] for s, block in zip(sweeps, lanes, strict=True))
+        return best_of(coset, lanes, total, converged)

@@ -28,6 +28,7 @@ class IProjection:
     log_gamma     log gamma <= log Z(A, b), evaluated in float64 from `means`
     log_gammas    (restarts,) the same for every restart
     means         (n_free,) E_q[y_k] of the best restart
+    sweeps        over the free spins, all restarts together
     """
 
     coset: Coset

@@ -29,61 +29,6 @@ from tightz.references.elimination_plan import (
     tile_axes,
 )
 
-_LIMIT = 650.0  # nats; float64 reaches e^-708 with full precision
-_PARALLEL_ENTRIES = 1 << 18
-_LOG_COST = 8  # an entry in logs takes about this many on the ordinary scale
-
-
-@dataclass
-class Table:
-    """A table in the arena: exp(log_scale) * values, or exp(log_scale + values) if `is_log`.
-
-    `low` and `high` bound the log of its non-zero entries, without log_scale; `drift` is how much
-    of log_scale was taken out of a message after it was computed. A belief with `is_ratio` is
-    already divided by its message (as computed).
-    """
-
-    start: int
-    size: int
-    axes: tuple[int, ...]
-    log_scale: float
-    low: float
-    high: float
-    is_log: bool
-    tight: bool = False
-    drift: float = 0.0
-    is_ratio: bool = False
-
-
-class Workers:
-    """Threads over ranges: kernels release the GIL."""
-
-    def __init__(self, count: int | None = None) -> None:
-        self.count = count or len(os.sched_getaffinity(0))
-        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
-
-    def ranges(self, length: int, entries: int, grain: int = 1) -> list[tuple[int, int]]:
-        """Split range(length) at multiples of `grain`; one range if the work is small."""
-        units = length // grain
-        parts = 1
-        if self._pool is not None and entries >= _PARALLEL_ENTRIES:
-            parts = min(2 * self.count, units)
-        edges = [units * k // parts * grain for k in range(parts)] + [length]
-        return list(itertools.pairwise(edges))
-
-    def run(self, calls: Sequence[Callable[[], object]]) -> None:
-        if self._pool is None or len(calls) == 1:
-            for call in calls:
-                call()
-        else:
-            for future in [self._pool.submit(call) for call in calls]:
-                future.result()
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-
-
 class Elimination:
     """One pass over a schedule. After `run`, log_z and (if scheduled) marginals are there."""
 
@@ -134,84 +79,6 @@ class Elimination:
     def log_z_of(constants: list[float], roots: dict[int, float]) -> float:
         terms = [*constants, *roots.values()]
         return -math.inf if -math.inf in terms else math.fsum(terms)
-
-    # Tables
-
-    def _take(self, b: int, **fields: object) -> Table:
-        size = self._sizes[b]
-        scope = self.plan.buckets[b].scope
-        return Table(self._space.take(size), size, scope, **fields)  # type: ignore[arg-type]
-
-    def _release(self, table: Table) -> None:
-        self._space.give_back(table.start, table.size)
-
-    def _values(self, table: Table) -> NDArray[np.float64]:
-        return self._arena[table.start : table.start + table.size]
-
-    def _value(self, table: Table) -> float:
-        x = float(self._arena[table.start])
-        log = x if table.is_log else math.log(x) if x > 0 else -math.inf
-        return log + table.log_scale
-
-    def _each(self, kernel: Callable, table: Table, *args: object) -> None:
-        values = self._values(table)
-        ranges = self._workers.ranges(table.size, table.size)
-        self._workers.run([lambda r=r: kernel(values, *r, *args) for r in ranges])
-
-    def _normalise(self, table: Table) -> None:
-        """Measure the table and bring its largest entry to 1 (log 0)."""
-        values = self._values(table)
-        ranges = self._workers.ranges(table.size, table.size)
-        found = np.empty((len(ranges), 2))
-        kernel = kernels.finite_range if table.is_log else kernels.positive_range
-        self._workers.run(
-            [lambda k=k, r=r: kernel(values, *r, found[k]) for k, r in enumerate(ranges)]
-        )
-        small, large = float(found[:, 0].min()), float(found[:, 1].max())
-        table.tight = True
-        if small == math.inf:  # nothing but zeros
-            table.low = table.high = 0.0
-            return
-        if not table.is_log:
-            small, large = math.log(small), math.log(large)
-            self._each(kernels.scale_in_place, table, math.exp(-large))
-        else:
-            self._each(kernels.shift_in_place, table, -large)
-        table.log_scale += large
-        table.drift += large
-        table.low, table.high = small - large - 1e-9, 0.0
-
-    def _to_log(self, table: Table) -> None:
-        if not table.is_log:
-            self._each(kernels.log_in_place, table)
-            table.is_log = True
-
-    def _to_linear(self, table: Table) -> bool:
-        """Leave logs if that loses nothing; says whether the table is on the ordinary scale."""
-        if table.is_log:
-            if not table.tight:
-                self._normalise(table)
-            if table.low < -_LIMIT:
-                return False
-            self._each(kernels.exp_in_place, table)
-            table.is_log = False
-        return True
-
-    def _agree(self, groups: list[Table], messages: list[Table]) -> bool:
-        """Bring all inputs of a bucket to one scale; True if that is logs."""
-        tables = groups + messages
-        if not _within_limit(tables):
-            for message in messages:
-                if not message.tight:
-                    self._normalise(message)
-        linear = _within_limit(tables) and all(self._to_linear(m) for m in messages)
-        for table in groups if linear else []:
-            np.exp(self._values(table), out=self._values(table))
-            table.is_log = False
-        if not linear:
-            for message in messages:
-                self._to_log(message)
-        return not linear
 
     # A bucket's own factors
 
@@ -277,7 +144,7 @@ class Elimination:
                 self._arena, out.start, states, layout.dims, layout.tile, layout.operands[0], *r
             )
             for r in self._workers.ranges(
-                layout.n_outer, states * out.size * (_LOG_COST if is_log else 1)
+                layout.n_outer, states * out.size * (LOG_COST if is_log else 1)
             )
         ]
         self._workers.run(calls)
@@ -343,7 +210,7 @@ class Elimination:
         states = self.cards[b]
         ranges = self._workers.ranges(
             states * layout.n_outer,
-            states * belief.size * (_LOG_COST if is_log else 1),
+            states * belief.size * (LOG_COST if is_log else 1),
             layout.grain,
         )
         private = np.zeros((len(ranges), starts[-1]))
@@ -430,9 +297,3 @@ def _one_in_step(layout: BucketLayout) -> bool:
         )
         and bool((targets.outer_stride != 0).all())
     )
-
-
-def _within_limit(tables: Sequence[Table]) -> bool:
-    low = sum(min(t.low, 0.0) for t in tables)
-    high = sum(max(t.high, 0.0) for t in tables)
-    return low > -_LIMIT and high < _LIMIT

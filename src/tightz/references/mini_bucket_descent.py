@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
-from tightz.references.mini_bucket_kernels import Tables, allocate, backward, forward
 from tightz.references.mini_bucket_partition import Partition, clique_tables, skeleton
+from tightz.references.mini_bucket_passes import Tables, allocate, backward, forward
 
 _WEIGHT_RATE = 5.0
 _GROW, _SHRINK = 1.3, 0.5

@@ -103,7 +103,7 @@ def ground_state(
         best_vertex(Coset.build(poly).grouped, vertex)
         spins, status = vertex.astype(np.int8), SearchStatus.OPTIMAL
     else:
-        problem = Problem.build(poly, method.dense_above)
+        problem = Problem.build(poly)
         betas = tune_ladder(problem, method, root)
         copies = [Tempering(problem, method, betas, root, 1, c) for c in range(runs)]
         goal = math.inf if target is None else target - poly.constant

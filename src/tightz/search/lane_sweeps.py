@@ -1,4 +1,9 @@
-"""Parallel tempering with a spin (or a layer) updated in all lanes at once (SIMD)."""
+"""Parallel tempering with each spin updated in all lanes at once (SIMD).
+
+Local fields are summed afresh from the neighbours, four at a time. On dense models too this beats
+keeping fields and updating them on a flip (784 x 500 RBM, 112 lanes: about 2x) and is on a par
+with a matrix product per layer, because many lanes share each coupling that is loaded.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,6 @@ import numpy as np
 from numba import njit
 
 from tightz.families.ascent import tanh
-from tightz.search.layered_sweeps import sweep_layers
 from tightz.search.moves import (
     MAX_DESCENT,
     exchange,
@@ -27,18 +31,26 @@ def sweep_lanes(poly, rep, field, new, moved):  # type: ignore[no-untyped-def]
     short of pointers: the compiler vectorises only what it can check for overlap.
     """
     spins, energy, beta, keys, clock = rep.spins, rep.energy, rep.beta, rep.keys, rep.clock
-    products = rep.cache
+    products, adj_to, adj_w = rep.products, poly.adj_to, poly.adj_w
     n, lanes = spins.shape
     moved[:] = 0.0
     for i in range(n):
         start = poly.field[i]
         for r in range(lanes):
             field[r] = start
-        for p in range(poly.adj_ptr[i], poly.adj_ptr[i + 1]):
-            j = poly.adj_to[p]
-            w = poly.adj_w[p]
+        first, end = poly.adj_ptr[i], poly.adj_ptr[i + 1]
+        rest = end - (end - first) % 4
+        for p in range(first, rest, 4):
+            wa, wb, wc, wd = adj_w[p], adj_w[p + 1], adj_w[p + 2], adj_w[p + 3]
+            a, b = spins[adj_to[p]], spins[adj_to[p + 1]]
+            c, d = spins[adj_to[p + 2]], spins[adj_to[p + 3]]
             for r in range(lanes):
-                field[r] += w * spins[j, r]
+                field[r] += wa * a[r] + wb * b[r] + wc * c[r] + wd * d[r]
+        for p in range(rest, end):
+            w = adj_w[p]
+            a = spins[adj_to[p]]
+            for r in range(lanes):
+                field[r] += w * a[r]
         for p in range(poly.in_ptr[i], poly.in_ptr[i + 1]):
             g = poly.in_group[p]
             for r in range(lanes):
@@ -81,19 +93,19 @@ def quench(poly, x, products):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _collect(poly, rep, begin, best, x, products, differs, queue):  # type: ignore[no-untyped-def]
-    """Quench the states at temperatures `begin` on, recombine each with the best, offer both."""
+def _collect(poly, rep, plan, best, x, products, differs, queue):  # type: ignore[no-untyped-def]
+    """Quench the coldest states, recombine each with the best, offer both."""
     replicas, temperatures = rep.lane_of.shape
     for a in range(replicas):
-        for k in range(begin, temperatures):
+        for k in range(plan.quench_from, temperatures):
             lane = rep.lane_of[a, k]
             for i in range(x.shape[0]):
                 x[i, 0] = rep.spins[i, lane]
             for g in range(products.shape[0]):
-                products[g, 0] = rep.cache[g, lane]
+                products[g, 0] = rep.products[g, lane]
             energy = rep.energy[lane] + quench(poly, x, products)
             offer(best, x[:, 0], energy)
-            if best.size[0] > 1:
+            if plan.sparse and best.size[0] > 1:
                 top = np.argmax(best.energy[: best.size[0]])
                 gain = recombine(poly, x, best.spins[top], products, differs, queue)
                 if gain > 0.0:
@@ -101,11 +113,11 @@ def _collect(poly, rep, begin, best, x, products, differs, queue):  # type: igno
 
 
 @njit(cache=True, nogil=True)
-def temper_lanes(poly, layers, rep, best, tally, sweeps, first, plan):  # type: ignore[no-untyped-def]
+def temper(poly, rep, best, tally, sweeps, first, plan):  # type: ignore[no-untyped-def]
     """`sweeps` sweeps, numbered from `first`, each followed by exchanges; see `Plan` for the rest.
 
-    A model with `layers` is swept layer by layer. Two replicas of one temperature exchange
-    clusters, quenched states go to `best`, states at beta = 1 to the tally.
+    Two replicas of one temperature exchange clusters, quenched states go to `best`, states at
+    beta = 1 to the tally.
     """
     n, lanes = rep.spins.shape
     replicas, temperatures = rep.lane_of.shape
@@ -113,18 +125,15 @@ def temper_lanes(poly, layers, rep, best, tally, sweeps, first, plan):  # type: 
     differs = np.zeros(n, dtype=np.bool_)
     queue = np.empty(n, dtype=np.int64)
     x = np.empty((n, 1), dtype=np.int8)
-    products = np.empty((rep.cache.shape[0], 1))
+    products = np.empty((rep.products.shape[0], 1))
     for t in range(sweeps):
         number = first + t
-        if layers.one.size > 0:
-            sweep_layers(poly, layers, rep, moved)
-        else:
-            sweep_lanes(poly, rep, field, new, moved)
+        sweep_lanes(poly, rep, field, new, moved)
         for a in range(replicas):
             for k in range(temperatures):
                 tally.flips[k] += np.int64(moved[rep.lane_of[a, k]])
         exchange(rep, number % 2, tally.swaps)
-        if plan.cluster_every > 0 and number % plan.cluster_every == 0:
+        if plan.sparse and plan.cluster_every > 0 and number % plan.cluster_every == 0:
             shift = (number // plan.cluster_every) % 2  # pairs (0, 1), (2, 3), then (1, 2), (3, 0)
             for k in range(plan.cluster_from, temperatures):
                 for a in range(0, replicas - 1, 2):
@@ -132,7 +141,7 @@ def temper_lanes(poly, layers, rep, best, tally, sweeps, first, plan):  # type: 
                     two = rep.lane_of[(a + 1 + shift) % replicas, k]
                     swap_clusters(poly, rep, one, two, differs, queue, tally.clusters)
         if number == 1 or number % plan.quench_every == 0:
-            _collect(poly, rep, plan.quench_from, best, x, products, differs, queue)
+            _collect(poly, rep, plan, best, x, products, differs, queue)
         for a in range(replicas):
             for k in range(temperatures):
                 tally.trace[t, a, k] = rep.energy[rep.lane_of[a, k]]

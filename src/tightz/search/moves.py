@@ -23,8 +23,7 @@ class Replicas(NamedTuple):
 
     spins (n, lanes) int8; energy, beta (lanes,); keys (lanes,) random streams; clock (2,) their
     position and that of the scalar stream; lane_of (replicas, temperatures); betas ascending;
-    cache: theta_a * chi_a (groups, lanes) of the long terms, or local fields (n, lanes) in a
-    dense run.
+    products (groups, lanes): theta_a * chi_a of the terms longer than pairs.
     """
 
     spins: NDArray[np.int8]
@@ -34,7 +33,7 @@ class Replicas(NamedTuple):
     clock: NDArray[np.uint64]
     lane_of: NDArray[np.int64]
     betas: NDArray[np.float64]
-    cache: NDArray[np.float64]
+    products: NDArray[np.float64]
 
 
 class Plan(NamedTuple):
@@ -42,7 +41,8 @@ class Plan(NamedTuple):
 
     Clusters are exchanged at temperatures from `cluster_from` on, states quenched from
     `quench_from` on (after sweep 1 too, so that there always is a best state), and samples taken
-    at temperature `unit`, where beta = 1.
+    at temperature `unit`, where beta = 1. In a model that is not `sparse` one cluster would hold
+    nearly all spins: none is built.
     """
 
     cluster_every: int
@@ -51,6 +51,7 @@ class Plan(NamedTuple):
     quench_from: int
     sample_every: int
     unit: int
+    sparse: bool
 
 
 class Best(NamedTuple):
@@ -74,6 +75,30 @@ class Tally(NamedTuple):
     clusters: NDArray[np.int64]
     samples: NDArray[np.int8]
     size: NDArray[np.int64]
+
+
+@njit(cache=True, nogil=True)
+def reweigh(poly, spins, products, energy):  # type: ignore[no-untyped-def]
+    """energy (lanes,) and products (groups, lanes) of the states spins (n, lanes), from scratch."""
+    n, lanes = spins.shape
+    energy[:] = 0.0
+    for i in range(n):
+        for r in range(lanes):
+            energy[r] += poly.field[i] * spins[i, r]
+        for p in range(poly.adj_ptr[i], poly.adj_ptr[i + 1]):
+            j = poly.adj_to[p]
+            if j > i:
+                w = poly.adj_w[p]
+                for r in range(lanes):
+                    energy[r] += w * (spins[i, r] * spins[j, r])
+    for g in range(poly.coef.size):
+        products[g] = poly.coef[g]
+        for p in range(poly.base_ptr[g], poly.base_ptr[g + 1]):
+            j = poly.base_spins[p]
+            for r in range(lanes):
+                products[g, r] *= spins[j, r]
+        for r in range(lanes):
+            energy[r] += products[g, r]
 
 
 @njit(cache=True, nogil=True)
@@ -165,9 +190,9 @@ def swap_clusters(poly, rep, a, b, differs, queue, clusters):  # type: ignore[no
             continue
         change = 0.0
         for c in range(size):
-            change += flip_gain(poly, rep.spins, rep.cache, queue[c], a)
-            flip_spin(poly, rep.spins, rep.cache, queue[c], a)
-            flip_spin(poly, rep.spins, rep.cache, queue[c], b)
+            change += flip_gain(poly, rep.spins, rep.products, queue[c], a)
+            flip_spin(poly, rep.spins, rep.products, queue[c], a)
+            flip_spin(poly, rep.spins, rep.products, queue[c], b)
         rep.energy[a] += change
         rep.energy[b] -= change
         clusters[0] += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +12,9 @@ from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.grouped import GroupedPolynomial
 from tightz.runtime.seeds import generator
-from tightz.search.dense_sweeps import DenseCouplings, dense_couplings, sweep_dense, temper_dense
 from tightz.search.ladder import Ladder, local_scales
-from tightz.search.lane_sweeps import sweep_lanes, temper_lanes
-from tightz.search.layered_sweeps import Layers, find_layers, sweep_layers
-from tightz.search.moves import Best, Plan, Replicas, Tally
+from tightz.search.lane_sweeps import sweep_lanes, temper
+from tightz.search.moves import Best, Plan, Replicas, Tally, reweigh
 
 MAX_ROWS = 4096
 """Sweeps whose energies are kept per run; when more have been made, every other one is dropped."""
@@ -29,14 +26,14 @@ class ParallelTempering:
 
     replicas        states per temperature (even: cluster moves work on pairs)
     ladder          how temperatures are chosen
-    cluster_every   sweeps between cluster moves, 0 for none; dense models never make them
+    cluster_every   sweeps between cluster moves, 0 for none; only in sparse models
     cluster_cold    cluster moves start at this beta, in units of 1 / the typical local field: where
                     spins flip freely they cost more than they bring
     quench_every    sweeps between quenches of the coldest states into the list of best states
     quench_coldest  how many of the coldest temperatures are quenched
     keep_best       most distinct best states kept per run
     keep_samples    about how many states at beta = 1 are kept per run; 0 for none
-    dense_above     share of all pairs that are coupled from which local fields are kept instead
+    sparse_below    neighbours per spin, on average, up to which cluster moves are made
     """
 
     replicas: int = 2
@@ -47,7 +44,7 @@ class ParallelTempering:
     quench_coldest: int = 4
     keep_best: int = 64
     keep_samples: int = 0
-    dense_above: float = 0.1
+    sparse_below: float = 16.0
 
     def __post_init__(self) -> None:
         require_range("replicas", self.replicas, 2)
@@ -61,34 +58,26 @@ class ParallelTempering:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A polynomial in the form the kernels want, shared by all runs on it.
-
-    `layers` is non-empty for a bipartite model and `dense` present for another pairwise model in
-    which more than `dense_above` of all pairs are coupled.
-    """
+    """A polynomial in the form the kernels want, shared by all runs on it."""
 
     polynomial: SpinPolynomial
     grouped: GroupedPolynomial
-    layers: Layers
-    dense: DenseCouplings | None
 
     @classmethod
-    def build(cls, polynomial: SpinPolynomial, dense_above: float) -> Problem:
-        """Lists of neighbours, and matrices where the model is pairwise and dense."""
-        grouped = Coset.build(polynomial).grouped
-        layers = find_layers(grouped, dense_above)
-        dense = None if layers.one.size else dense_couplings(grouped, dense_above)
-        return cls(polynomial, grouped, layers, dense)
+    def build(cls, polynomial: SpinPolynomial) -> Problem:
+        """Lists of neighbours and of the terms longer than pairs."""
+        return cls(polynomial, Coset.build(polynomial).grouped)
 
     @property
     def work(self) -> int:
-        """Cost of a sweep of one lane, in units of about a nanosecond."""
-        terms = self.polynomial.spins.size
-        if self.layers.one.size:
-            terms //= 16
-        elif self.dense is not None:
-            terms //= 2
-        return 3 * self.polynomial.n + terms
+        """Cost of a sweep of one lane: a unit is a fraction of a nanosecond."""
+        return 8 * self.polynomial.n + self.polynomial.spins.size
+
+    @property
+    def degree(self) -> float:
+        """Average number of other spins that share a term with a spin, repeats counted."""
+        arities = self.polynomial.arities
+        return float((arities * (arities - 1)).sum() / max(1, self.polynomial.n))
 
 
 class Tempering:
@@ -112,19 +101,17 @@ class Tempering:
         self.unit = int(np.flatnonzero(betas == 1.0)[0])
         scale = float(np.median(local_scales(problem.polynomial))) if n else 0.0
         self.cluster_from = int(np.searchsorted(betas * scale, config.cluster_cold))
-        order: Literal["C", "F"] = "C" if problem.dense is None else "F"
         spins = 1 - 2 * rng.integers(0, 2, size=(n, lanes), dtype=np.int8)
-        cached = problem.grouped.coef.size if problem.dense is None else n
         lane_of = np.arange(lanes).reshape(shape)
         self.rep = Replicas(
-            spins=np.array(spins, dtype=np.int8, order=order),
+            spins=spins,
             energy=np.zeros(lanes),
             beta=np.tile(betas, config.replicas),
             keys=rng.integers(0, 2**64, size=lanes, dtype=np.uint64),
             clock=rng.integers(0, 2**64, size=2, dtype=np.uint64),
             lane_of=lane_of,
             betas=betas,
-            cache=np.zeros((cached, lanes), order=order),
+            products=np.zeros((problem.grouped.coef.size, lanes)),
         )
         self.best = Best(
             np.ones((config.keep_best, n), dtype=np.int8),
@@ -146,32 +133,19 @@ class Tempering:
 
     def anneal(self, sweeps: int) -> None:
         """Cool all replicas together, `sweeps` at each temperature of the ladder on the way."""
-        rep, poly, layers = self.rep, self.problem.grouped, self.problem.layers
+        rep = self.rep
         target = rep.beta.copy()
         local, new, moved = np.empty((3, target.size))
         for beta in np.repeat(rep.betas, sweeps):
             np.minimum(target, beta, out=rep.beta)
-            if self.problem.dense is not None:
-                sweep_dense(self.problem.dense, rep, np.zeros(target.size, dtype=np.int64))
-            elif layers.one.size:
-                sweep_layers(poly, layers, rep, moved)
-            else:
-                sweep_lanes(poly, rep, local, new, moved)
+            sweep_lanes(self.problem.grouped, rep, local, new, moved)
         rep.beta[:] = target
         self.refresh()
 
     def refresh(self) -> None:
-        """Recompute energies and caches from the spins: rounding never accumulates over slices."""
+        """Recompute energies and products from the spins: rounding never builds up over slices."""
         rep, poly = self.rep, self.problem.grouped
-        s = rep.spins.astype(np.float64)
-        if self.problem.dense is not None:
-            rep.cache[:] = self.problem.dense.matrix @ s + poly.field[:, None]
-            rep.energy[:] = 0.5 * ((rep.cache + poly.field[:, None]) * s).sum(axis=0)
-            return
-        for g in range(poly.coef.size):
-            members = poly.base_spins[poly.base_ptr[g] : poly.base_ptr[g + 1]]
-            rep.cache[g] = poly.coef[g] * s[members].prod(axis=0)
-        rep.energy[:] = self.problem.polynomial.log_weight(s.T) - self.problem.polynomial.constant
+        reweigh(poly, rep.spins, rep.products, rep.energy)
 
     def advance(self, sweeps: int) -> None:
         """Make `sweeps` sweeps, keeping energies, best states and states at beta = 1."""
@@ -190,19 +164,17 @@ class Tempering:
             size=np.zeros(1, dtype=np.int64),
         )
         plan = Plan(
-            cluster_every=0 if self.problem.layers.one.size else self.config.cluster_every,
+            cluster_every=self.config.cluster_every,
             cluster_from=self.cluster_from,
             quench_every=self.config.quench_every,
             quench_from=max(0, temperatures - self.config.quench_coldest),
             sample_every=self.sample_every if sampling else 0,
             unit=self.unit,
+            sparse=self.problem.degree <= self.config.sparse_below,
         )
         numbers = np.arange(self.sweeps + 1, self.sweeps + sweeps + 1)
         rest = (self.rep, self.best, tally, sweeps, self.sweeps + 1, plan)
-        if self.problem.dense is None:
-            temper_lanes(self.problem.grouped, self.problem.layers, *rest)
-        else:
-            temper_dense(self.problem.dense, *rest)
+        temper(self.problem.grouped, *rest)
         self.sweeps += sweeps
         top = float(self.best.energy.max())
         if top > self.top + 1e-9 * (1.0 + abs(top)):

@@ -100,7 +100,7 @@ def sample_pool(
     )  # fmt: skip
     if polynomial.constant == -np.inf:
         return _empty_pool(polynomial.n, runs, start, origin)
-    problem = Problem.build(polynomial, config.dense_above)
+    problem = Problem.build(polynomial)
     betas = tune_ladder(problem, config, root)
     copies = [Tempering(problem, config, betas, root, 1, c) for c in range(runs)]
     for copy in copies[1::2]:  # starts differ, so that runs stuck in different phases show
