@@ -382,3 +382,11 @@ def conditional_joint(spins, separators, tables) -> np.ndarray:
             row += (states[:, other] < 0).astype(int) << i
         out *= np.asarray(tables[k])[row, (states[:, spin] < 0).astype(int)]
     return out
+
+
+def spin_gibbs(terms, n, beta=1.0):
+    """(states, energies, probabilities) of exp(beta * sum of terms) by enumeration."""
+    states = all_spins(n)
+    energies = polynomial_log_weights(0.0, terms, states)
+    weights = np.exp(beta * (energies - energies.max()))
+    return states, energies, weights / weights.sum()

@@ -169,5 +169,3 @@ def choose_order(
         spent += n  # the draw itself; also: an empty search must end
         trial += 1
     return best
-
-

@@ -247,5 +247,3 @@ def _merge_factors(
     if not groups:  # a bucket of messages only still reports its variable's marginal
         groups.append(({b}, []))
     return tuple((tuple(sorted(axes)), tuple(members)) for axes, members in groups)
-
-

@@ -1,33 +1,21 @@
-"""Carrying out an elimination plan: messages forward for log Z, beliefs backward for marginals.
-
-A table is kept on the ordinary scale, normalised, while every non-zero entry provably stays
-within float64's range, and as logs otherwise: no state is ever lost to underflow.
-"""
+"""Carrying out an elimination plan: messages forward for log Z, beliefs backward for marginals."""
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
 from tightz.references import elimination_kernels as kernels
+from tightz.references import table_kernels
 from tightz.references.elimination_layout import BucketLayout, Placed, bucket_layout
-from tightz.references.elimination_plan import (
-    BACKWARD,
-    FORWARD,
-    MERGE,
-    Arena,
-    EliminationPlan,
-    Step,
-    tile_axes,
-)
+from tightz.references.elimination_plan import EliminationPlan, tile_axes
+from tightz.references.elimination_schedule import BACKWARD, FORWARD, MERGE, Step
+from tightz.references.elimination_tables import LOG_COST, Table, TableSpace
+
 
 class Elimination:
     """One pass over a schedule. After `run`, log_z and (if scheduled) marginals are there."""
@@ -40,47 +28,40 @@ class Elimination:
         self.log_z = 0.0
         self.marginals: list[NDArray[np.float64]] = [np.zeros(0)] * model.n_variables
         self.factor_marginals = np.zeros(0)
+        self._sizes = plan.sizes()
         self._messages: dict[int, Table] = {}
         self._beliefs: dict[int, Table] = {}
 
     def run(self, steps: Sequence[Step]) -> None:
-        self._sizes = self.plan.sizes()
-        self._arena = np.empty(self.plan.peak_bytes(steps) // 8)
-        self._space = Arena(self.plan.reserved_entries())
-        self._workers = Workers()
-        constants = [
-            float(self.model.log_tables[self.model.table_ptr[f]])
-            for f in np.flatnonzero(self.model.arities == 0)
-        ]
+        """Follow the schedule; all large memory is taken here, at once, as planned."""
+        constant = np.flatnonzero(self.model.arities == 0)
+        logs = self.model.log_tables[self.model.table_ptr[constant]].tolist()
         roots: dict[int, float] = {}
         if any(step.kind == BACKWARD for step in steps):
             self.factor_marginals = np.zeros(self.model.log_tables.size)
-            constant = np.flatnonzero(self.model.arities == 0)
             self.factor_marginals[self.model.table_ptr[constant]] = 1.0  # its one state is certain
+        entries = self.plan.peak_bytes(steps) // 8
+        self._space = TableSpace(entries, self.plan.reserved_entries())
         try:
             for kind, b, into in steps:
                 if kind == FORWARD:
                     self._forward(b)
                     if not self.plan.buckets[b].scope:
-                        roots[b] = self._value(self._messages[b])
+                        roots.setdefault(b, self._space.value(self._messages[b]))
                 elif kind == BACKWARD:
-                    if self.log_z_of(constants, roots) == -np.inf:
-                        break
+                    if _log_product(logs, roots) == -math.inf:
+                        break  # no state has weight: there is nothing to share out
                     self._backward(b)
                 elif kind == MERGE:
                     self._merge(self._messages.pop(b), self._messages[into])
                 else:
-                    self._release(self._messages.pop(b))
+                    self._space.release(self._messages.pop(b))
         finally:
-            self._workers.close()
-        self.log_z = self.log_z_of(constants, roots)
+            self._space.close()
+        self.log_z = _log_product(logs, roots)
 
-    @staticmethod
-    def log_z_of(constants: list[float], roots: dict[int, float]) -> float:
-        terms = [*constants, *roots.values()]
-        return -math.inf if -math.inf in terms else math.fsum(terms)
-
-    # A bucket's own factors
+    def _take(self, b: int, is_log: bool = False, **known: float) -> Table:
+        return self._space.take(self._sizes[b], self.plan.buckets[b].scope, is_log, **known)
 
     def _group_tables(self, b: int) -> list[Table]:
         """The bucket's merged factors as normalised log tables at the arena's start."""
@@ -97,11 +78,11 @@ class Elimination:
                 log = log - top
             size = self.plan.entries(stored)
             shape = [self.cards[a] if a in axes else 1 for a in stored]
-            out = self._arena[start : start + size].reshape([self.cards[a] for a in stored])
+            out = self._space.arena[start : start + size].reshape([self.cards[a] for a in stored])
             out[...] = log.reshape(shape)
             low = float(finite.min()) - top if finite.size else 0.0
             scale = top if top > -math.inf else 0.0
-            tables.append(Table(start, size, stored, scale, low, 0.0, True, True))
+            tables.append(Table(start, size, stored, scale, low, 0.0, is_log=True, tight=True))
             start += size
         return tables
 
@@ -115,13 +96,11 @@ class Elimination:
             total = total + table.transpose(order).reshape(shape)
         return np.broadcast_to(total, [self.cards[a] for a in axes])
 
-    # Steps
-
     def _forward(self, b: int) -> None:
         bucket = self.plan.buckets[b]
         groups = self._group_tables(b)
         messages = [self._messages[c] for c in bucket.children if c in self._messages]
-        is_log = self._agree(groups, messages)
+        is_log = self._space.agree(groups, messages)
         inputs = messages + groups
         out = self._take(
             b,
@@ -141,18 +120,24 @@ class Elimination:
         states = self.cards[b]
         calls = [
             lambda r=r: kernel(
-                self._arena, out.start, states, layout.dims, layout.tile, layout.operands[0], *r
+                self._space.arena,
+                out.start,
+                states,
+                layout.dims,
+                layout.tile,
+                layout.operands[0],
+                *r,
             )
-            for r in self._workers.ranges(
+            for r in self._space.workers.ranges(
                 layout.n_outer, states * out.size * (LOG_COST if is_log else 1)
             )
         ]
-        self._workers.run(calls)
+        self._space.workers.run(calls)
         self._messages[b] = out
 
     def _merge(self, message: Table, onto: Table) -> None:
         """onto *= message, in place; the message's axes are among those of `onto`."""
-        is_log = self._agree([], [onto, message])
+        is_log = self._space.agree([], [onto, message])
         n_tile = tile_axes(onto.axes, self.cards)
         layout = bucket_layout(
             -1, onto.axes, n_tile, self.cards, [[Placed(t.start, t.axes) for t in (onto, message)]]
@@ -160,16 +145,16 @@ class Elimination:
         kernel = kernels.log_sum_product if is_log else kernels.sum_product
         calls = [
             lambda r=r: kernel(
-                self._arena, onto.start, 1, layout.dims, layout.tile, layout.operands[0], *r
+                self._space.arena, onto.start, 1, layout.dims, layout.tile, layout.operands[0], *r
             )
-            for r in self._workers.ranges(layout.n_outer, onto.size)
+            for r in self._space.workers.ranges(layout.n_outer, onto.size)
         ]
-        self._workers.run(calls)
+        self._space.workers.run(calls)
         onto.log_scale += message.log_scale
         onto.low += message.low
         onto.high += message.high
         onto.tight = False
-        self._release(message)
+        self._space.release(message)
 
     def _backward(self, b: int) -> None:
         """p(v, S) = p(S) * inputs(v, S) / message(S): beliefs of children and of factors."""
@@ -177,21 +162,19 @@ class Elimination:
         message = self._messages.pop(b)
         belief = self._beliefs.pop(b, None)
         if belief is None:
-            belief = self._take(b, log_scale=0.0, low=0.0, high=0.0, is_log=False)
-            self._values(belief)[:] = 1.0
+            belief = self._take(b)
+            self._space.values(belief)[:] = 1.0
         groups = self._group_tables(b)
         messages = [self._messages[c] for c in bucket.children]
-        is_log = self._agree(groups, messages)
-        if not is_log and not self._to_linear(message):
+        is_log = self._space.agree(groups, messages)
+        if not is_log and not self._space.to_linear(message):
             is_log = True
             for table in groups + messages:
-                self._to_log(table)
+                self._space.to_log(table)
         inputs = messages + groups
         shift = math.fsum([*(t.log_scale for t in inputs), -message.log_scale])
         self._divide(belief, message, shift, is_log)
-        children = [
-            self._take(c, log_scale=0.0, low=0.0, high=0.0, is_log=False) for c in bucket.children
-        ]
+        children = [self._take(c) for c in bucket.children]
         self._beliefs.update(zip(bucket.children, children, strict=True))
         first = message if is_log else belief
         starts = np.cumsum([0] + [table.size for table in groups]).tolist()
@@ -208,7 +191,7 @@ class Elimination:
             disjoint=1,
         )
         states = self.cards[b]
-        ranges = self._workers.ranges(
+        ranges = self._space.workers.ranges(
             states * layout.n_outer,
             states * belief.size * (LOG_COST if is_log else 1),
             layout.grain,
@@ -219,16 +202,22 @@ class Elimination:
             factor = math.exp(-messages[0].drift)
             calls = [
                 lambda k=k, r=r: kernels.spread_ratio(
-                    self._arena, layout.dims, layout.tile, *layout.operands, private[k], factor, *r
+                    self._space.arena,
+                    layout.dims,
+                    layout.tile,
+                    *layout.operands,
+                    private[k],
+                    factor,
+                    *r,
                 )
                 for k, r in enumerate(ranges)
             ]
         else:
             for table in children:
-                self._values(table)[:] = 0.0
+                self._space.values(table)[:] = 0.0
             calls = [
                 lambda k=k, r=r: kernels.spread_belief(
-                    self._arena,
+                    self._space.arena,
                     belief.start,
                     states,
                     layout.dims,
@@ -241,26 +230,28 @@ class Elimination:
                 )
                 for k, r in enumerate(ranges)
             ]
-        self._workers.run(calls)
+        self._space.workers.run(calls)
         self._record(b, groups, private.sum(axis=0))
-        self._release(belief)
-        self._release(message)
+        self._space.release(belief)
+        self._space.release(message)
 
     def _divide(self, belief: Table, message: Table, shift: float, is_log: bool) -> None:
         """Prepare p / message: in place of p, or in logs -message in place of the message.
 
         `shift` is the log scale of the bucket's inputs less the message's, as they are now.
         """
-        bottom = self._values(message)
+        bottom = self._space.values(message)
         if is_log:
             if belief.is_ratio:
-                self._each(kernels.multiply_in_place, belief, bottom, math.exp(message.drift))
-            self._to_log(message)
-            self._each(kernels.negate_in_place, message)
+                self._space.each(
+                    table_kernels.multiply_in_place, belief, bottom, math.exp(message.drift)
+                )
+            self._space.to_log(message)
+            self._space.each(table_kernels.negate_in_place, message)
         elif not belief.is_ratio:
-            self._each(kernels.divide_in_place, belief, bottom, math.exp(-shift))
+            self._space.each(table_kernels.divide_in_place, belief, bottom, math.exp(-shift))
         elif abs(shift + message.drift) > 1.0:  # inputs recomputed on another scale
-            self._each(kernels.scale_in_place, belief, math.exp(shift + message.drift))
+            self._space.each(table_kernels.scale_in_place, belief, math.exp(shift + message.drift))
 
     def _record(self, b: int, groups: list[Table], sums: NDArray[np.float64]) -> None:
         """Marginals of the bucket's variable and of its factors, each normalised."""
@@ -297,3 +288,8 @@ def _one_in_step(layout: BucketLayout) -> bool:
         )
         and bool((targets.outer_stride != 0).all())
     )
+
+
+def _log_product(logs: list[float], roots: dict[int, float]) -> float:
+    terms = [*logs, *roots.values()]
+    return -math.inf if -math.inf in terms else math.fsum(terms)

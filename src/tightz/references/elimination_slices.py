@@ -31,8 +31,11 @@ def slice_plan(
 ) -> Sliced | None:
     """Fix variables one by one, each time the one in most of the largest tables, until it fits.
 
-    None where the work over all slices would pass MAX_WORK.
+    None where the work over all slices would pass MAX_WORK. In one order slicing never saves
+    work (a table without the sliced variable is computed once per slice), so that is known early.
     """
+    if plan.flops > MAX_WORK:
+        return None
     fixed: list[int] = []
     names = np.arange(model.n_variables)
     current, count = model, 1

@@ -82,9 +82,10 @@ class TableSpace:
         self.workers = Workers()
         self._holes = Arena(reserved)
 
-    def take(
-        self, size: int, axes: tuple[int, ...], is_log: bool = False, **known: float
-    ) -> Table:
+    def close(self) -> None:
+        self.workers.close()
+
+    def take(self, size: int, axes: tuple[int, ...], is_log: bool = False, **known: float) -> Table:
         """Room for a table; its entries are whatever was there before."""
         return Table(self._holes.take(size), size, axes, is_log=is_log, **known)
 

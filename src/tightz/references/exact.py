@@ -15,19 +15,22 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, ResourceError
 from tightz.models.factor_graph import FactorGraph
-from tightz.references.elimination_order import choose_order, degeneracy, interaction_graph
+from tightz.references.elimination_game import degeneracy
+from tightz.references.elimination_order import choose_order, interaction_graph
 from tightz.references.elimination_plan import EliminationPlan, build_plan
 from tightz.references.elimination_run import Elimination
-from tightz.references.elimination_slices import Sliced, run_slices, slice_plan
+from tightz.references.elimination_slices import MAX_WORK, Sliced, run_slices, slice_plan
 from tightz.runtime.memory import format_bytes, parse_memory
 
+_MAX_WIDTH = 60
+_MAX_LOG2_COST = 100.0
 _INSTEAD = (
     "tz.log_partition(model) gives an interval on log Z and tz.mean_field(model) a lower bound "
     "within any memory"
 )
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class ExactResult:
     """Exact log Z, and marginals that are computed on first use unless they were asked for.
 
@@ -136,7 +139,7 @@ class ExactResult:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Beliefs:
     """Marginals per variable, and per factor flat in the layout of model.log_tables."""
 
@@ -150,7 +153,7 @@ def plan(model: FactorGraph) -> EliminationPlan:
     Observed and one-state variables are taken out first: the plan numbers the others in order.
     A model too dense for any plan to make sense is refused with `ResourceError`.
     """
-    return _plan(_without_fixed(model)[0], "no machine can hold")
+    return _plan(_without_fixed(model)[0], "no memory is enough")
 
 
 def exact(
@@ -166,19 +169,13 @@ def exact(
     allowed = parse_memory(max_memory)
     start = time.perf_counter()
     reduced, free = _without_fixed(model)
-    chosen = _plan(reduced, f"max_memory = {format_bytes(allowed)} does not allow")
+    chosen = _plan(reduced, f"max_memory allows {format_bytes(allowed)}")
     steps = chosen.marginal_schedule(allowed) if marginals else None
     sliced = Sliced((), reduced, chosen)
     if (steps is None) if marginals else (chosen.log_z_bytes > allowed):
-        needed = chosen.log_z_bytes
         found = slice_plan(reduced, chosen, allowed, marginals=marginals)
         if found is None:
-            what = "log Z and marginals" if marginals else "log Z"
-            raise ResourceError(
-                f"exact {what} of {model!r} needs {format_bytes(needed)} (width {chosen.width} by "
-                f"{chosen.heuristic}); max_memory allows {format_bytes(allowed)}, and looping over "
-                f"slices would take too long. {_INSTEAD}"
-            )
+            raise ResourceError(_refusal(model, chosen, allowed, marginals=marginals))
         sliced = found
         log_z, singles, tables = run_slices(reduced, sliced, allowed, marginals=marginals)
     else:
@@ -207,19 +204,30 @@ def _without_fixed(model: FactorGraph) -> tuple[FactorGraph, NDArray[np.int64]]:
 
 
 def _plan(reduced: FactorGraph, allowance: str) -> EliminationPlan:
+    """A plan, or a refusal where even the lower bound on its width is out of reach."""
     width = int(degeneracy(*interaction_graph(reduced))) if reduced.n_variables else 0
-    too_wide = (
-        "exact elimination of {} needs tables over at least {} variables, so {} or more, which {}. "
-        + _INSTEAD
-    )
-    if width > 60:
+    if width <= _MAX_WIDTH:
+        choice = choose_order(reduced, log2_cap=_MAX_LOG2_COST)
+        if choice.log2_cost < math.inf:
+            return build_plan(reduced, choice.order, choice.heuristic)
+        reason = f"visits more than 10^{_MAX_LOG2_COST * math.log10(2):.0f} table entries by every order tried"
+    else:
         needed = format_bytes(8 * 2.0 ** min(width, 1000))
-        raise ResourceError(too_wide.format(repr(reduced), width, needed, allowance))
-    choice = choose_order(reduced)
-    if choice.log2_cost == math.inf:
-        needed = f"at least {format_bytes(8 * 2.0**width)} and 10^30 operations by any order found"
-        raise ResourceError(too_wide.format(repr(reduced), width, needed, allowance))
-    return build_plan(reduced, choice.order, choice.heuristic)
+        reason = f"needs tables over {width} variables at once by any order, {needed} or more"
+    raise ResourceError(f"exact elimination of {reduced!r} {reason}; {allowance}. {_INSTEAD}")
+
+
+def _refusal(model: FactorGraph, chosen: EliminationPlan, allowed: int, *, marginals: bool) -> str:
+    what, needed = "log Z", chosen.log_z_bytes
+    if marginals and chosen.fits(allowed):
+        what, needed = "marginals", chosen.marginal_bytes
+    alone = "; log Z alone fits: marginals=False" if what == "marginals" else ""
+    return (
+        f"exact {what} of {model!r} needs {format_bytes(needed)} (width {chosen.width}, "
+        f"{chosen.flops:.1e} operations, order by {chosen.heuristic}); max_memory allows "
+        f"{format_bytes(allowed)}, and looping over slices would take more than "
+        f"{MAX_WORK:.0e} operations{alone}. {_INSTEAD}"
+    )
 
 
 def _in_model(

@@ -10,8 +10,8 @@ from contextlib import nullcontext
 
 from tightz.search.parallel_tempering import Tempering
 
-SLICE_WORK = 4e7
-"""Work between two looks at the clock: about 50 ms."""
+SLICE_WORK = 1e8
+"""Work between two looks at the clock: 20 to 60 ms."""
 
 
 def run_copies(

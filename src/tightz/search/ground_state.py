@@ -73,7 +73,7 @@ def ground_state(
     seed: Seed = None,
     target: float | None = None,
     runs: int = 2,
-    patience: float = 4.0,
+    patience: float = 2.0,
     enumerate_up_to: int = 20,
     method: ParallelTempering = SEARCHER,
     threads: int | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.errors import require_range
+from tightz.errors import ParameterError, require_range
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.grouped import GroupedPolynomial
@@ -47,8 +47,10 @@ class ParallelTempering:
     sparse_below: float = 16.0
 
     def __post_init__(self) -> None:
-        require_range("replicas", self.replicas, 2)
-        require_range("replicas % 2", self.replicas % 2, 0, 0)
+        if self.replicas < 2 or self.replicas % 2:
+            raise ParameterError(
+                f"replicas is {self.replicas}; expected an even number, cluster moves take pairs"
+            )
         require_range("cluster_every", self.cluster_every, 0)
         require_range("quench_every", self.quench_every, 1)
         require_range("quench_coldest", self.quench_coldest, 1)
@@ -196,7 +198,7 @@ class Tempering:
         at = np.repeat(numbers[numbers % self.sample_every == 0], self.config.replicas)
         self.samples = np.concatenate([self.samples, tally.samples[: tally.size[0]]])
         self.sample_at = np.concatenate([self.sample_at, at])
-        while self.sample_at.size > 2 * max(self.config.keep_samples, self.config.replicas):
+        while self.sample_at.size > 3 * max(self.config.keep_samples, self.config.replicas):
             self.sample_every *= 2
             rows = self.sample_at % self.sample_every == 0
             self.samples, self.sample_at = self.samples[rows], self.sample_at[rows]
@@ -216,7 +218,7 @@ def tune_ladder(
     multiple = max(1, 8 // config.replicas)
     for round_ in range(2):
         lanes = config.replicas * betas.size
-        sweeps = int(np.clip(2e8 / (problem.work * lanes), 20, 100 * (round_ + 1)))
+        sweeps = int(np.clip(1e9 / (problem.work * lanes), 20, 100 * (round_ + 1)))
         pilot = Tempering(problem, config, betas, seed, 0, round_)
         pilot.advance(sweeps)
         late = pilot.trace[sweeps // 3 :]
