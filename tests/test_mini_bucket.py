@@ -23,7 +23,6 @@ from tightz.references.mini_bucket_descent import Descent
 from tightz.references.mini_bucket_kernels import (
     exp_chunk,
     fill_offsets,
-    forward,
     log_marginal,
     power_sum,
 )

@@ -499,7 +499,7 @@ def test_interrupts_pass_through():
     assert runs[0].sweeps == runs[1].sweeps > 0
 
 
-def test_cluster_moves_help_on_a_frustrated_grid():
+def test_seeds_agree_on_the_ground_state_of_a_frustrated_grid():
     poly = encode(ising_grid(16, coupling=(-10, 10), field=(-1, 1), seed=3)).polynomial
     reference = ground_state(poly, seed=9, sweeps=3000, time_limit=None, patience=math.inf)
     for seed in range(3):

@@ -33,7 +33,11 @@ _HOME = {
     "StructuredMeanField": "tightz.families",
     "strips": "tightz.families",
     "TreeReweighted": "tightz.references.tree_reweighted",
+    "MiniBucket": "tightz.references.mini_bucket",
+    "upper_bound": "tightz.references.upper_bound",
     "bethe": "tightz.references.bethe",
+    "ais": "tightz.references.ais",
+    "ground_state": "tightz.search.ground_state",
     "mean_field": "tightz.estimation.estimate",
     "mfrp": "tightz.estimation.estimate",
     "estimate": "tightz.estimation.estimate",
@@ -67,21 +71,37 @@ if TYPE_CHECKING:
     from tightz.estimation.estimate import mean_field as mean_field
     from tightz.estimation.estimate import mfrp as mfrp
     from tightz.estimation.theorems import required_trials as required_trials
+    from tightz.estimation.wish import wish as wish
     from tightz.families import MeanField as MeanField
     from tightz.families import PointMass as PointMass
+    from tightz.families import StructuredMeanField as StructuredMeanField
+    from tightz.families import strips as strips
     from tightz.models import FactorGraph as FactorGraph
     from tightz.models import SpinPolynomial as SpinPolynomial
     from tightz.models import ising as ising
     from tightz.models import ising_grid as ising_grid
     from tightz.models import rbm as rbm
+    from tightz.models.collapse import collapse as collapse
     from tightz.models.rbm_files import load_rbm as load_rbm
     from tightz.models.rbm_files import save_rbm as save_rbm
+    from tightz.models.uai import read_mar as read_mar
+    from tightz.models.uai import read_pr as read_pr
     from tightz.models.uai import read_uai as read_uai
+    from tightz.models.uai import write_mar as write_mar
+    from tightz.models.uai import write_pr as write_pr
     from tightz.models.uai import write_uai as write_uai
     from tightz.projections import DenseParity as DenseParity
     from tightz.projections import FirstColumns as FirstColumns
     from tightz.projections import Reliability as Reliability
     from tightz.projections import SparseParity as SparseParity
+    from tightz.references.ais import ais as ais
+    from tightz.references.bethe import bethe as bethe
+    from tightz.references.exact import exact as exact
+    from tightz.references.mini_bucket import MiniBucket as MiniBucket
+    from tightz.references.tree_reweighted import TreeReweighted as TreeReweighted
+    from tightz.references.upper_bound import upper_bound as upper_bound
+    from tightz.search.exact_mpe import ExactPointMass as ExactPointMass
+    from tightz.search.ground_state import ground_state as ground_state
 
 
 def __getattr__(name: str) -> Any:

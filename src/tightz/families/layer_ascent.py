@@ -87,33 +87,35 @@ class LayerProblem:
             return full, full**2
         return self.weights, self.weights.power(2)
 
-    def _fields(self, v: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(I, R, nodes) quadrature points of Gaussian fields on the summed spins; v (K, R)."""
+    def _fields(self, v: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(mean, standard deviation) (I, R) of the fields on the summed spins; v (K, R)."""
         couplings, squares = self.matrices
         mean = self.summed_field[:, None] + couplings @ v
-        spread = np.sqrt(np.maximum(squares @ (1.0 - v * v), 0.0))
-        return mean[:, :, None] + spread[:, :, None] * NODES
+        return mean, np.sqrt(np.maximum(squares @ (1.0 - v * v), 0.0))
 
     def curvature(self, v: NDArray[np.float64]) -> NDArray[np.float64]:
         """(I,) E[1 / cosh^2] of each summed spin's field, as if Gaussian; v (K,)."""
-        return (1.0 - np.tanh(self._fields(v[:, None])[:, 0]) ** 2) @ WEIGHTS
+        mean, spread = self._fields(v[:, None])
+        return (1.0 - np.tanh(mean + spread * NODES) ** 2) @ WEIGHTS
 
     def gaussian(self, v: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(objective (R,), its gradient less the entropy's (K, R)) with Gaussian fields; v (K, R).
 
-        Uses d E phi / d mean = E phi' and d E phi / d variance = E phi'' / 2 (Price, 1958).
+        The gradient is that of the quadrature itself, so that no step is misjudged.
         """
         couplings, squares = self.matrices
-        x = self._fields(v)
+        mean, spread = self._fields(v)
+        x = mean[:, :, None] + spread[:, :, None] * NODES
         size = np.abs(x)
         decay = np.exp(-2.0 * size)
         value = ((size + np.log1p(decay)) @ WEIGHTS).sum(axis=0)
         tanh = np.sign(x) * (1.0 - decay) / (1.0 + decay)
+        curve = tanh @ (WEIGHTS * NODES) / np.maximum(spread, 1e-12)
+        curve = np.where(spread > 1e-6, curve, 1.0 - tanh[:, :, NODES.size // 2] ** 2)
         inner = self.inner @ v
         value += self.constant + self.field @ v + 0.5 * (v * inner).sum(axis=0)
         gradient = self.field[:, None] + inner + couplings.T @ (tanh @ WEIGHTS)
-        gradient -= v * (squares.T @ ((1.0 - tanh * tanh) @ WEIGHTS))
-        return value + entropy(v).sum(axis=0), gradient
+        return value + entropy(v).sum(axis=0), gradient - v * (squares.T @ curve)
 
     def lower_bound(
         self, v: NDArray[np.float64], *, gradient: bool = False

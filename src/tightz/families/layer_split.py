@@ -13,6 +13,9 @@ from tightz.families.layer_ascent import LayerProblem, climb_exact, climb_gaussi
 LOOK_AHEAD = 6
 """Spins tried per leaf; the one whose two halves gain most is split on."""
 
+LOOSE = 1e-3
+"""Nats: the least tolerance of a climb inside a leaf, since there are many of them."""
+
 MAX_SCORED = 3000
 """Up to this many kept spins the coupling between them is weighed when choosing what to try."""
 
@@ -39,6 +42,7 @@ def split(
 
     The leaf whose best split gains most by look-ahead (Gaussian fields) is split first.
     """
+    tol = max(tol, LOOSE)
     value = float(problem.gaussian(root.means[:, None])[0][0])
     heap: list[tuple[float, int, Leaf, list[Leaf]]] = []
     made = 0
@@ -47,7 +51,8 @@ def split(
         nonlocal made
         gain, halves = _best_split(problem, leaf, tol, steps, rng)
         # The gain in the total, not in the leaf: weigh it by the leaf's share.
-        heapq.heappush(heap, (-(leaf.log_z + np.log(max(gain, 1e-300))), made, leaf, halves))
+        worth = leaf.log_z + np.log(max(gain, 1e-300)) if halves else -np.inf
+        heapq.heappush(heap, (-worth, made, leaf, halves))
         made += 1
 
     push(Leaf(root.held, root.means, value))

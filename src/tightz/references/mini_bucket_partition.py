@@ -46,7 +46,7 @@ class Skeleton(NamedTuple):
 
 @dataclass
 class _Clique:
-    scope: set[int]
+    scope: int
     log2_size: float
     factors: list[int]
 
@@ -95,48 +95,48 @@ def partition(model: FactorGraph, order: NDArray[np.int64], ibound: int) -> Part
     n = model.n_variables
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
-    log2_cards = np.log2(model.cardinalities.astype(np.float64))
+    sizes = _Sizes(model.cardinalities[order])
     limit = ibound + 1 + 1e-9
-    waiting: list[list[tuple[float, frozenset[int], int]]] = [[] for _ in range(n)]
+    waiting: list[list[tuple[float, int, int]]] = [[] for _ in range(n)]
 
-    def post(scope: frozenset[int], source: int) -> None:
-        size = float(sum(log2_cards[v] for v in scope))
-        waiting[min(scope, key=position.__getitem__)].append((size, scope, source))
+    def post(scope: int, source: int) -> None:
+        first = (scope & -scope).bit_length() - 1
+        waiting[first].append((-sizes.log2(scope), source, scope))
 
+    places = position[model.scope_vars].tolist()
+    ends = model.scope_ptr.tolist()
     for f in range(model.n_factors):
-        scope = frozenset(model.scope_vars[model.scope_ptr[f] : model.scope_ptr[f + 1]].tolist())
-        if scope:
-            post(scope, -1 - f)
+        if ends[f] < ends[f + 1]:
+            post(sum(1 << p for p in places[ends[f] : ends[f + 1]]), -1 - f)
     cliques: list[_Clique] = []
     bucket_ptr = [0]
     parents: list[int] = []
-    for v in order.tolist():
-        first = len(cliques)
-        items = sorted(waiting[v], key=lambda item: (-item[0], item[2])) or [
-            (float(log2_cards[v]), frozenset({v}), 0)
-        ]
-        waiting[v] = []
-        for size, scope, source in items:
-            home, growth = _roomiest(cliques[first:], scope, log2_cards, limit)
+    for p in range(n):
+        bucket: list[_Clique] = []
+        base = len(cliques)
+        for negative_size, source, scope in sorted(waiting[p]) or [
+            (-sizes.log2(1 << p), 0, 1 << p)
+        ]:
+            home, growth = _roomiest(bucket, scope, sizes, limit)
             if home < 0:
-                home, growth = len(cliques) - first, size
-                cliques.append(_Clique(set(), 0.0, []))
+                home, growth = len(bucket), -negative_size
+                bucket.append(_Clique(0, 0.0, []))
                 parents.append(-1)
-            clique = cliques[first + home]
-            clique.scope |= scope
-            clique.log2_size += growth
+            bucket[home].scope |= scope
+            bucket[home].log2_size += growth
             if source < 0:
-                clique.factors.append(-1 - source)
+                bucket[home].factors.append(-1 - source)
             elif source > 0:
-                parents[source - 1] = first + home
-        for c in range(first, len(cliques)):
-            rest = frozenset(cliques[c].scope - {v})
-            if rest:
-                post(rest, c + 1)
+                parents[source - 1] = base + home
+        waiting[p] = []
+        cliques += bucket
+        for c, clique in enumerate(bucket):
+            if clique.scope != 1 << p:
+                post(clique.scope ^ (1 << p), base + c + 1)
         bucket_ptr.append(len(cliques))
     return Partition(
         order,
-        tuple(tuple(sorted(c.scope, key=lambda u: -position[u])) for c in cliques),
+        tuple(tuple(order[_places(c.scope)].tolist()) for c in cliques),
         tuple(tuple(c.factors) for c in cliques),
         np.array(bucket_ptr, dtype=np.int64),
         np.array(parents, dtype=np.int64),
@@ -144,14 +144,37 @@ def partition(model: FactorGraph, order: NDArray[np.int64], ibound: int) -> Part
     )
 
 
-def _roomiest(
-    bucket: list[_Clique], scope: frozenset[int], log2_cards: NDArray[np.float64], limit: float
-) -> tuple[int, float]:
+class _Sizes:
+    """log2 of table sizes for scopes held as bit masks (bit p: the variable summed out p-th)."""
+
+    def __init__(self, cardinalities: NDArray[np.int32]) -> None:
+        self._groups = [
+            (float(np.log2(d)), sum(1 << p for p in np.flatnonzero(cardinalities == d).tolist()))
+            for d in np.unique(cardinalities).tolist()
+        ]
+
+    def log2(self, scope: int) -> float:
+        return sum(bits * (scope & mask).bit_count() for bits, mask in self._groups)
+
+
+def _places(scope: int) -> list[int]:
+    """The set bits of a scope, highest (summed out last) first."""
+    out = []
+    while scope:
+        out.append(scope.bit_length() - 1)
+        scope ^= 1 << out[-1]
+    return out
+
+
+def _roomiest(bucket: list[_Clique], scope: int, sizes: _Sizes, limit: float) -> tuple[int, float]:
     """The clique of a bucket that can take `scope` and grows least, and its growth; -1 if none."""
     best, best_growth = -1, np.inf
     for c, clique in enumerate(bucket):
-        growth = float(sum(log2_cards[v] for v in scope - clique.scope))
-        if growth < best_growth and (growth == 0.0 or clique.log2_size + growth <= limit):
+        extra = scope & ~clique.scope
+        if not extra:
+            return c, 0.0
+        growth = sizes.log2(extra)
+        if growth < best_growth and clique.log2_size + growth <= limit:
             best, best_growth = c, growth
     return best, best_growth
 

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
+import numpy as np
+
 from tightz.search.parallel_tempering import Tempering
 
-SLICE_WORK = 1e8
-"""Work between two looks at the clock: 20 to 60 ms."""
+SLICE_WORK = 5e7
+"""Work between two looks at the clock: 10 to 30 ms."""
 
 
 def run_copies(
@@ -31,7 +33,7 @@ def run_copies(
     """
     first = runs[0]
     lanes = first.rep.beta.size
-    length = int(min(2000, max(1, SLICE_WORK / (first.problem.work * lanes))))
+    length = int(np.clip(SLICE_WORK / max(1, first.problem.work * lanes), 1, 200))
     workers = min(threads or os.cpu_count() or 1, len(runs))
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
         while sweeps is None or first.sweeps < sweeps:

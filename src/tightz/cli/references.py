@@ -1,0 +1,220 @@
+"""Commands for the reference methods: exact, upper, ais, map, wish."""
+
+from __future__ import annotations
+
+import click
+
+from tightz.cli.options import common_options, emit, load, model_argument, progress
+
+
+@click.command("exact")
+@model_argument
+@click.option("--max-memory", default="8GB", show_default=True, help="Work space allowed.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
+def exact(model: str, evidence: str | None, max_memory: str, as_json: bool) -> None:
+    """Exact log Z by variable elimination, refused in advance where it does not fit.
+
+    \b
+    Example: tightz exact grid.uai --max-memory 8GB
+    """
+    import tightz as tz
+
+    r = tz.exact(load(model, evidence), max_memory=max_memory, marginals=False)
+    if as_json:
+        emit(
+            {
+                "command": "exact",
+                "log_z": r.log_z,
+                "width": r.width,
+                "seconds": r.seconds,
+                "provenance": dict(r.provenance),
+            }
+        )
+        return
+    click.echo(f"log Z = {r.log_z:.10f}   (exact: elimination of width {r.width})")
+    click.echo(f"{r.seconds:.2f} s")
+
+
+@click.command("upper")
+@model_argument
+@click.option(
+    "--method", type=click.Choice(["mini-bucket", "trw"]), default="mini-bucket", show_default=True
+)
+@click.option("--ibound", type=int, default=10, show_default=True, help="Mini-bucket table size.")
+@click.option("--iterations", type=int, default=100, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
+def upper(
+    model: str, evidence: str | None, method: str, ibound: int, iterations: int, as_json: bool
+) -> None:
+    """A deterministic upper bound on log Z: weighted mini-bucket or tree-reweighted.
+
+    An ibound of i keeps tables within 2^(i+1) entries: raising it by one doubles time and memory
+    and tightens the bound, until it reaches the width and the value is exact.
+
+    \b
+    Example: tightz upper grid.uai --ibound 12
+    """
+    import tightz as tz
+
+    graph = load(model, evidence)
+    chosen: tz.TreeReweighted | tz.MiniBucket
+    if method == "trw":
+        chosen = tz.TreeReweighted(max_iterations=iterations)
+    else:
+        chosen = tz.MiniBucket(ibound=ibound, iterations=iterations)
+    r = tz.upper_bound(graph, method=chosen)
+    if as_json:
+        emit(
+            {
+                "command": "upper",
+                "upper": r.log_z,
+                "proof": r.bound.why,
+                "status": r.status.name,
+                "seconds": r.seconds,
+            }
+        )
+        return
+    click.echo(f"log Z <= {r.log_z:.6f}   (holds always: {r.bound.why})")
+    click.echo(f"status: {r.status.value}; {r.seconds:.2f} s")
+
+
+@click.command("ais")
+@model_argument
+@click.option("--chains", type=int, default=128, show_default=True, help="Independent chains.")
+@click.option("--temperatures", type=int, help="Intermediate distributions; default 2000.")
+@click.option("--time-limit", type=float, help="Choose the temperatures to fit [seconds].")
+@click.option("--delta", type=float, default=0.05, show_default=True, help="1 - confidence.")
+@common_options
+def ais(
+    model: str,
+    evidence: str | None,
+    chains: int,
+    temperatures: int | None,
+    time_limit: float | None,
+    delta: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Annealed importance sampling: an estimate of log Z with its standard error.
+
+    \b
+    Example: tightz ais rbm.npz --chains 128 --time-limit 30
+    """
+    import tightz as tz
+
+    r = tz.ais(
+        load(model, evidence),
+        chains=chains,
+        temperatures=temperatures,
+        time_limit=time_limit,
+        seed=seed,
+    )
+    certificate = r.certificate(delta)
+    if as_json:
+        emit(
+            {
+                "command": "ais",
+                "estimate": r.log_z,
+                "standard_error": r.standard_error,
+                "effective_sample_size": r.effective_sample_size,
+                "certificate": {"lower": certificate.log_z, "confidence": 1 - delta},
+                "status": r.status.name,
+                "seconds": r.seconds,
+                "provenance": r.provenance,
+            }
+        )
+        return
+    click.echo(f"log Z ~  {r.log_z:.4f} +- {r.standard_error:.4f}   (estimate; nothing is proven)")
+    click.echo(f"log Z >= {certificate.log_z:.4f}   (with confidence {1 - delta:g})")
+    click.echo(f"status: {r.status.value}; {r.effective_sample_size:.1f} effective chains")
+
+
+@click.command("map")
+@model_argument
+@click.option("--time-limit", type=float, default=5.0, show_default=True, help="Seconds.")
+@common_options
+def map_state(
+    model: str, evidence: str | None, time_limit: float, seed: int, as_json: bool
+) -> None:
+    """The heaviest state found by parallel tempering with cluster moves.
+
+    \b
+    Example: tightz map grid.uai --time-limit 5
+    """
+    import tightz as tz
+
+    r = tz.ground_state(load(model, evidence), time_limit=time_limit, seed=seed)
+    if as_json:
+        emit(
+            {
+                "command": "map",
+                "log_weight": r.log_weight,
+                "state": r.state,
+                "status": r.status.name,
+                "seconds": r.seconds,
+                "provenance": r.provenance,
+            }
+        )
+        return
+    click.echo(f"log weight {r.log_weight:.6f}   (log Z is at least this)")
+    click.echo(f"status: {r.status.value}; {r.seconds:.2f} s")
+    click.echo(" ".join(str(s) for s in r.state.tolist()))
+
+
+@click.command("wish")
+@model_argument
+@click.option("--delta", type=float, default=0.05, show_default=True, help="1 - confidence.")
+@click.option("--trials", "-t", type=int, help="Default: the theorem's T = ln(n/delta)/0.0042.")
+@click.option("--time-limit", type=float, help="Seconds for the whole run.")
+@common_options
+def wish(
+    model: str,
+    evidence: str | None,
+    delta: float,
+    trials: int | None,
+    time_limit: float | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Theorem 2: heaviest states under random parities give log Z within log 32, both ways.
+
+    For n = 16 and delta = 0.05 the theorem asks for T = 1374 trials at each of 17 levels.
+
+    \b
+    Example: tightz wish small.uai --delta 0.05
+    """
+    import tightz as tz
+    from tightz.estimation.theorems import required_trials
+
+    graph = load(model, evidence)
+    n = graph.n_variables - len(graph.evidence)
+    total = (n + 1) * (trials or required_trials(max(n, 1), delta))
+    with progress("heaviest states", total) as step:
+        r = tz.wish(
+            graph,
+            delta=delta,
+            trials=trials,
+            time_limit=time_limit,
+            seed=seed,
+            on_trial=lambda _: step(),
+        )
+    if as_json:
+        emit(
+            {
+                "command": "wish",
+                "estimate": r.log_z,
+                "lower": r.lower,
+                "upper": r.upper,
+                "confidence": r.confidence,
+                "two_sided": r.two_sided,
+                "unproven": r.unproven,
+                "band": [bound.log_z for bound in r.band],
+                "seconds": r.seconds,
+                "provenance": r.provenance,
+            }
+        )
+        return
+    click.echo(r.summary())
+
+
+COMMANDS: list[click.Command] = [exact, upper, ais, map_state, wish]

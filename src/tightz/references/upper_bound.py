@@ -1,0 +1,27 @@
+"""One name for the deterministic upper bounds."""
+
+from __future__ import annotations
+
+from tightz.errors import ParameterError
+from tightz.models.factor_graph import FactorGraph
+from tightz.references.mini_bucket import MiniBucket, MiniBucketResult, mini_bucket
+from tightz.references.tree_reweighted import (
+    TreeReweighted,
+    TreeReweightedResult,
+    tree_reweighted,
+)
+
+
+def upper_bound(
+    model: FactorGraph, *, method: TreeReweighted | MiniBucket | None = None
+) -> TreeReweightedResult | MiniBucketResult:
+    """A deterministic upper bound on log Z; `.log_z` of the result is valid converged or not.
+
+    `method` is `TreeReweighted()` (pairwise models) or `MiniBucket(ibound=10)` (any model, the
+    default).
+    """
+    if isinstance(method, TreeReweighted):
+        return tree_reweighted(model, method)
+    if method is None or isinstance(method, MiniBucket):
+        return mini_bucket(model, method)
+    raise ParameterError(f"method is {method!r}; expected TreeReweighted(...) or MiniBucket(...)")
