@@ -44,7 +44,7 @@ def main() -> None:
         for leaves in leaf_counts:
             result = layer_mean_field(model, seed=0, leaves=leaves)
             print(
-                f"  better layer, {leaves} leaves        {result.log_z:12.6f}  "
+                f"  better layer, {leaves} leaves         {result.log_z:12.6f}  "
                 f"{result.seconds:6.1f} s   (target {target:g})"
             )
         problem = LayerProblem.build(poly, result.summed)

@@ -108,6 +108,14 @@ def test_expectation_of_many_spins_against_samples_and_strong_ones_against_enume
             assert 0.99 * exact <= lower[0] <= exact * (1 + 1e-14)
 
 
+def test_expectation_of_huge_couplings_stays_finite_and_below():
+    for scale in (1e100, 1e200, 1e300):
+        weights, means = scale * np.linspace(-1, 1, 16), np.linspace(-0.5, 0.9, 16)
+        lower, _, _ = one_row(0.0, weights, means)
+        exact, _ = exact_expectation(0.0, weights, means)
+        assert 0.0 < lower[0] <= exact * (1 + 1e-14)
+
+
 def test_slopes_are_derivatives():
     rng = np.random.default_rng(2)
     for count, scale in ((5, 1.0), (30, 0.5), (20, 3.0), (16, 1e3), (10, 1e3)):

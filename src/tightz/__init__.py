@@ -45,6 +45,7 @@ _HOME = {
     "ExactPointMass": "tightz.search.exact_mpe",
     "exact": "tightz.references.exact",
     "collapse": "tightz.models.collapse",
+    "log_partition": "tightz.estimation.log_partition",
     "required_trials": "tightz.estimation.theorems",
     "Bound": "tightz.bounds",
     "Proof": "tightz.bounds",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from tightz.estimation.estimate import estimate as estimate
     from tightz.estimation.estimate import mean_field as mean_field
     from tightz.estimation.estimate import mfrp as mfrp
+    from tightz.estimation.log_partition import log_partition as log_partition
     from tightz.estimation.theorems import required_trials as required_trials
     from tightz.estimation.wish import wish as wish
     from tightz.families import MeanField as MeanField

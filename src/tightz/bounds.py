@@ -19,7 +19,7 @@ class Proof(enum.Enum):
     """Why a number holds; the value is the sentence shown to people."""
 
     DETERMINISTIC = "holds always"
-    CONFIDENCE = "holds with the stated confidence over the random projections"
+    CONFIDENCE = "holds with the stated confidence over its random draws"
     IN_EXPECTATION = "holds for the expectation over random draws, not for one value"
     NONE = "an estimate: nothing is proven"
 

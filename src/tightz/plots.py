@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.errors import MissingExtraError
+from tightz.bounds import Proof, Side
+from tightz.errors import MissingExtraError, TightzError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from tightz.estimation.interval import LogPartition
     from tightz.estimation.results import Estimate
 
 INK = "#1b2a41"
@@ -30,6 +32,18 @@ def pyplot() -> Any:
             "plots need matplotlib: pip install 'tightz[plot]' (or pip install matplotlib)"
         ) from error
     return plt
+
+
+def save(ax: Axes, path: str) -> None:
+    """Write the figure that holds `ax` and close it."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    try:
+        figure.savefig(path, dpi=130, bbox_inches="tight")
+    except OSError as error:
+        raise TightzError(f"{path}: cannot be written ({error.strerror})") from error
+    finally:
+        pyplot().close(figure)
 
 
 def plot_levels(
@@ -55,11 +69,52 @@ def plot_levels(
         label = f"mean field {mean_field:.2f}"
         ax.axhline(mean_field, color=PLAIN, lw=1.6, ls="--", label=label)
     ax.set_xlabel("parity constraints m")
-    ax.set_ylabel("log(2^m γ)   [nats]")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.set_ylabel(r"$\log(2^m \gamma)$   [nats]")
+    ax.locator_params(axis="x", integer=True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8)
     return ax
+
+
+def plot_interval(result: LogPartition, *, ax: Axes | None = None) -> Axes:
+    """Both proven ends against time, the interval between them shaded."""
+    if ax is None:
+        ax = pyplot().subplots(figsize=(7, 4.5))[1]
+    ends: dict[str, list[tuple[float, float]]] = {"lower": [], "upper": [], "certified": []}
+    for bound in result.bounds:
+        if bound.side in (Side.LOWER, Side.BOTH):
+            kind = "lower" if bound.proof is Proof.DETERMINISTIC else "certified"
+            ends[kind].append((bound.seconds, bound.log_z))
+        if bound.side in (Side.UPPER, Side.BOTH):
+            ends["upper"].append((bound.seconds, bound.log_z))
+    last = max(result.seconds, 1e-3)
+    grid = np.linspace(0.0, last, 1000)
+    curves = {kind: _steps(points, grid) for kind, points in ends.items()}
+    ax.fill_between(grid, curves["lower"], curves["upper"], color=TRIAL, alpha=0.25, lw=0)
+    ax.plot(grid, curves["upper"], color=MEDIAN, lw=1.8, label=f"upper {result.upper:.3f}")
+    ax.plot(grid, curves["lower"], color=INK, lw=1.8, label=f"lower {result.lower:.3f}")
+    if ends["certified"] and result.certified.proof is Proof.CONFIDENCE:
+        label = f"lower, confidence {result.certified.confidence:g}: {result.certified.log_z:.3f}"
+        ax.plot(grid, curves["certified"], color=EXACT, lw=1.2, ls="--", label=label)
+    final = abs(result.upper - result.lower)
+    if np.isfinite(final):
+        margin = max(4.0 * final, 1e-3 * max(1.0, abs(result.lower)))
+        ax.set_ylim(result.lower - margin, result.upper + margin)
+    ax.set_xlabel("seconds")
+    ax.set_ylabel("log Z   [nats]")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def _steps(points: list[tuple[float, float]], grid: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Step function through (time, value) points; NaN before the first."""
+    if not points:
+        return np.full_like(grid, np.nan)
+    times = np.array([t for t, _ in points])
+    values = np.array([v for _, v in points])
+    at = np.searchsorted(times, grid, side="right") - 1
+    return np.where(at >= 0, values[np.maximum(at, 0)], np.nan)
 
 
 def plot_grid(probabilities: NDArray[np.float64], title: str, *, ax: Axes | None = None) -> Axes:

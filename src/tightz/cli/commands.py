@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from tightz.cli.options import common_options, emit, load, model_argument, progress, table
+from tightz.cli.options import (
+    common_options,
+    emit,
+    load,
+    model_argument,
+    progress,
+    record,
+    table,
+)
 
 T_HELP = "Random projections per level (T)."
 J_HELP = "Random starts per projection (J)."
@@ -76,6 +84,12 @@ def mean_field(
 @click.option("--trials", "-t", type=int, default=5, show_default=True, help=T_HELP)
 @click.option("--restarts", "-j", type=int, default=8, show_default=True, help=J_HELP)
 @click.option("--delta", type=float, default=0.05, show_default=True, help="1 - confidence.")
+@click.option(
+    "--tight/--paper",
+    default=False,
+    show_default=True,
+    help="Add collapse, tempering starts and reliability pivots, or run Algorithm 1 as printed.",
+)
 @common_options
 def mfrp(
     model: str,
@@ -85,6 +99,7 @@ def mfrp(
     trials: int,
     restarts: int,
     delta: float,
+    tight: bool,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -100,7 +115,6 @@ def mfrp(
     """
     import tightz as tz
     from tightz.errors import ParameterError
-    from tightz.families.mean_field import MeanField
 
     if m is not None and levels is not None:
         raise ParameterError("give -m or --levels, not both")
@@ -111,9 +125,9 @@ def mfrp(
             graph,
             levels=chosen,
             trials=trials,
-            family=MeanField(restarts=restarts),
-            hashing=tz.DenseParity(),
-            pivots=tz.FirstColumns(),
+            restarts=restarts,
+            collapse=None if tight else 0,
+            search_sweeps=None if tight else 0,
             seed=seed,
             on_trial=lambda _: step(),
         )
@@ -150,6 +164,83 @@ def mfrp(
     click.echo(f"lower    log Z >= {certificate.log_z:.4f}   (with confidence {1 - delta:g})")
 
 
+@click.command("logz")
+@model_argument
+@click.option("--time-limit", "-T", type=float, default=60.0, show_default=True, help="Seconds.")
+@click.option("--delta", type=float, default=0.05, show_default=True, help="1 - confidence.")
+@click.option("--exact/--no-exact", default=True, help="Allow elimination of the whole model.")
+@click.option("--max-memory", default="8GB", show_default=True, help="Work space allowed.")
+@click.option("--plot", type=click.Path(), help="Save a picture of the interval over time.")
+@click.option("--uai-output", type=click.Path(), help="Write PREFIX.PR (log10) and PREFIX.MAR.")
+@common_options
+def logz(
+    model: str,
+    evidence: str | None,
+    time_limit: float,
+    delta: float,
+    exact: bool,
+    max_memory: str,
+    plot: str | None,
+    uai_output: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """An interval on log Z that narrows until the time limit, each end with its proof.
+
+    A deterministic end holds always; one with confidence 1 - delta fails in at most a delta share
+    of runs over the random projections. Ctrl-C prints what is known.
+
+    \b
+    Example: tightz logz grid.uai --time-limit 30 --plot interval.png
+    """
+    import tightz as tz
+    from tightz.cli.live import live_bounds
+
+    graph = load(model, evidence)
+    with live_bounds(time_limit) as show:
+        r = tz.log_partition(
+            graph,
+            time_limit=time_limit,
+            delta=delta,
+            exact=exact,
+            max_memory=max_memory,
+            seed=seed,
+            on_bound=show,
+        )
+    if uai_output:
+        tz.write_pr(r.estimate, f"{uai_output}.PR")
+        if r.marginals is not None:
+            tz.write_mar(r.marginals, f"{uai_output}.MAR")
+    if plot:
+        from tightz.plots import save
+
+        save(r.plot(), plot)
+    if as_json:
+        emit(
+            {
+                "command": "logz",
+                "lower": r.lower,
+                "upper": r.upper,
+                "exact": r.is_exact,
+                "lower_proof": record(r.lower_proof),
+                "upper_proof": record(r.upper_proof),
+                "certified": record(r.certified),
+                "estimate": r.estimate,
+                "estimate_error": r.estimate_error,
+                "estimate_source": r.estimate_source,
+                "marginals": r.marginals,
+                "marginal_source": r.marginal_source,
+                "bounds": [record(bound) for bound in r.bounds],
+                "notes": r.notes,
+                "interrupted": r.interrupted,
+                "seconds": r.seconds,
+                "provenance": r.provenance,
+            }
+        )
+        return
+    click.echo(r.summary())
+
+
 @click.command("info")
 @model_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
@@ -161,12 +252,18 @@ def info(model: str, evidence: str | None, as_json: bool) -> None:
     """
     import numpy as np
 
+    from tightz.errors import ResourceError
     from tightz.references.exact import plan
     from tightz.runtime.memory import format_bytes
 
     graph = load(model, evidence)
     counts = np.bincount(graph.arities, minlength=1)
-    elimination = plan(graph)
+    try:
+        elimination = plan(graph)
+        width, needed = elimination.width, int(elimination.log_z_bytes)
+        reach = f"width {width}, needs {format_bytes(needed)}"
+    except ResourceError as error:
+        width, needed, reach = None, None, f"out of reach: {error}"
     record = {
         "variables": graph.n_variables,
         "observed": len(graph.evidence),
@@ -175,8 +272,8 @@ def info(model: str, evidence: str | None, as_json: bool) -> None:
         "max_states": int(graph.cardinalities.max(initial=0)),
         "zero_entries": int((graph.log_tables == -np.inf).sum()),
         "table_entries": int(graph.log_tables.size),
-        "elimination_width": elimination.width,
-        "exact_bytes": int(elimination.log_z_bytes),
+        "elimination_width": width,
+        "exact_bytes": needed,
         "sha256": graph.digest,
     }
     if as_json:
@@ -187,9 +284,7 @@ def info(model: str, evidence: str | None, as_json: bool) -> None:
     click.echo(f"observed      {record['observed']}")
     click.echo(f"factors       {arities or 'none'}")
     click.echo(f"zero entries  {record['zero_entries']} of {record['table_entries']}")
-    click.echo(
-        f"exact         width {elimination.width}, needs {format_bytes(elimination.log_z_bytes)}"
-    )
+    click.echo(f"exact         {reach}")
     click.echo(f"sha256        {graph.digest}")
 
 
@@ -226,14 +321,19 @@ def marginals(
     Example: tightz marginals grid.uai --uai-output grid.uai.MAR
     """
     import tightz as tz
-    from tightz.references.exact import exact, plan
+    from tightz.errors import ResourceError
 
     graph = load(model, evidence)
     spread = None
-    if method == "exact" or (method == "auto" and plan(graph).fits(max_memory)):
-        rows = exact(graph, max_memory=max_memory).marginals
-        label = "exact"
-    else:
+    rows = None
+    if method != "mfrp":
+        try:
+            rows = tz.exact(graph, max_memory=max_memory).marginals
+            label = "exact"
+        except ResourceError:
+            if method == "exact":
+                raise
+    if rows is None:
         e = tz.estimate(
             graph,
             levels=_levels(levels, graph.n_variables),
@@ -300,4 +400,4 @@ def generate_ising_grid(
     click.echo(f"{output}: {graph}", err=True)
 
 
-COMMANDS: list[click.Command] = [mean_field, mfrp, marginals, info, generate]
+COMMANDS: list[click.Command] = [logz, mean_field, mfrp, marginals, info, generate]

@@ -15,6 +15,7 @@ import click
 from tightz.errors import ModelError
 
 if TYPE_CHECKING:
+    from tightz.bounds import Bound
     from tightz.models.factor_graph import FactorGraph
 
 
@@ -58,6 +59,19 @@ def load(path: str, evidence: str | None) -> FactorGraph:
 def emit(record: dict[str, Any]) -> None:
     """Print one JSON record; infinities and NaN as strings, since JSON has none."""
     click.echo(json.dumps(_plain(record), indent=2))
+
+
+def record(bound: Bound) -> dict[str, Any]:
+    """A bound as a JSON object."""
+    return {
+        "side": bound.side.value,
+        "log_z": bound.log_z,
+        "proof": bound.proof.name,
+        "confidence": bound.confidence,
+        "method": bound.method,
+        "why": bound.why,
+        "seconds": bound.seconds,
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -140,7 +140,7 @@ def estimate(
     encoding = encode(model)
     original = encoding.polynomial
     at_least = max(levels, default=0) if levels is not None else 0
-    collapsed = _collapse(
+    collapsed = collapse_safely(
         original, 0 if pairs is not None and collapse is None else collapse, at_least
     )
     working = original if collapsed is None else collapsed.polynomial
@@ -207,7 +207,7 @@ def estimate(
     )
 
 
-def _collapse(polynomial: SpinPolynomial, k: int | None, at_least: int) -> Collapsed | None:
+def collapse_safely(polynomial: SpinPolynomial, k: int | None, at_least: int) -> Collapsed | None:
     """The collapsed model, its constant lowered by the rounding it declares; None when off.
 
     k=None picks by cost, and less where fewer than `at_least` spins would remain for the parities.

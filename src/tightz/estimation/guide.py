@@ -35,16 +35,22 @@ def search_effort(polynomial: SpinPolynomial) -> int:
 
 
 def build_guide(
-    original: SpinPolynomial, collapsed: Collapsed | None, *, sweeps: int, seed: Seed
+    original: SpinPolynomial,
+    collapsed: Collapsed | None,
+    *,
+    sweeps: int,
+    seed: Seed,
+    time_limit: float | None = None,
 ) -> Guide | None:
     """Temper the original model, where cluster moves apply, and carry its states over.
 
-    None when the model is trivial: no spins, or Z = 0.
+    `time_limit` (seconds) may cut the search short, at the price of repeatability. None when the
+    model is trivial: no spins, or Z = 0.
     """
     working = original if collapsed is None else collapsed.polynomial
     if working.n == 0 or original.constant == -np.inf:
         return None
-    pool = sample_pool(original, sweeps=sweeps, seed=seed)
+    pool = sample_pool(original, sweeps=sweeps, time_limit=time_limit, seed=seed)
     rows = np.concatenate([pool.states, pool.samples])
     if collapsed is not None:
         rows = rows[:, collapsed.kept]

@@ -46,6 +46,7 @@ class TrialPlan:
     pairs: NDArray[np.int64]
     states: NDArray[np.int8] | None = None
     collapsed: Collapsed | None = None
+    lift: bool = True
 
     def run(self, position: tuple[int, int]) -> Trial:
         """Draw (A, b), reduce it, project, and keep what the aggregates need."""
@@ -68,7 +69,9 @@ class TrialPlan:
         )
 
     def _lift(self, best: IProjection) -> NDArray[np.float64]:
-        """Means of all the model's spins: summed-out ones follow from the kept ones."""
+        """Means of all the model's spins, unless nobody wants them (lift=False)."""
+        if not self.lift:
+            return np.zeros(0)
         if self.collapsed is None:
             return best.spin_means()
         if best.log_gamma == -np.inf:

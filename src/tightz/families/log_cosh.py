@@ -34,6 +34,9 @@ MARGIN = 20.0
 ENUMERATED = 14
 """Up to this many undecided spins are enumerated where that is cheaper or X is too wide."""
 
+HUGE = 1e150
+"""Fields beyond this keep Jensen's bound: their squares would overflow."""
+
 UNIT = 2.0**-53
 LOG_2 = 0.6931471805599453  # rounded down
 
@@ -95,6 +98,8 @@ def _fill(field, ptr, spins, weights, means, lower, tanh, slopes):  # type: igno
             slopes[p] = weights[p] * tanh[i]
         if active == 0 or max(abs(mean) - radius, abs(base) - reach) > MARGIN:
             continue  # X is one number, or surely of one sign: Jensen's bound is exact enough
+        if size > HUGE:
+            continue
         likely = min(abs(mean) + radius, largest)
         widest = 2.0 * np.pi * MAX_NODES / CUTOFF
         scale = max(1.0, likely / (widest - MARGIN))

@@ -34,6 +34,9 @@ _SCOUT_ITERATIONS = 4
 _PATIENCE = 5
 """Iterations over which the bound must move by `tol` for the run to go on."""
 
+_MANY_FACTORS = 50_000
+"""Above this, cutting buckets is slow itself and AUTO takes min-fill alone."""
+
 MAX_IBOUND = 40
 
 
@@ -280,6 +283,8 @@ def _candidates(model: FactorGraph, config: MiniBucket) -> list[tuple[Order, Par
     kinds = [config.order]
     if config.order is Order.AUTO:
         kinds = [Order.MIN_FILL, Order.MIN_DEGREE, Order.BREADTH_FIRST, Order.AS_NUMBERED]
+        if model.n_factors > _MANY_FACTORS:
+            del kinds[1:]
     seen: dict[bytes, tuple[Order, Partition]] = {}
     for kind in kinds:
         order = elimination_order(model, kind)

@@ -50,21 +50,18 @@ class Ladder:
         return np.concatenate([[0.0], betas]) if self.to_zero else betas
 
     def respaced(
-        self,
-        betas: NDArray[np.float64],
-        means: NDArray[np.float64],
-        deviations: NDArray[np.float64],
-        multiple: int,
+        self, betas: NDArray[np.float64], means: NDArray[np.float64], multiple: int
     ) -> NDArray[np.float64]:
-        """Equal thermodynamic lengths between neighbours, from energies measured at `betas`.
+        """Equal thermodynamic lengths between neighbours, from mean energies measured at `betas`.
 
-        The length of a gap is sqrt((beta' - beta)(E' - E)), or (beta' - beta) * sd(E) where that
-        is more: the exchange rate depends on nothing else. `multiple` of temperatures are used.
+        The length of a gap is sqrt((beta' - beta)(E' - E)), on which alone the exchange rate
+        depends. (Standard deviations would say the same in equilibrium; in a short run they hold
+        the scatter between valleys and ask for too many cold temperatures.) The number of
+        temperatures is a multiple of `multiple`.
         """
         gaps = np.diff(betas)
-        rise = np.sqrt(np.maximum(gaps * np.diff(means), 0.0))
-        spread = gaps * np.minimum(deviations[1:], deviations[:-1])
-        length = np.concatenate([[0.0], np.cumsum(np.maximum(rise, spread) + 1e-9)])
+        rise = np.sqrt(np.maximum(gaps * np.diff(np.maximum.accumulate(means)), 0.0))
+        length = np.concatenate([[0.0], np.cumsum(rise + 1e-9)])
         unit = int(np.flatnonzero(betas == 1.0)[0])
         wanted = np.array([length[unit], length[-1] - length[unit]]) / self.step
         wanted *= min(1.0, (self.max_temperatures - 1) / max(float(wanted.sum()), 1e-9))

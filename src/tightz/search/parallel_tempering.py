@@ -223,5 +223,5 @@ def tune_ladder(
         pilot.advance(sweeps)
         late = pilot.trace[sweeps // 3 :]
         pooled = late.transpose(2, 0, 1).reshape(betas.size, -1)
-        betas = config.ladder.respaced(betas, pooled.mean(axis=1), pooled.std(axis=1), multiple)
+        betas = config.ladder.respaced(betas, pooled.mean(axis=1), multiple)
     return betas

@@ -1,0 +1,106 @@
+"""What `log_partition` returns: the interval, who proved each end, and how it got there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound, Proof, Side
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogPartition:
+    """An interval on log Z (natural log) with the proof of each end.
+
+    lower, upper     the best proven ends; `lower_proof` and `upper_proof` are their records
+    certified        the best lower end that holds with confidence 1 - delta (at least `lower`)
+    estimate         a point inside [lower, upper], labelled by `estimate_source`; its standard
+                     error where one is known
+    marginals        one probability vector per variable, from `marginal_source`; None where no
+                     method gave any
+    bounds           every record in the order it arrived, `seconds` since the start
+    """
+
+    lower_proof: Bound
+    upper_proof: Bound
+    certified: Bound
+    estimate: float
+    estimate_error: float
+    estimate_source: str
+    marginals: list[NDArray[np.float64]] | None
+    marginal_source: str
+    bounds: list[Bound]
+    notes: list[str]
+    interrupted: bool
+    seconds: float
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def lower(self) -> float:
+        return self.lower_proof.log_z
+
+    @property
+    def upper(self) -> float:
+        return self.upper_proof.log_z
+
+    @property
+    def width(self) -> float:
+        """upper - lower: 0 when exact, inf where an end is unknown."""
+        return 0.0 if self.is_exact else self.upper - self.lower
+
+    @property
+    def is_exact(self) -> bool:
+        return self.lower_proof.side is Side.BOTH
+
+    def summary(self) -> str:
+        """The answer in a few lines of text."""
+        if self.is_exact:
+            lines = [f"log Z  = {self.lower:.8f}   (exact: {self.lower_proof.why})"]
+            if self.lower == -math.inf:
+                lines = ["log Z  = -inf   (the partition function is zero: no state has weight)"]
+        else:
+            lines = [
+                f"log Z >= {self.lower:.6f}   ({_reason(self.lower_proof)})",
+                f"log Z <= {self.upper:.6f}   ({_reason(self.upper_proof)})",
+                f"width    {self.width:.6f}",
+            ]
+            if self.certified.proof is Proof.CONFIDENCE and self.certified.log_z > self.lower:
+                lines.insert(
+                    1, f"log Z >= {self.certified.log_z:.6f}   ({_reason(self.certified)})"
+                )
+            error = f" +- {self.estimate_error:.4f}" if math.isfinite(self.estimate_error) else ""
+            lines.append(
+                f"log Z ~  {self.estimate:.6f}{error}   (estimate, not proven: "
+                f"{self.estimate_source})"
+            )
+        lines += [f"note: {note}" for note in self.notes]
+        tail = "interrupted after" if self.interrupted else "in"
+        lines.append(f"{len(self.bounds)} bounds {tail} {self.seconds:.2f} s")
+        return "\n".join(lines)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Both ends against time, shaded; returns the axes."""
+        from tightz.plots import plot_interval
+
+        return plot_interval(self, ax=ax)
+
+    def __repr__(self) -> str:
+        if self.is_exact:
+            return f"LogPartition(log_z={self.lower:.8f}, exact, {self.seconds:.2f} s)"
+        return (
+            f"LogPartition({self.lower:.6f} <= log Z <= {self.upper:.6f}, "
+            f"estimate {self.estimate:.6f}, {self.seconds:.2f} s)"
+        )
+
+
+def _reason(bound: Bound) -> str:
+    if bound.proof is Proof.CONFIDENCE:
+        return f"with confidence {bound.confidence:g}: {bound.method}"
+    return f"holds always: {bound.method}"

@@ -1,0 +1,269 @@
+"""The streams of bounds that `log_partition` runs, each a generator that watches the clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.errors import ResourceError, UnsupportedModelError
+from tightz.estimation.certificates import anytime_certificate
+from tightz.estimation.estimate import SEARCH, collapse_safely, mean_field
+from tightz.estimation.guide import Guide, build_guide, search_effort
+from tightz.estimation.trials import TrialPlan
+from tightz.families.mean_field import MeanField
+from tightz.families.structured import StructuredMeanField
+from tightz.models.collapse import Collapsed
+from tightz.models.encoding import SpinEncoding, encode
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.projections.coset import Coset
+from tightz.projections.hashing import DenseParity
+from tightz.projections.pivots import FirstColumns, Reliability
+from tightz.references.exact import exact, plan
+from tightz.references.mini_bucket import mini_bucket_bounds
+from tightz.references.tree_reweighted import TreeReweighted, tree_reweighted_bounds
+from tightz.runtime.clock import Clock
+from tightz.runtime.seeds import generator, stream
+
+LEVELS = (1, 2, 4, 6, 8, 10)
+"""Numbers of parities whose trials feed the certificate; few, since each is paid for."""
+
+WIDTHS = (2, 4, 6, 8, 10)
+"""Structured families tried in turn; 10 is also the widest elimination when exact is off."""
+
+FLOPS_PER_SECOND = 1.5e8
+"""A cautious speed of exact elimination, to decide whether it fits into the time limit."""
+
+
+@dataclass
+class Job:
+    """One run: the model, its limits, and what the streams leave for the answer."""
+
+    model: FactorGraph
+    clock: Clock
+    time_limit: float
+    delta: float
+    seed: np.random.SeedSequence
+    exact: bool
+    max_memory: int
+    notes: list[str] = field(default_factory=list)
+    marginals: list[NDArray[np.float64]] | None = None
+    marginal_source: str = ""
+    marginal_quality: float = -math.inf
+    estimate: tuple[float, float, str] | None = None
+
+    def offer_marginals(
+        self, marginals: list[NDArray[np.float64]], source: str, quality: float
+    ) -> None:
+        """Keep the marginals of the q with the best bound (exact ones count as +inf)."""
+        if quality > self.marginal_quality:
+            self.marginals, self.marginal_source = marginals, source
+            self.marginal_quality = quality
+
+    def share(self, fraction: float) -> Clock:
+        """A clock that ends with this one or after a fraction of the time limit."""
+        return Clock(
+            min(self.clock.left, max(0.0, fraction * self.time_limit - self.clock.elapsed))
+        )
+
+
+def trivial(job: Job) -> Iterator[Bound]:
+    """Any state from below, the product of maxima from above: a finite interval at once."""
+    model, _ = job.model.condition()
+    state = np.zeros((1, model.n_variables), dtype=np.int64)
+    weight = float(model.log_weight(state)[0])
+    yield _lower(weight, "one state", "the weight of one state is part of Z")
+    tops = np.maximum.reduceat(model.log_tables, model.table_ptr[:-1]) if model.n_factors else 0.0
+    top = float(np.sum(tops) + np.log(model.cardinalities).sum())
+    if top == -math.inf:
+        yield Bound(
+            Side.BOTH, -math.inf, Proof.DETERMINISTIC, "zero table", confidence=1.0,
+            why="a table is zero everywhere, so no state has weight",
+        )  # fmt: skip
+        return
+    yield Bound(
+        Side.UPPER, top, Proof.DETERMINISTIC, "largest entries", confidence=1.0,
+        why="every state weighs at most the product of the tables' largest entries",
+    )  # fmt: skip
+
+
+def exact_fits(job: Job) -> bool:
+    """Whether exact elimination stays within memory and about half of the time left."""
+    if not job.exact:
+        return False
+    try:
+        elimination = plan(job.model)
+    except ResourceError:  # too wide for any memory
+        return False
+    if not elimination.fits(job.max_memory):
+        return False
+    return elimination.flops / FLOPS_PER_SECOND < 0.5 * job.clock.left
+
+
+def exactly(job: Job) -> Iterator[Bound]:
+    """Exact elimination, marginals afterwards if time is left."""
+    result = exact(job.model, max_memory=job.max_memory, marginals=False)
+    yield result.bound
+    if result.log_z > -math.inf and 4 * result.seconds < job.clock.left:
+        job.offer_marginals(result.marginals, "exact", math.inf)
+
+
+def upper(job: Job) -> Iterator[Bound]:
+    """Tree-reweighted bounds for pairwise models, then mini-buckets of growing size."""
+    if job.model.arities.max(initial=0) <= 2:
+        clock = job.share(0.25)
+        for bound in tree_reweighted_bounds(job.model, TreeReweighted()):
+            yield bound
+            if clock.expired:
+                break
+    widest = 30 if job.exact else WIDTHS[-1]
+    try:
+        yield from mini_bucket_bounds(
+            job.model,
+            ibounds=range(2, widest + 1, 2),
+            time_limit=max(0.01, job.clock.left),
+            max_memory=job.max_memory // 2,
+        )
+    except ResourceError as error:
+        job.notes.append(f"mini-bucket: {error}")
+
+
+def lower(job: Job) -> Iterator[Bound]:
+    """Mean field, structured mean field on the collapsed model, projections, splitting."""
+    try:
+        encoding = encode(job.model)
+    except UnsupportedModelError as error:
+        job.notes.append(f"variational lower bounds: {error}")
+        yield from _mini_bucket_lower(job)
+        return
+    yield from _plain(job, encoding)
+    aided = _Aided.build(job, encoding)
+    if job.clock.expired:
+        return
+    yield from _structured(job, aided)
+    yield from _projections(job, aided)
+
+
+def _mini_bucket_lower(job: Job) -> Iterator[Bound]:
+    try:
+        yield from mini_bucket_bounds(
+            job.model,
+            time_limit=max(0.01, job.clock.left),
+            max_memory=job.max_memory // 4,
+            side=Side.LOWER,
+        )
+    except ResourceError as error:
+        job.notes.append(f"mini-bucket lower bound: {error}")
+
+
+def _plain(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
+    for restarts in (1, 8):
+        r = mean_field(encoding.polynomial, restarts=restarts, seed=stream(job.seed, restarts))
+        job.offer_marginals(
+            list(encoding.marginals(1.0 - 2.0 * r.marginals[:, 1])), "mean field", r.log_z
+        )
+        yield r.bound
+        if job.clock.expired:
+            return
+
+
+@dataclass(frozen=True)
+class _Aided:
+    """The working polynomial with what the search knows about it."""
+
+    encoding: SpinEncoding
+    collapsed: Collapsed | None
+    polynomial: SpinPolynomial
+    guide: Guide | None
+
+    @classmethod
+    def build(cls, job: Job, encoding: SpinEncoding) -> _Aided:
+        collapsed = collapse_safely(encoding.polynomial, None, 0)
+        working = encoding.polynomial if collapsed is None else collapsed.polynomial
+        guide = build_guide(
+            encoding.polynomial,
+            collapsed,
+            sweeps=search_effort(encoding.polynomial),
+            seed=stream(job.seed, SEARCH),
+            time_limit=0.2 * job.clock.left,
+        )
+        return cls(encoding, collapsed, working, guide)
+
+    @property
+    def states(self) -> NDArray[np.int8] | None:
+        return None if self.guide is None else self.guide.states
+
+
+def _structured(job: Job, aided: _Aided) -> Iterator[Bound]:
+    """Mean field from the states found, then families of growing width."""
+    clock = job.share(0.35)
+    coset = Coset.build(aided.polynomial)
+    best = -math.inf
+    for width in (0, *WIDTHS):
+        family = StructuredMeanField(width=width, restarts=4) if width else MeanField(restarts=16)
+        q = family.project(coset, generator(job.seed, SEARCH, width), aided.states)
+        name = f"structured mean field, width {width}" if width else "mean field, tempering starts"
+        yield _lower(
+            q.log_gamma, name, "every distribution q gives a lower bound on log Z (paper, eq. 2)"
+        )
+        if q.log_gamma > best and q.log_gamma > -math.inf:
+            best = q.log_gamma
+            means = (
+                q.spin_means()
+                if aided.collapsed is None
+                else aided.collapsed.lift_means(q.expectations)
+            )
+            job.offer_marginals(list(aided.encoding.marginals(means)), name, best)
+        if clock.expired:
+            return
+
+
+def _projections(job: Job, aided: _Aided) -> Iterator[Bound]:
+    """Trials round by round, read through the anytime certificate at growing intervals."""
+    n = aided.polynomial.n
+    levels = [m for m in LEVELS if m <= n]
+    if not levels:
+        return
+    clock = job.share(0.5)
+    plan_ = TrialPlan(
+        polynomial=aided.polynomial,
+        family=MeanField(restarts=8),
+        hashing=DenseParity(),
+        pivots=FirstColumns() if aided.guide is None else Reliability(aided.guide.reliability),
+        seed=job.seed,
+        pairs=np.zeros((0, 2), dtype=np.int64),
+        states=aided.states,
+        lift=False,
+    )
+    table: list[list[float]] = []
+    next_look = 1
+    while not clock.expired:
+        t = len(table)
+        rows = []
+        for m in levels:
+            trial = plan_.run((m, t))
+            rows.append(trial.log_gamma + m * math.log(2.0))
+            yield _lower(trial.log_gamma, f"one coset, m = {m}", "Z(A, b) is part of Z")
+        table.append(rows)
+        if len(table) >= next_look:
+            next_look = math.ceil(1.3 * len(table)) + 1
+            yield Bound(
+                Side.LOWER, anytime_certificate(np.array(table).T, job.delta), Proof.CONFIDENCE,
+                f"projections, {len(table)} trials at {len(levels)} levels",
+                confidence=1.0 - job.delta,
+                why="a mixture of bets over stakes and levels reached 1/delta (Ville)",
+            )  # fmt: skip
+
+
+def _lower(value: float, method: str, why: str) -> Bound:
+    return Bound(Side.LOWER, value, Proof.DETERMINISTIC, method, confidence=1.0, why=why)
+
+
+def stamped(bound: Bound, seconds: float) -> Bound:
+    """The same record with the time since the start of the whole run."""
+    return replace(bound, seconds=seconds)
