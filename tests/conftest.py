@@ -13,3 +13,5 @@ hunt = os.environ.get("TIGHTZ_HUNT")
 settings.register_profile("seeded", deadline=None, derandomize=True)
 settings.register_profile("hunt", deadline=None, max_examples=int(hunt or 100))
 settings.load_profile("hunt" if hunt else "seeded")
+
+os.environ.setdefault("MPLBACKEND", "Agg")

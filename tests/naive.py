@@ -390,3 +390,25 @@ def spin_gibbs(terms, n, beta=1.0):
     energies = polynomial_log_weights(0.0, terms, states)
     weights = np.exp(beta * (energies - energies.max()))
     return states, energies, weights / weights.sum()
+
+
+def joint_marginal(cardinalities, factors, scope, evidence=None) -> np.ndarray:
+    """p(x_scope) by summing over every joint state, shaped by the scope."""
+    states = all_states(cardinalities)
+    logs = log_weights(cardinalities, factors, states)
+    for v, state in (evidence or {}).items():
+        logs[states[:, v] != state] = -np.inf
+    out = np.zeros([int(cardinalities[v]) for v in scope])
+    for x, weight in zip(states, np.exp(logs - log_sum_exp(logs)), strict=True):
+        out[tuple(x[v] for v in scope)] += weight
+    return out
+
+
+def rbm_by_hidden_states(weights, visible_bias, hidden_bias):
+    """(log Z, p(v_i = 1), p(h_j = 1)) of a binary RBM, summing over every hidden state."""
+    hidden = all_states([2] * len(hidden_bias)).astype(np.float64)
+    inputs = visible_bias + hidden @ weights.T
+    logs = hidden @ hidden_bias + np.logaddexp(0.0, inputs).sum(axis=1)
+    log_z = log_sum_exp(logs)
+    posterior = np.exp(logs - log_z)
+    return log_z, posterior @ (1.0 / (1.0 + np.exp(-inputs))), posterior @ hidden

@@ -30,6 +30,8 @@ _HOME = {
     "Reliability": "tightz.projections",
     "MeanField": "tightz.families",
     "PointMass": "tightz.families",
+    "LayerMeanField": "tightz.families.layer",
+    "layer_mean_field": "tightz.families.layer",
     "StructuredMeanField": "tightz.families",
     "strips": "tightz.families",
     "TreeReweighted": "tightz.references.tree_reweighted",

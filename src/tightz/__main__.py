@@ -1,5 +1,5 @@
 """`python -m tightz`."""
 
-from tightz.cli import main
+from tightz.cli import entry
 
-main()
+entry()

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_range
 from tightz.estimation import portfolio
 from tightz.estimation.interval import LogPartition
-from tightz.estimation.portfolio import Job
+from tightz.estimation.portfolio import Job, Method
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
-
-Method = Callable[[Job], Iterator[Bound]]
 
 UNKNOWN_LOWER = Bound(Side.LOWER, -math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
 UNKNOWN_UPPER = Bound(Side.UPPER, math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
@@ -139,8 +137,14 @@ class _Board:
 
 
 def _race(job: Job, board: _Board, methods: Sequence[Method] | None) -> None:
-    """Run streams in threads (kernels release the lock) and take their bounds until time is up."""
+    """Run streams in threads (kernels release the lock) and take their bounds until time is up.
+
+    Nothing slow happens in this thread, so the deadline is kept whatever a stream is doing; a
+    stream notices at its next record that the clock has ended. The threads are not daemons: a
+    process that exits waits for the kernels in flight instead of tearing them down.
+    """
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    lanes = [portfolio.exact_first] if methods is None else methods
 
     def run(method: Method) -> None:
         try:
@@ -153,12 +157,12 @@ def _race(job: Job, board: _Board, methods: Sequence[Method] | None) -> None:
         finally:
             inbox.put(None)
 
-    if methods is None:
-        fits = portfolio.exact_fits(job)
-        methods = [portfolio.exactly] if fits else [portfolio.lower, portfolio.upper]
-    for method in methods:
-        threading.Thread(target=run, args=(method,), daemon=True).start()
-    running = len(methods)
+    def start(method: Method) -> None:
+        threading.Thread(target=run, args=(method,), name=f"tightz {method.__name__}").start()
+
+    for method in lanes:
+        start(method)
+    running = len(lanes)
     while running and not board.closed:
         try:
             item = inbox.get(timeout=max(0.0, min(job.clock.left, 0.2)))
@@ -168,6 +172,10 @@ def _race(job: Job, board: _Board, methods: Sequence[Method] | None) -> None:
             continue
         if item is None:
             running -= 1
+        elif isinstance(item, portfolio.Launch):
+            for method in item:
+                start(method)
+            running += len(item)
         elif isinstance(item, Exception):
             raise item
         else:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from tightz.estimation.certificates import anytime_certificate
 from tightz.estimation.estimate import SEARCH, collapse_safely, mean_field
 from tightz.estimation.guide import Guide, build_guide, search_effort
 from tightz.estimation.trials import TrialPlan
+from tightz.families.layer import layer_mean_field
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
 from tightz.models.collapse import Collapsed
@@ -72,6 +74,10 @@ class Job:
         )
 
 
+Method = Callable[[Job], Iterator[Any]]
+"""A stream: it yields bounds (or a Launch) and watches the job's clock."""
+
+
 def trivial(job: Job) -> Iterator[Bound]:
     """Any state from below, the product of maxima from above: a finite interval at once."""
     model, _ = job.model.condition()
@@ -92,7 +98,22 @@ def trivial(job: Job) -> Iterator[Bound]:
     )  # fmt: skip
 
 
-def exact_fits(job: Job) -> bool:
+class Launch(tuple[Method, ...]):
+    """Yielded by a stream that wants other streams started beside it."""
+
+
+def exact_first(job: Job) -> Iterator[Bound | Launch]:
+    """Exact elimination where it fits in memory and time, otherwise both sides at once."""
+    slow_to_plan = job.model.n_factors > 20_000
+    if slow_to_plan:
+        yield Launch((lower, upper))
+    if _exact_fits(job):
+        yield from exactly(job)
+    elif not slow_to_plan:
+        yield Launch((lower, upper))
+
+
+def _exact_fits(job: Job) -> bool:
     """Whether exact elimination stays within memory and about half of the time left."""
     if not job.exact:
         return False
@@ -142,6 +163,8 @@ def lower(job: Job) -> Iterator[Bound]:
         yield from _mini_bucket_lower(job)
         return
     yield from _plain(job, encoding)
+    if _is_dense(encoding.polynomial):
+        yield from _layer(job, encoding)
     aided = _Aided.build(job, encoding)
     if job.clock.expired:
         return
@@ -199,13 +222,33 @@ class _Aided:
         return None if self.guide is None else self.guide.states
 
 
+def _is_dense(polynomial: SpinPolynomial) -> bool:
+    """Pairwise with many couplings a spin, as in an RBM: no narrow structure to exploit."""
+    return polynomial.degree <= 2 and polynomial.n_terms > 8 * polynomial.n
+
+
+def _layer(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
+    """Sum out an independent set exactly, mean field on the rest."""
+    for restarts in (1, 4, 16):
+        r = layer_mean_field(encoding.polynomial, restarts=restarts, seed=stream(job.seed, 99))
+        yield r.bound
+        job.offer_marginals(list(encoding.marginals(r.spin_means)), r.bound.method, r.log_z)
+        if 4 * r.seconds > job.share(0.5).left:
+            return
+
+
 def _structured(job: Job, aided: _Aided) -> Iterator[Bound]:
     """Mean field from the states found, then families of growing width."""
     clock = job.share(0.35)
     coset = Coset.build(aided.polynomial)
     best = -math.inf
+    restarts = 4 if aided.polynomial.n_terms < 20_000 else 1
     for width in (0, *WIDTHS):
-        family = StructuredMeanField(width=width, restarts=4) if width else MeanField(restarts=16)
+        family = (
+            StructuredMeanField(width=width, restarts=restarts)
+            if width
+            else MeanField(restarts=4 * restarts)
+        )
         q = family.project(coset, generator(job.seed, SEARCH, width), aided.states)
         name = f"structured mean field, width {width}" if width else "mean field, tempering starts"
         yield _lower(

@@ -58,7 +58,7 @@ def _count_bits(x: np.uint64) -> int:
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
     x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    return int((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
 @njit(cache=True, nogil=True)
@@ -182,7 +182,7 @@ def eliminate_sets(
     given: NDArray[np.int64],
     cap: float,
 ) -> tuple[NDArray[np.int64], float]:
-    """`eliminate_bits` for large sparse graphs, with sets: smallest clique first, or a given order."""
+    """`eliminate_bits` with sets, for large sparse graphs: smallest clique first, or as given."""
     n = ptr.size - 1
     near = [set(neighbours[ptr[v] : ptr[v + 1]].tolist()) for v in range(n)]
     weight = log2_card.tolist()

@@ -19,7 +19,7 @@ class Operands(NamedTuple):
     """K tables as seen from the bucket's axes: offset = base + state * s + outer . digits + tile.
 
     base (K,), state_stride (K,), outer_stride (K, A); `mode` (K,) says how the tile is read:
-    one entry, in step, each entry `repeat` times, or through `index` (K, tile).
+    one entry, in step, each entry `repeat` times, or through `gather` (K, tile).
     """
 
     base: NDArray[np.int64]
@@ -27,7 +27,7 @@ class Operands(NamedTuple):
     outer_stride: NDArray[np.int64]
     mode: NDArray[np.int64]
     repeat: NDArray[np.int64]
-    index: NDArray[np.int64]
+    gather: NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
@@ -68,7 +68,7 @@ def _load(
             for j in range(part.size):
                 buf[j * r : (j + 1) * r] = part[j]
     else:
-        part, index = arena[at:], ops.index[k]
+        part, index = arena[at:], ops.gather[k]
         for t in range(size):
             buf[t] = part[index[t]]
 
@@ -98,7 +98,7 @@ def _multiply(
                 for t in range(r):
                     row[t] *= part[j]
     else:
-        part, index = arena[at:], ops.index[k]
+        part, index = arena[at:], ops.gather[k]
         for t in range(size):
             buf[t] *= part[index[t]]
 
@@ -123,7 +123,7 @@ def _add(
             for t in range(r):
                 row[t] += part[j]
     else:
-        part, index = arena[at:], ops.index[k]
+        part, index = arena[at:], ops.gather[k]
         for t in range(size):
             buf[t] += part[index[t]]
 
@@ -162,7 +162,7 @@ def _scatter(
                     x += row[t]
                 part[j] += x
     else:
-        part, index = arena[at:], ops.index[k]
+        part, index = arena[at:], ops.gather[k]
         for t in range(size):
             part[index[t]] += buf[t]
 

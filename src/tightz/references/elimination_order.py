@@ -119,7 +119,7 @@ def choose_order(
     numbering or the lattice, Cuthill-McKee, contraction paths of cotengrust, and noisy repeats
     of the greedy ones. A try stops as soon as it costs more than the best so far or more than
     2^`log2_cap` entries; with none below that the cost is inf. By default the search takes a small
-    share of what the elimination itself would, at most 3 s. Time is counted in operations, not
+    share of what the elimination itself would, at most 2 s. Time is counted in operations, not
     by a clock: the same model always has the same order.
     """
     n = model.n_variables
@@ -154,8 +154,10 @@ def choose_order(
     attempt("cuthill-mckee", GIVEN, sweep, quiet)
     attempt("reverse cuthill-mckee", GIVEN, sweep[::-1].copy(), quiet)
     if seconds is None:
-        # More search than the elimination takes cannot pay; it visits about 1e9 entries a second.
-        seconds = min(3.0, 0.05 + 0.1 * 2.0 ** min(best.log2_cost, 60.0) / 1e9)
+        # More search than the elimination takes cannot pay (it visits about 1e9 entries a second),
+        # and a hopeless model stays so.
+        share = 0.1 * 2.0 ** min(best.log2_cost, 60.0) / 1e9
+        seconds = min(0.05, 1e-4 * n) + min(share, 2.0 if best.log2_cost < 48.0 else 0.5)
     rng = np.random.default_rng(0)
     trial = 0
     while spent < seconds * _WORDS_A_SECOND:

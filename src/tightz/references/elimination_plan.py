@@ -202,7 +202,7 @@ def _post_order(scopes: list[tuple[int, ...]], order: NDArray[np.int64]) -> NDAr
     """The same elimination with each subtree's steps together: fewer messages wait at a time."""
     n = len(scopes)
     children: list[list[int]] = [[] for _ in range(n)]
-    roots = []
+    roots: list[int] = []
     for b in range(n):
         (children[scopes[b][0]] if scopes[b] else roots).append(b)
     # Subtrees that need most beyond what they leave behind go first (Liu, 1987); width stands in

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ class Elimination:
         self._place: list[int] = np.argsort(plan.order).tolist()
         self.log_z = 0.0
         self.marginals: list[NDArray[np.float64]] = [np.zeros(0)] * model.n_variables
-        self.factor_marginals = np.zeros(0)
+        self.factor_marginals = np.zeros(model.log_tables.size)
         self._sizes = plan.sizes()
         self._messages: dict[int, Table] = {}
         self._beliefs: dict[int, Table] = {}
@@ -37,9 +38,7 @@ class Elimination:
         constant = np.flatnonzero(self.model.arities == 0)
         logs = self.model.log_tables[self.model.table_ptr[constant]].tolist()
         roots: dict[int, float] = {}
-        if any(step.kind == BACKWARD for step in steps):
-            self.factor_marginals = np.zeros(self.model.log_tables.size)
-            self.factor_marginals[self.model.table_ptr[constant]] = 1.0  # its one state is certain
+        self.factor_marginals[self.model.table_ptr[constant]] = 1.0  # their one state is certain
         entries = self.plan.peak_bytes(steps) // 8
         self._space = TableSpace(entries, self.plan.reserved_entries())
         try:
@@ -60,8 +59,8 @@ class Elimination:
             self._space.close()
         self.log_z = _log_product(logs, roots)
 
-    def _take(self, b: int, is_log: bool = False, **known: float) -> Table:
-        return self._space.take(self._sizes[b], self.plan.buckets[b].scope, is_log, **known)
+    def _take(self, b: int) -> Table:
+        return self._space.take(self._sizes[b], self.plan.buckets[b].scope)
 
     def _group_tables(self, b: int) -> list[Table]:
         """The bucket's merged factors as normalised log tables at the arena's start."""
@@ -102,54 +101,39 @@ class Elimination:
         messages = [self._messages[c] for c in bucket.children if c in self._messages]
         is_log = self._space.agree(groups, messages)
         inputs = messages + groups
-        out = self._take(
-            b,
-            log_scale=math.fsum(t.log_scale for t in inputs),
-            low=sum(t.low for t in inputs) - 1e-9,
-            high=sum(t.high for t in inputs) + math.log(self.cards[b]) + 1e-9,
-            is_log=is_log,
-        )
-        layout = bucket_layout(
-            b,
-            bucket.scope,
-            tile_axes(bucket.scope, self.cards),
-            self.cards,
-            [[Placed(t.start, t.axes) for t in inputs]],
-        )
-        kernel = kernels.log_sum_product if is_log else kernels.sum_product
-        states = self.cards[b]
-        calls = [
-            lambda r=r: kernel(
-                self._space.arena,
-                out.start,
-                states,
-                layout.dims,
-                layout.tile,
-                layout.operands[0],
-                *r,
-            )
-            for r in self._space.workers.ranges(
-                layout.n_outer, states * out.size * (LOG_COST if is_log else 1)
-            )
-        ]
-        self._space.workers.run(calls)
+        out = self._take(b)
+        out.log_scale = math.fsum(t.log_scale for t in inputs)
+        out.low = sum(t.low for t in inputs) - 1e-9
+        out.high = sum(t.high for t in inputs) + math.log(self.cards[b]) + 1e-9
+        out.is_log = is_log
+        self._sum_product(b, self.cards[b], out, inputs)
         self._messages[b] = out
+
+    def _sum_product(self, variable: int, states: int, out: Table, inputs: list[Table]) -> None:
+        """out(S) = sum over `variable` of the product of inputs, all on the scale of `out`."""
+        n_tile = tile_axes(out.axes, self.cards)
+        placed = [Placed(t.start, t.axes) for t in inputs]
+        layout = bucket_layout(variable, out.axes, n_tile, self.cards, [placed])
+        kernel: Callable[..., None] = kernels.sum_product
+        cost = states * out.size
+        if out.is_log:
+            kernel, cost = kernels.log_sum_product, LOG_COST * cost
+        call = partial(
+            kernel,
+            self._space.arena,
+            out.start,
+            states,
+            layout.dims,
+            layout.tile,
+            layout.operands[0],
+        )
+        workers = self._space.workers
+        workers.run([partial(call, *r) for r in workers.ranges(layout.n_outer, cost)])
 
     def _merge(self, message: Table, onto: Table) -> None:
         """onto *= message, in place; the message's axes are among those of `onto`."""
-        is_log = self._space.agree([], [onto, message])
-        n_tile = tile_axes(onto.axes, self.cards)
-        layout = bucket_layout(
-            -1, onto.axes, n_tile, self.cards, [[Placed(t.start, t.axes) for t in (onto, message)]]
-        )
-        kernel = kernels.log_sum_product if is_log else kernels.sum_product
-        calls = [
-            lambda r=r: kernel(
-                self._space.arena, onto.start, 1, layout.dims, layout.tile, layout.operands[0], *r
-            )
-            for r in self._space.workers.ranges(layout.n_outer, onto.size)
-        ]
-        self._space.workers.run(calls)
+        self._space.agree([], [onto, message])
+        self._sum_product(-1, 1, onto, [onto, message])
         onto.log_scale += message.log_scale
         onto.low += message.low
         onto.high += message.high
@@ -197,37 +181,20 @@ class Elimination:
             layout.grain,
         )
         private = np.zeros((len(ranges), starts[-1]))
+        arena = self._space.arena
         if not is_log and _one_in_step(layout):
             children[0].is_ratio = True
             factor = math.exp(-messages[0].drift)
-            calls = [
-                lambda k=k, r=r: kernels.spread_ratio(
-                    self._space.arena,
-                    layout.dims,
-                    layout.tile,
-                    *layout.operands,
-                    private[k],
-                    factor,
-                    *r,
-                )
-                for k, r in enumerate(ranges)
-            ]
+            ratio: Callable[..., None] = kernels.spread_ratio
+            call = partial(ratio, arena, layout.dims, layout.tile, *layout.operands)
+            calls = [partial(call, private[k], factor, *r) for k, r in enumerate(ranges)]
         else:
             for table in children:
                 self._space.values(table)[:] = 0.0
+            spread: Callable[..., None] = kernels.spread_belief
+            call = partial(spread, arena, belief.start, states, layout.dims, layout.tile)
             calls = [
-                lambda k=k, r=r: kernels.spread_belief(
-                    self._space.arena,
-                    belief.start,
-                    states,
-                    layout.dims,
-                    layout.tile,
-                    *layout.operands,
-                    private[k],
-                    shift,
-                    is_log,
-                    *r,
-                )
+                partial(call, *layout.operands, private[k], shift, is_log, *r)
                 for k, r in enumerate(ranges)
             ]
         self._space.workers.run(calls)

@@ -76,7 +76,7 @@ def run_slices(
     steps = plan.marginal_schedule(max_bytes) if marginals else None
     free = np.delete(np.arange(model.n_variables), sliced.variables)
     singles = [np.zeros(int(c)) for c in model.cardinalities]
-    tables = np.zeros(model.log_tables.size if marginals else 0)
+    tables = np.zeros(model.log_tables.size)
     positions = FactorGraph.from_arrays(
         model.cardinalities,
         model.scope_ptr,

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,9 +86,9 @@ class TableSpace:
     def close(self) -> None:
         self.workers.close()
 
-    def take(self, size: int, axes: tuple[int, ...], is_log: bool = False, **known: float) -> Table:
+    def take(self, size: int, axes: tuple[int, ...]) -> Table:
         """Room for a table; its entries are whatever was there before."""
-        return Table(self._holes.take(size), size, axes, is_log=is_log, **known)
+        return Table(self._holes.take(size), size, axes)
 
     def release(self, table: Table) -> None:
         self._holes.give_back(table.start, table.size)
@@ -100,20 +101,21 @@ class TableSpace:
         log = x if table.is_log else math.log(x) if x > 0 else -math.inf
         return log + table.log_scale
 
-    def each(self, kernel: Callable, table: Table, *args: object) -> None:
+    def each(self, kernel: Callable[..., None], table: Table, *args: object) -> None:
+        """kernel(values, low, high, *args) over ranges of one table."""
         values = self.values(table)
         ranges = self.workers.ranges(table.size, table.size)
-        self.workers.run([lambda r=r: kernel(values, *r, *args) for r in ranges])
+        self.workers.run([partial(kernel, values, *r, *args) for r in ranges])
 
     def normalise(self, table: Table) -> None:
         """Measure the table and bring its largest entry to 1 (log 0)."""
         values = self.values(table)
         ranges = self.workers.ranges(table.size, table.size)
         found = np.empty((len(ranges), 2))
-        kernel = table_kernels.finite_range if table.is_log else table_kernels.positive_range
-        self.workers.run(
-            [lambda k=k, r=r: kernel(values, *r, found[k]) for k, r in enumerate(ranges)]
-        )
+        kernel: Callable[..., None] = table_kernels.positive_range
+        if table.is_log:
+            kernel = table_kernels.finite_range
+        self.workers.run([partial(kernel, values, *r, found[k]) for k, r in enumerate(ranges)])
         small, large = float(found[:, 0].min()), float(found[:, 1].max())
         table.tight = True
         if small == math.inf:  # nothing but zeros

@@ -210,7 +210,8 @@ def _plan(reduced: FactorGraph, allowance: str) -> EliminationPlan:
         choice = choose_order(reduced, log2_cap=_MAX_LOG2_COST)
         if choice.log2_cost < math.inf:
             return build_plan(reduced, choice.order, choice.heuristic)
-        reason = f"visits more than 10^{_MAX_LOG2_COST * math.log10(2):.0f} table entries by every order tried"
+        most = _MAX_LOG2_COST * math.log10(2.0)
+        reason = f"visits more than 10^{most:.0f} table entries by every order tried"
     else:
         needed = format_bytes(8 * 2.0 ** min(width, 1000))
         reason = f"needs tables over {width} variables at once by any order, {needed} or more"

@@ -12,8 +12,8 @@ import numpy as np
 
 from tightz.search.parallel_tempering import Tempering
 
-SLICE_WORK = 5e7
-"""Work between two looks at the clock: 10 to 30 ms."""
+SLICE_WORK = 1e8
+"""Work between two looks at the clock: 10 to 50 ms."""
 
 
 def run_copies(

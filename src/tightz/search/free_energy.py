@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import expit, logsumexp
 
 BLOCKS = 10
@@ -19,23 +20,19 @@ BLOCKS = 10
 def bennett(low: NDArray[np.float64], high: NDArray[np.float64], gap: float) -> float:
     """log Z(beta + gap) - log Z(beta) from energies sampled at both (Bennett, 1976).
 
-    Solves sum_low f(d - gap E) = sum_high f(gap E - d) for d with f(x) = 1 / (1 + exp(x)), each
-    side averaged: monotone in d, so bisection from the one-sided estimates is safe.
+    Solves mean_low f(d - gap E) = mean_high f(gap E - d) for d, f(x) = 1 / (1 + exp(x)). The
+    difference falls with d and changes sign between the ends below, whatever the energies.
     """
     up, down = gap * low, gap * high
     forward = float(logsumexp(up)) - math.log(up.size)
     backward = math.log(down.size) - float(logsumexp(-down))
-    a = min(forward, backward, float(up.min())) - 1.0
-    b = max(forward, backward, float(down.max())) + 1.0
-    for _ in range(200):
-        middle = a + (b - a) / 2.0
-        if not a < middle < b:
-            break
-        if expit(up - middle).mean() > expit(middle - down).mean():
-            a = middle
-        else:
-            b = middle
-    return a + (b - a) / 2.0
+    below = min(forward, backward, float(up.min())) - 1.0
+    above = max(forward, backward, float(down.max())) + 1.0
+
+    def imbalance(d: float) -> float:
+        return float(expit(up - d).mean() - expit(d - down).mean())
+
+    return float(brentq(imbalance, below, above, xtol=1e-10))
 
 
 def log_z_by_tempering(

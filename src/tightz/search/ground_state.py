@@ -24,7 +24,7 @@ from tightz.search.ladder import Ladder
 from tightz.search.parallel_tempering import ParallelTempering, Problem, Tempering, tune_ladder
 from tightz.search.pool import merge_best
 
-SEARCHER = ParallelTempering(ladder=Ladder(step=2.0), cluster_every=4, keep_best=16)
+SEARCHER = ParallelTempering(ladder=Ladder(step=1.5), cluster_every=4, keep_best=16)
 MIN_QUIET = 500
 """Sweeps without an improvement before a search may call itself done."""
 

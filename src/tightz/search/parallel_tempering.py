@@ -19,6 +19,9 @@ from tightz.search.moves import Best, Plan, Replicas, Tally, reweigh
 MAX_ROWS = 4096
 """Sweeps whose energies are kept per run; when more have been made, every other one is dropped."""
 
+REFRESH_EVERY = 50
+"""Sweeps, rounded up to slices, after which energies are recomputed from the spins."""
+
 
 @dataclass(frozen=True)
 class ParallelTempering:
@@ -144,6 +147,20 @@ class Tempering:
         rep.beta[:] = target
         self.refresh()
 
+    def adopt_best(self, rng: np.random.Generator) -> None:
+        """Put best states, drawn by weight, at all temperatures where clusters form: a cold start.
+
+        Not a move that keeps the distribution: for the burn-in only.
+        """
+        rep, size = self.rep, int(self.best.size[0])
+        energy = self.best.energy[:size] - self.best.energy[:size].max()
+        for k in range(self.cluster_from, rep.betas.size):
+            weights = np.exp(rep.betas[k] * energy)
+            for lane in rep.lane_of[:, k]:
+                pick = rng.choice(size, p=weights / weights.sum())
+                rep.spins[:, lane] = self.best.spins[pick]
+        self.refresh()
+
     def refresh(self) -> None:
         """Recompute energies and products from the spins: rounding never builds up over slices."""
         rep, poly = self.rep, self.problem.grouped
@@ -178,10 +195,11 @@ class Tempering:
         rest = (self.rep, self.best, tally, sweeps, self.sweeps + 1, plan)
         temper(self.problem.grouped, *rest)
         self.sweeps += sweeps
+        if self.sweeps // REFRESH_EVERY > (self.sweeps - sweeps) // REFRESH_EVERY:
+            self.refresh()
         top = float(self.best.energy.max())
         if top > self.top + 1e-9 * (1.0 + abs(top)):
             self.top, self.top_at = top, self.sweeps
-        self.refresh()
         self._keep(tally, numbers)
 
     def _keep(self, tally: Tally, numbers: NDArray[np.int64]) -> None:

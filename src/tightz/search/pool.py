@@ -13,7 +13,7 @@ from tightz.errors import ParameterError, require_range
 from tightz.models.encoding import model_digest
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.runtime.provenance import provenance
-from tightz.runtime.seeds import Seed, seed_sequence
+from tightz.runtime.seeds import Seed, generator, seed_sequence
 from tightz.search.copies import run_copies
 from tightz.search.free_energy import log_z_by_tempering
 from tightz.search.ladder import Ladder
@@ -66,10 +66,13 @@ class StatePool:
         )
 
 
+OPENING_WORK = 3e9
+"""Work of the search for good states before sampling starts: a second at most, or 300 sweeps."""
+
 ANNEAL_SWEEPS = 2
 """Sweeps at each temperature while every other run is cooled from beta = 0 to its ladder."""
 
-SAMPLER = ParallelTempering(ladder=Ladder(to_zero=True), keep_best=256)
+SAMPLER = ParallelTempering(ladder=Ladder(step=1.5, to_zero=True), keep_best=256)
 
 
 def sample_pool(
@@ -87,8 +90,8 @@ def sample_pool(
 
     With neither, 2000 sweeps. `sweeps` alone gives the same pool for the same seed, whatever the
     machine and `threads`; a time limit cuts that run short. About `samples` states at
-    temperature 1 are returned, evenly spaced after a burn-in of a quarter of the run. Every
-    other run starts from slow cooling instead of random states.
+    temperature 1 are returned, evenly spaced after a burn-in of a quarter of the run. Within the
+    burn-in the even runs restart from the best states found and the odd ones from slow cooling.
     """
     sweeps = _checked_limits(sweeps, time_limit, samples, runs)
     start = time.perf_counter()
@@ -103,9 +106,15 @@ def sample_pool(
     problem = Problem.build(polynomial)
     betas = tune_ladder(problem, config, root)
     copies = [Tempering(problem, config, betas, root, 1, c) for c in range(runs)]
-    for copy in copies[1::2]:  # starts differ, so that runs stuck in different phases show
-        copy.anneal(ANNEAL_SWEEPS)
     deadline = None if time_limit is None else start + time_limit
+    opening = int(np.clip(OPENING_WORK / max(1, problem.work * copies[0].rep.beta.size), 1, 300))
+    opening = opening if sweeps is None else min(opening, sweeps // 4)
+    run_copies(copies, sweeps=opening, deadline=deadline, threads=threads)
+    for c, copy in enumerate(copies):  # starts differ, so that runs stuck in different phases show
+        if c % 2:
+            copy.anneal(ANNEAL_SWEEPS)
+        elif copy.sweeps:
+            copy.adopt_best(generator(root, 2, c))
     run_copies(copies, sweeps=sweeps, deadline=deadline, threads=threads)
 
     states, log_weights = merge_best(polynomial, [c.best for c in copies], config.keep_best)

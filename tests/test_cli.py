@@ -1,0 +1,211 @@
+"""The command line through click's runner: results on stdout, errors on stderr, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tightz as tz
+from tightz.cli import main
+
+COMMANDS = [
+    "logz", "mean-field", "mfrp", "marginals", "info", "generate", "demo", "exact", "upper", "ais",
+    "map", "wish",
+]  # fmt: skip
+
+
+@pytest.fixture
+def grid(tmp_path):
+    path = tmp_path / "grid.uai"
+    tz.write_uai(tz.ising_grid(3, coupling=(-2, 2), seed=1), path)
+    return str(path)
+
+
+def run(*args):
+    return CliRunner().invoke(main, [str(a) for a in args])
+
+
+def run_json(*args):
+    result = run(*args, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_every_command_has_help_with_an_example():
+    listing = run("--help")
+    assert listing.exit_code == 0
+    for name in COMMANDS:
+        assert name in listing.stdout
+        text = run(name, "--help").stdout
+        assert "Usage" in text
+        if name not in ("generate", "demo"):
+            assert "Example: tightz" in text
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from click.testing import CliRunner; from tightz.cli import main; "
+        "CliRunner().invoke(main, ['--help']); "
+        "print([m for m in ('numpy', 'numba', 'scipy', 'rich', 'matplotlib') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_mean_field_mirrors_the_api(grid):
+    record = run_json("mean-field", grid, "--restarts", 4, "--seed", 3)
+    expected = tz.mean_field(tz.read_uai(grid), restarts=4, seed=3)
+    assert record["lower"] == expected.log_z
+    assert record["by_restart"] == expected.log_zs.tolist()
+    assert record["provenance"]["seed"]["entropy"] == 3
+    assert "holds always" in run("mean-field", grid).stdout
+
+
+def test_mfrp_is_the_papers_algorithm_by_default(grid):
+    record = run_json("mfrp", grid, "-m", 2, "--trials", 3, "--restarts", 2, "--seed", 5)
+    expected = tz.mfrp(tz.read_uai(grid), 2, trials=3, restarts=2, seed=5)
+    assert record["estimate"] == expected.log_z
+    assert record["log_gammas"] == expected.log_gammas.tolist()
+    text = run("mfrp", grid, "--levels", "0:2", "--trials", 2).stdout
+    assert "not a bound" in text
+    assert "with confidence 0.95" in text
+    tight = run_json("mfrp", grid, "--levels", "0,1", "--trials", 2, "--tight")
+    assert tight["lower"] >= record["lower"] - 1e-9
+
+
+def test_logz_is_exact_on_a_small_grid(grid, tmp_path):
+    exact = tz.exact(tz.read_uai(grid)).log_z
+    prefix = tmp_path / "out"
+    plot = tmp_path / "i.png"
+    record = run_json("logz", grid, "-T", 20, "--uai-output", prefix, "--plot", plot)
+    assert record["exact"] is True
+    assert record["lower"] == pytest.approx(exact, abs=1e-9)
+    assert tz.read_pr(f"{prefix}.PR") == pytest.approx(exact, abs=1e-4)
+    marginals = tz.read_mar(f"{prefix}.MAR")
+    np.testing.assert_allclose(marginals, record["marginals"], atol=1e-5)
+    assert plot.stat().st_size > 5000
+    assert "exact" in run("logz", grid).stdout
+
+
+def test_exact_upper_ais_map_wish(grid):
+    exact = run_json("exact", grid)["log_z"]
+    assert run_json("upper", grid, "--ibound", 2)["upper"] >= exact - 1e-9
+    assert run_json("upper", grid, "--method", "trw")["upper"] >= exact - 1e-9
+    ais = run_json("ais", grid, "--chains", 64, "--temperatures", 200)
+    assert abs(ais["estimate"] - exact) < 6 * ais["standard_error"] + 0.05
+    best = run_json("map", grid, "--time-limit", 1)
+    model = tz.read_uai(grid)
+    assert best["log_weight"] == pytest.approx(model.log_weight(best["state"])[0])
+    wish = run_json("wish", grid, "--trials", 20)
+    assert wish["band"][0] <= exact <= wish["band"][1]
+    for name in ("exact", "upper", "ais", "map", "wish"):
+        extra = ["--trials", "5"] if name == "wish" else []
+        result = run(name, grid, *extra)
+        assert result.exit_code == 0
+        assert "log Z" in result.stdout or "log weight" in result.stdout
+
+
+def test_marginals(grid, tmp_path):
+    exact = np.array(tz.exact(tz.read_uai(grid)).marginals)
+    record = run_json("marginals", grid, "--uai-output", tmp_path / "m.MAR")
+    assert record["method"] == "exact"
+    np.testing.assert_allclose(record["marginals"], exact, atol=1e-9)
+    np.testing.assert_allclose(tz.read_mar(tmp_path / "m.MAR"), exact, atol=1e-5)
+    estimate = run_json("marginals", grid, "--method", "mfrp", "--trials", 2)
+    assert "estimate" in estimate["method"]
+    assert len(estimate["spread"]) == 9
+    lines = run("marginals", grid, "--method", "mfrp", "--trials", 2).stdout.splitlines()
+    assert len(lines) == 10
+
+
+def test_info_and_evidence(grid, tmp_path):
+    (tmp_path / "e.evid").write_text("1 4 1")
+    record = run_json("info", grid, "--evidence", tmp_path / "e.evid")
+    assert record["variables"] == 9
+    assert record["observed"] == 1
+    assert record["factors_by_arity"] == {"1": 9, "2": 12}
+    assert "width" in run("info", grid).stdout
+
+
+def test_generate(tmp_path):
+    path = tmp_path / "g.uai"
+    result = run(
+        "generate", "ising-grid", 3, 4, "--coupling", -2, 2, "--periodic", "--seed", 7, "-o", path
+    )
+    assert result.exit_code == 0
+    expected = tz.ising_grid(3, 4, coupling=(-2, 2), seed=7, periodic=True)
+    np.testing.assert_allclose(tz.read_uai(path).log_tables, expected.log_tables, rtol=1e-12)
+
+
+def test_rbm_weights(tmp_path):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "r.npz"
+    tz.save_rbm(path, rng.normal(size=(4, 3)), rng.normal(size=4), rng.normal(size=3))
+    assert run_json("info", path)["variables"] == 7
+    assert run_json("exact", path)["log_z"] == pytest.approx(tz.exact(tz.load_rbm(path)).log_z)
+
+
+def test_demo_prints_the_story_and_saves_the_picture(tmp_path):
+    result = run("demo", "--size", 5, "--output", tmp_path / "sub" / "demo.png")
+    assert result.exit_code == 0, result.stderr
+    assert "exact" in result.stdout
+    assert "holds always" in result.stdout
+    assert (tmp_path / "sub" / "demo.png").stat().st_size > 20000
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["mfrp", "GRID", "-m", "-1"], "m is -1"),
+        (["mfrp", "GRID", "-m", "10"], "m is 10"),
+        (["mfrp", "GRID", "-m", "1", "--trials", "0"], "trials is 0"),
+        (["mfrp", "GRID", "-m", "1", "--restarts", "0"], "restarts is 0"),
+        (["mfrp", "GRID", "-m", "1", "--levels", "0:3"], "not both"),
+        (["mfrp", "GRID", "--levels", "a:b"], "expected a range like 0:20"),
+        (["mfrp", "GRID", "--delta", "2", "-m", "1"], "delta is 2"),
+        (["logz", "GRID", "--time-limit", "0"], "time_limit is 0"),
+        (["logz", "GRID", "--delta", "1"], "delta is 1"),
+        (["logz", "GRID", "--max-memory", "lots"], "lots"),
+        (["logz", "missing.uai"], "missing.uai does not exist"),
+        (["info", "missing.npz"], "missing.npz does not exist"),
+        (["info", "model.txt"], "no such file"),
+        (["exact", "GRID", "--evidence", "nope.evid"], "nope.evid does not exist"),
+        (["marginals", "GRID", "--uai-output", "/nonexistent/x.MAR"], "/nonexistent"),
+        (["generate", "ising-grid", "3", "-o", "/nonexistent/x.uai"], "/nonexistent"),
+        (["generate", "ising-grid", "0", "-o", "x.uai"], "rows is 0"),
+        (["logz", "GRID", "--plot", "/nonexistent/x.png"], "/nonexistent/x.png"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(args, message, grid, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*[grid if a == "GRID" else a for a in args])
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1 or "Usage" not in result.stderr
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "x.uai").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "MARKOV\n2\n2 2\n1\n2 0 1\n\n4\n1 2 3\n", "\x00\x01", "MARKOV 1 2 1 1 0 2 1 -1"]
+)
+def test_malformed_files_exit_with_2(text, tmp_path):
+    path = tmp_path / "bad.uai"
+    path.write_text(text)
+    for command in ("info", "mean-field", "logz"):
+        result = run(command, path)
+        assert result.exit_code == 2
+        assert "bad.uai" in result.stderr
+
+
+def test_zero_model_is_said_plainly(tmp_path):
+    path = tmp_path / "zero.uai"
+    path.write_text("MARKOV\n1\n2\n1\n1 0\n\n2\n0 0\n")
+    assert "partition function is zero" in run("logz", path).stdout
+    assert run_json("logz", path)["lower"] == "-inf"
+    assert "-inf" in run("mean-field", path).stdout
