@@ -10,7 +10,7 @@ import numpy as np
 
 from tightz.families import MeanField
 from tightz.families.layer import layer_mean_field
-from tightz.families.layer_ascent import LayerProblem
+from tightz.families.layer.ascent import LayerProblem
 from tightz.models import rbm
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections import Coset

@@ -11,9 +11,9 @@ import sys
 import time
 
 import numpy as np
+from tests import naive
 
 import tightz as tz
-from tests import naive
 from tightz.families.ascent import ascend
 from tightz.models.encoding import encode
 from tightz.projections import Coset, DenseParity
@@ -89,7 +89,8 @@ def ascents() -> None:
         ascend(coset.grouped, lanes, np.zeros(0), -1.0, 2, np.zeros(8))
         agree = np.abs(lanes[:, 0] - slow).max()
         print(
-            f"20x20, m = {m:2}: {1 / seconds:7.0f} ascents/s, one thread ({sweeps:.0f} sweeps each); "
+            f"20x20, m = {m:2}: {1 / seconds:7.0f} ascents/s, one thread "
+            f"({sweeps:.0f} sweeps each); "
             f"{numpy_per_ascent / seconds:.0f}x plain numpy (target 100x); "
             f"largest difference of means {agree:.1e}"
         )

@@ -13,10 +13,9 @@ from tightz.bounds import Proof, Side
 from tightz.errors import ParameterError, UnsupportedModelError
 from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
-from tightz.references import ais_paths
-from tightz.references.ais import AisStatus, ais
-from tightz.references.ais_kernels import fill_uniform, fill_uniform_lanes
-from tightz.references.ais_paths import LayerPath, Path, SpinPath, annealing_path, tuned_schedule
+from tightz.references.ais import AisStatus, ais, paths
+from tightz.references.ais.kernels import fill_uniform, fill_uniform_lanes
+from tightz.references.ais.paths import LayerPath, Path, SpinPath, annealing_path, tuned_schedule
 
 
 def exact(model: FactorGraph) -> float:
@@ -48,7 +47,7 @@ MODELS = {
 
 def path_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     if name == "block":
-        monkeypatch.setattr(ais_paths, "_COLLAPSED_ENTRIES", 0)
+        monkeypatch.setattr(paths, "_COLLAPSED_ENTRIES", 0)
     path = annealing_path(MODELS[name])
     assert not isinstance(path, float)
     return path

@@ -18,8 +18,8 @@ from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.uai import read_uai
 from tightz.references.bethe import BetheStatus, bethe
-from tightz.references.bethe_attractive import _pair_table
-from tightz.references.bethe_parity import box_plus
+from tightz.references.bethe.attractive import _pair_table
+from tightz.references.bethe.parity import box_plus
 
 
 def exact(model, parities=()):

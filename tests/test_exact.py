@@ -17,18 +17,18 @@ from tightz.bounds import Side
 from tightz.errors import ParameterError, ResourceError
 from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
-from tightz.references.elimination_game import degeneracy
-from tightz.references.elimination_order import choose_order, interaction_graph
-from tightz.references.elimination_plan import build_plan
-from tightz.references.elimination_run import Elimination
-from tightz.references.elimination_schedule import (
+from tightz.references.exact import exact, plan
+from tightz.references.exact.game import degeneracy
+from tightz.references.exact.order import choose_order, interaction_graph
+from tightz.references.exact.planning import build_plan
+from tightz.references.exact.run import Elimination
+from tightz.references.exact.schedule import (
     BACKWARD,
     FORWARD,
     MERGE,
     Arena,
     checkpointed_steps,
 )
-from tightz.references.exact import exact, plan
 from tightz.runtime.memory import format_bytes, parse_memory
 
 

@@ -15,8 +15,8 @@ from tightz.bounds import Proof, Side
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError
 from tightz.families import MeanField, Status
 from tightz.families.layer import LayerMeanField, independent_sets, layer_mean_field
-from tightz.families.layer_ascent import LayerProblem
-from tightz.families.log_cosh import expected_log_2cosh
+from tightz.families.layer.ascent import LayerProblem
+from tightz.families.layer.log_cosh import expected_log_2cosh
 from tightz.models import FactorGraph, ising, ising_grid, rbm
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections import Coset

@@ -19,16 +19,16 @@ from tightz.references.mini_bucket import (
     mini_bucket,
     mini_bucket_bounds,
 )
-from tightz.references.mini_bucket_descent import Descent
-from tightz.references.mini_bucket_kernels import (
+from tightz.references.mini_bucket.descent import Descent
+from tightz.references.mini_bucket.kernels import (
     exp_chunk,
     fill_offsets,
     log_marginal,
     power_sum,
 )
-from tightz.references.mini_bucket_order import Order, elimination_order
-from tightz.references.mini_bucket_partition import partition
-from tightz.references.mini_bucket_passes import forward
+from tightz.references.mini_bucket.order import Order, elimination_order
+from tightz.references.mini_bucket.partition import partition
+from tightz.references.mini_bucket.passes import forward
 
 SIDES = (Side.UPPER, Side.LOWER)
 

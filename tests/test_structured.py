@@ -13,14 +13,18 @@ from tests import naive
 from tests.strategies import projected_models
 from tightz.errors import ParameterError, ResourceError
 from tightz.estimation.estimate import estimate
-from tightz.families import structured_shape, structured_terms
-from tightz.families.clusters import grow_partition, lattice_partitions, lattice_shape, strips
-from tightz.families.junction import build_forest
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Status, evaluate
-from tightz.families.structured import StructuredMeanField
-from tightz.families.structured_evaluate import structured_bound
-from tightz.families.structured_width import MIN_DEGREE, eliminate, thin
+from tightz.families.structured import StructuredMeanField, shape, terms
+from tightz.families.structured.clusters import (
+    grow_partition,
+    lattice_partitions,
+    lattice_shape,
+    strips,
+)
+from tightz.families.structured.evaluate import structured_bound
+from tightz.families.structured.junction import build_forest
+from tightz.families.structured.width import MIN_DEGREE, eliminate, thin
 from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.encoding import encode
 from tightz.models.factor_graph import FactorGraph
@@ -184,7 +188,7 @@ def test_point_masses_are_members(projected, seed):
     result = StructuredMeanField(width=2, restarts=1).project(coset, rng)
     f = result.forest
     y = rng.choice([-1.0, 1.0], size=coset.n_free)
-    tables = structured_shape.product_tables(f, y)
+    tables = shape.product_tables(f, y)
     assert set(tables.tolist()) <= {0.0, 1.0}
     weight = coset.polynomial.log_weight(coset.spins_from_free(y[None, :]))[0]
     assert structured_bound(coset, f, tables) == pytest.approx(weight, abs=1e-9)
@@ -379,7 +383,7 @@ def test_large_or_dense_models_are_cut_into_clusters(monkeypatch):
     rng = np.random.default_rng(3)
     lattice = ising_grid(6, coupling=(-1, 1), seed=1)
     boltzmann = rbm(rng.normal(size=(8, 5)), rng.normal(size=8), rng.normal(size=5))
-    monkeypatch.setattr(structured_shape, "MAX_THINNED", 0)
+    monkeypatch.setattr(shape, "MAX_THINNED", 0)
     result = StructuredMeanField(width=3, restarts=2).project(coset_of(lattice), rng)
     assert result.forest.n_trees == 2
     assert result.log_gamma <= naive.grid_log_z(6, 6, list(lattice.factors))
@@ -393,7 +397,7 @@ def test_large_or_dense_models_are_cut_into_clusters(monkeypatch):
 def test_too_little_room_lowers_the_width_or_is_refused(monkeypatch):
     model = ising_grid(4, coupling=(-1, 1), seed=1)
     coset = coset_of(model, DenseParity().draw(4, 16, np.random.default_rng(0)))
-    monkeypatch.setattr(structured_terms, "MAX_ENTRIES", 200)
+    monkeypatch.setattr(terms, "MAX_ENTRIES", 200)
     result = StructuredMeanField(width=3, restarts=1).project(coset, np.random.default_rng(0))
     assert result.forest.width < 3
     assert result.log_gamma <= log_z_on(coset)

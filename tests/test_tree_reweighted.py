@@ -20,20 +20,20 @@ from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.uai import read_uai
 from tightz.references.pairwise import pairwise_model
-from tightz.references.spanning_trees import (
-    INSIDE,
-    _covering_probabilities,
-    edge_probabilities,
-    maximum_spanning_tree,
-    visiting_order,
-)
 from tightz.references.tree_reweighted import (
     TreeReweighted,
     TreeReweightedStatus,
     tree_reweighted,
     tree_reweighted_bounds,
 )
-from tightz.references.tree_reweighted_kernels import sweep, valid_bound
+from tightz.references.tree_reweighted.kernels import sweep, valid_bound
+from tightz.references.tree_reweighted.spanning_trees import (
+    INSIDE,
+    _covering_probabilities,
+    edge_probabilities,
+    maximum_spanning_tree,
+    visiting_order,
+)
 
 
 def random_factors(rng, cards, edges, scale=1.0, zeros=0.0):

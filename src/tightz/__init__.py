@@ -40,6 +40,8 @@ _HOME = {
     "bethe": "tightz.references.bethe",
     "ais": "tightz.references.ais",
     "ground_state": "tightz.search.ground_state",
+    "sample_pool": "tightz.search.pool",
+    "AnnealedMeanField": "tightz.search.annealing",
     "mean_field": "tightz.estimation.estimate",
     "mfrp": "tightz.estimation.estimate",
     "estimate": "tightz.estimation.estimate",
@@ -80,6 +82,8 @@ if TYPE_CHECKING:
     from tightz.families import PointMass as PointMass
     from tightz.families import StructuredMeanField as StructuredMeanField
     from tightz.families import strips as strips
+    from tightz.families.layer import LayerMeanField as LayerMeanField
+    from tightz.families.layer import layer_mean_field as layer_mean_field
     from tightz.models import FactorGraph as FactorGraph
     from tightz.models import SpinPolynomial as SpinPolynomial
     from tightz.models import ising as ising
@@ -104,8 +108,10 @@ if TYPE_CHECKING:
     from tightz.references.mini_bucket import MiniBucket as MiniBucket
     from tightz.references.tree_reweighted import TreeReweighted as TreeReweighted
     from tightz.references.upper_bound import upper_bound as upper_bound
+    from tightz.search.annealing import AnnealedMeanField as AnnealedMeanField
     from tightz.search.exact_mpe import ExactPointMass as ExactPointMass
     from tightz.search.ground_state import ground_state as ground_state
+    from tightz.search.pool import sample_pool as sample_pool
 
 
 def __getattr__(name: str) -> Any:

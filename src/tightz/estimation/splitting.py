@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_range
 from tightz.estimation.guide import search_effort
+from tightz.estimation.splitting_check import check_tree
 from tightz.estimation.splitting_fits import Fit, Fitter, ProductFitter, TreeFitter
 from tightz.estimation.splitting_nodes import Node
 from tightz.estimation.splitting_region import Region
@@ -30,13 +31,11 @@ from tightz.estimation.splitting_tree import Setting, Tree
 from tightz.estimation.splitting_upper import Ceiling, UpperBounder, scale
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
-from tightz.families.structured_evaluate import structured_bound
-from tightz.families.projection import evaluate
 from tightz.models.collapse import Collapsed
 from tightz.models.collapse import collapse as collapse_polynomial
 from tightz.models.encoding import Model, encode, model_digest
 from tightz.models.spin_polynomial import SpinPolynomial
-from tightz.references.mini_bucket_order import Order
+from tightz.references.mini_bucket.order import Order
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 from tightz.search.pool import sample_pool
@@ -319,29 +318,9 @@ class SplittingTree:
         return self.tree
 
     def check(self) -> None:
-        """Prove the lower end again from the leaves: disjoint, covering, each bound from its q.
-
-        Raises ArithmeticError where a leaf claims more than its q attains.
-        """
-        if self.tree is None:
-            return
-        bounder, kept = self.bounder, self.tree.setting.kept
-        cover = 0.0
-        for leaf in self.tree.root.leaves():
-            region = leaf.part.region
-            cover += 2.0 ** (region.free.size - region.rep.size)
-            allowed = _again(leaf)
-            if leaf.exact and region.free.size:
-                allowed = bounder._exact(region.lifted(kept, bounder.poly.n).restricted(
-                    bounder.poly)).upper  # fmt: skip
-            elif leaf is self.tree.root:
-                allowed = max(allowed, self.lower)
-            if leaf.own_lower > allowed + 1e-9 * scale(bounder.poly):
-                raise ArithmeticError(
-                    f"leaf {leaf.number} claims {leaf.own_lower}; its q attains {allowed}"
-                )
-        if abs(cover - 1.0) > 1e-9:
-            raise ArithmeticError(f"the leaves cover {cover} of the space; expected all of it")
+        """Prove the lower end again from the leaves; raises ArithmeticError where that fails."""
+        if self.tree is not None:
+            check_tree(self.tree, known=self.lower)
 
     def result(self) -> SplittingResult:
         """What is known now."""
@@ -388,20 +367,3 @@ def _first_fit(fitter: ProductFitter, rng: np.random.Generator, quick: bool) -> 
     family = replace(fitter.family, restarts=1 if quick else 4)
     best = family.project(fitter.coset, rng)
     return Fit(best.log_gamma, best.means)
-
-
-def _again(leaf: Node) -> float:
-    """The bound of a leaf's q by the families' evaluators; -inf where q leaves its region."""
-    fitter, fit = leaf.part.fitter, leaf.part.fit
-    region = leaf.part.region
-    held = np.concatenate([region.pinned, region.copies])
-    spins = np.where(region.rep[held] < 0, held, region.rep[held])
-    pairs = np.stack([held, spins], axis=1)
-    single = fitter.expectations(fit.q, np.arange(held.size + 1), held)
-    joint = fitter.expectations(fit.q, 2 * np.arange(held.size + 1), pairs.ravel())
-    sure = np.where(region.rep[held] < 0, single, joint)
-    if not (np.abs(sure - region.sign[held]) < 1e-12).all():
-        return -math.inf
-    if isinstance(fitter, TreeFitter):
-        return structured_bound(fitter.coset, fitter.shape.forest, fit.q)
-    return float(evaluate(fitter.coset, fit.q)[0])

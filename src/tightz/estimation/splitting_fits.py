@@ -26,10 +26,10 @@ from tightz.families.ascent import ascend as ascend_means
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import evaluate
 from tightz.families.structured import StructuredMeanField
-from tightz.families.structured_evaluate import expectations, images, structured_bound
-from tightz.families.structured_kernels import ascend as ascend_tables
-from tightz.families.structured_shape import Shape, product_tables, visits
-from tightz.families.structured_terms import Images, cut_terms, merged_images
+from tightz.families.structured.evaluate import expectations, images, structured_bound
+from tightz.families.structured.kernels import ascend as ascend_tables
+from tightz.families.structured.shape import Shape, product_tables, visits
+from tightz.families.structured.terms import Images, cut_terms, merged_images
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import Parities
@@ -49,7 +49,9 @@ class Fit(NamedTuple):
 class Fitter(Protocol):
     """A family of q on a coset of the working model, with any further free spins pinned."""
 
-    coset: Coset
+    @property
+    def coset(self) -> Coset:
+        """The coset that the q's live on, before any pin."""
 
     def fit(
         self, region: Region, parent: NDArray[np.float64] | None, states: NDArray[np.int8]
@@ -246,7 +248,7 @@ def cut_strength(fitter: Fitter) -> NDArray[np.float64]:
     weight = np.abs(poly.theta)
     if isinstance(fitter, TreeFitter):
         weight = weight * _outside(fitter.shape.forest, poly.ptr, poly.spins.astype(np.int64))
-    return np.bincount(poly.spins, weight[owner], minlength=poly.n)
+    return np.bincount(poly.spins, weight[owner], minlength=poly.n).astype(np.float64)
 
 
 def _outside(forest: object, ptr: NDArray, spins: NDArray) -> NDArray[np.bool_]:

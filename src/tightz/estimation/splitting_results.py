@@ -59,6 +59,11 @@ class Mixture:
         weights = np.exp(logs - logs.max())
         return weights / weights.sum()
 
+    @property
+    def _known(self) -> bool:
+        """False where Z = 0, or nothing was found yet."""
+        return len(self.leaves) > 0 and not np.isnan(self.weights).any()
+
     @cached_property
     def _exact(self) -> frozenset[int]:
         """Leaves that use their exact distribution: the heaviest of the exact ones."""
@@ -68,7 +73,7 @@ class Mixture:
     def spin_means(self) -> NDArray[np.float64]:
         """E[s_i] of all spins of the original model."""
         n = self.bounder.poly.n
-        if np.isnan(self.weights).any():
+        if not self._known:
             return np.full(n, np.nan)
         total = np.zeros(n)
         fitted = [i for i in range(len(self.leaves)) if i not in self._exact]
@@ -102,7 +107,7 @@ class Mixture:
         """(spins of the original (count, n), log p~ - log q)."""
         n = self.bounder.poly.n
         spins, logs = np.ones((count, n), dtype=np.int8), np.full(count, -np.inf)
-        if np.isnan(self.weights).any():
+        if not self._known:
             return spins, logs
         home = rng.choice(len(self.leaves), size=count, p=self.weights)
         for i in np.unique(home).tolist():

@@ -23,7 +23,7 @@ from tightz.estimation.splitting_fits import Fit, Fitter, ProductFitter, cut_str
 from tightz.estimation.splitting_nodes import Node, Part, Plan, log_difference
 from tightz.estimation.splitting_region import Parity, Region
 from tightz.estimation.splitting_upper import Ceiling, UpperBounder, scale
-from tightz.references.mini_bucket_order import Order
+from tightz.references.mini_bucket.order import Order
 from tightz.runtime.seeds import generator
 
 BATCH = 2
@@ -226,14 +226,15 @@ class Tree:
         pool = self.setting.states
         chi = pool[part.members][:, list(parity)].prod(axis=1)
         members = part.members[chi == sign]
-        fitter: Fitter | None = part.fitter
+        fitter = part.fitter
         if len(parity) == 1:
             start = part.fitter.condition(part.fit.q, parity[0], sign)
             mean = float(part.fitter.expectations(part.fit.q, np.arange(2), np.array(parity))[0])
         else:
-            fitter = part.fitter.tied(region, (parity[0], parity[1]))
-            if fitter is None:
+            tied = part.fitter.tied(region, (parity[0], parity[1]))
+            if tied is None:
                 return None
+            fitter = tied
             free = fitter.coset.free
             start = part.fitter.expectations(part.fit.q, np.arange(free.size + 1), free)
             start, mean = np.clip(start, -1.0, 1.0), 0.0

@@ -15,7 +15,7 @@ from tightz.models.collapse import Collapsed, collapse
 from tightz.models.collapse_plan import minimum_degree
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.references.mini_bucket import MiniBucket, mini_bucket
-from tightz.references.mini_bucket_order import Order
+from tightz.references.mini_bucket.order import Order
 
 ROUNDING = 2.0**-48
 """Relative slack that an exact value is given on both sides."""

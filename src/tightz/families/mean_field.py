@@ -48,20 +48,28 @@ class MeanField:
             starts[: len(known)] = known
         return self.ascend_from(coset, starts)
 
-    def ascend_from(self, coset: Coset, starts: NDArray[np.float64]) -> IProjection:
-        """Ascend from each row of `starts` (restarts, n_free) and keep the best."""
-        count = len(starts)
+    def ascend_from(
+        self,
+        coset: Coset,
+        starts: NDArray[np.float64],
+        betas: NDArray[np.float64] | None = None,
+    ) -> IProjection:
+        """Ascend from each row of `starts` (restarts, n_free) and keep the best.
+
+        `betas` are the inverse temperatures of the first sweeps (annealing); then 1.
+        """
         if not coset.feasible or coset.polynomial.constant == -np.inf:
             means = np.zeros(coset.n_free)
             status = Status.CONVERGED if coset.feasible else Status.INFEASIBLE
-            return IProjection(coset, -np.inf, np.full(count, -np.inf), means, 0, status)
+            return IProjection(coset, -np.inf, np.full(len(starts), -np.inf), means, 0, status)
+        schedule = np.zeros(0) if betas is None else betas
+        limit = self.max_sweeps + schedule.size
         lanes = to_lanes(starts)
         sweeps = 0
         converged = True
-        no_annealing = np.zeros(0)
         for block in lanes:
             gains = np.zeros(block.shape[1])
-            done = ascend(coset.grouped, block, no_annealing, self.tol, self.max_sweeps, gains)
+            done = ascend(coset.grouped, block, schedule, self.tol, limit, gains)
             sweeps += done * block.shape[1]
             converged &= bool(gains.max() <= self.tol)
         return best_of(coset, lanes, sweeps, converged)

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import require_range
-from tightz.families.ascent import ascend
-from tightz.families.mean_field import best_of, to_lanes
-from tightz.families.projection import IProjection, Status
+from tightz.families.mean_field import MeanField
+from tightz.families.projection import IProjection
 from tightz.projections.coset import Coset
 from tightz.search.ladder import local_scales
 
@@ -41,28 +40,17 @@ class AnnealedMeanField:
         require_range("tol", self.tol, 0.0)
         require_range("max_sweeps", self.max_sweeps, 1)
 
-    def project(self, coset: Coset, rng: np.random.Generator) -> IProjection:
-        """The best of `restarts` annealed ascents."""
+    def project(
+        self, coset: Coset, rng: np.random.Generator, states: NDArray | None = None
+    ) -> IProjection:
+        """The best of `restarts` annealed ascents; `states` are not needed."""
         size = self.restarts, coset.n_free
         return self.ascend_from(coset, rng.uniform(-self.spread, self.spread, size=size))
 
     def ascend_from(self, coset: Coset, starts: NDArray[np.float64]) -> IProjection:
         """Anneal from each row of `starts` (restarts, n_free) and keep the best."""
-        count = len(starts)
-        if not coset.feasible or coset.polynomial.constant == -np.inf:
-            means = np.zeros(coset.n_free)
-            status = Status.CONVERGED if coset.feasible else Status.INFEASIBLE
-            return IProjection(coset, -np.inf, np.full(count, -np.inf), means, 0, status)
-        lanes = to_lanes(starts)
-        betas = self.schedule(coset)
-        limit = self.max_sweeps + betas.size
-        sweeps = 0
-        converged = True
-        for block in lanes:
-            gains = np.zeros(block.shape[1])
-            sweeps += ascend(coset.grouped, block, betas, self.tol, limit, gains)
-            converged &= bool(gains.max() <= self.tol)
-        return best_of(coset, lanes, sweeps, converged)
+        plain = MeanField(restarts=self.restarts, tol=self.tol, max_sweeps=self.max_sweeps)
+        return plain.ascend_from(coset, starts, self.schedule(coset))
 
     def schedule(self, coset: Coset) -> NDArray[np.float64]:
         """(sweeps,) inverse temperatures in ratio from `hot` / largest local field to 1."""

@@ -71,7 +71,9 @@ class ExactPointMass:
         """One: an exhaustive search has nothing to restart."""
         return 1
 
-    def project(self, coset: Coset, rng: np.random.Generator) -> ExactProjection:
+    def project(
+        self, coset: Coset, rng: np.random.Generator, states: NDArray | None = None
+    ) -> ExactProjection:
         """The heaviest state, or the heaviest found in time; `status` and `log_upper` say which."""
         if not coset.feasible or coset.polynomial.constant == -np.inf:
             status = Status.OPTIMAL if coset.feasible else Status.INFEASIBLE

@@ -1,0 +1,234 @@
+"""Belief propagation and the Bethe estimate of log Z, on any factor graph and under parities.
+
+The estimate is exact on trees and otherwise carries no guarantee, converged or not. For
+attractive binary pairwise models a lower bound is proven as well (see `bethe_attractive`).
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.errors import require_range
+from tightz.models.factor_graph import FactorGraph
+from tightz.references.bethe.arrays import (
+    BetheArrays,
+    BetheState,
+    Parities,
+    bethe_arrays,
+    checked_parities,
+    message_cap,
+    start_state,
+    widest_scope,
+)
+from tightz.references.bethe.attractive import attractive_lower_bound
+from tightz.references.bethe.kernels import bethe_log_z, propagate
+from tightz.references.pairwise import pairwise_model
+
+_STALL = 50
+"""Iterations in which the residual must fall by a tenth, or messages are damped more."""
+
+
+class BetheStatus(enum.Enum):
+    """How belief propagation ended; the value is the advice."""
+
+    CONVERGED = "converged: messages changed by less than tol"
+    NOT_CONVERGED = "not converged: raise max_iterations or damping; the estimate may be far off"
+    IMPOSSIBLE = "Z = 0: the zero potentials contradict each other"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BetheResult:
+    """What belief propagation says about log Z.
+
+    `log_z` is the Bethe estimate. `lower_bound` is a proven lower bound where the theorem for
+    attractive models applies, else None. `marginals` has one vector per variable,
+    `factor_marginals` one table per factor, shaped by its scope. `residual` is the largest
+    message change in the last sweep, relative to its size where that exceeds one.
+    """
+
+    log_z: float
+    lower_bound: float | None
+    status: BetheStatus
+    iterations: int
+    residual: float
+    marginals: list[NDArray[np.float64]]
+    seconds: float
+    model_digest: str
+    _factor_tables: Callable[[], list[NDArray[np.float64]]]
+
+    @cached_property
+    def factor_marginals(self) -> list[NDArray[np.float64]]:
+        return self._factor_tables()
+
+    @property
+    def bound(self) -> Bound:
+        """The proven lower bound where there is one, else the estimate, labelled as such."""
+        if self.status is BetheStatus.IMPOSSIBLE:
+            why = "no state survives the zero potentials"
+            return Bound(Side.BOTH, -np.inf, Proof.DETERMINISTIC, "bethe", self.seconds, 1.0, why)
+        if self.lower_bound is not None:
+            return Bound(
+                side=Side.LOWER,
+                log_z=self.lower_bound,
+                proof=Proof.DETERMINISTIC,
+                method="bethe",
+                seconds=self.seconds,
+                confidence=1.0,
+                why="attractive binary pairwise model: the Bethe free energy is at most log Z",
+            )
+        return Bound(Side.ESTIMATE, self.log_z, Proof.NONE, "bethe", self.seconds)
+
+    def summary(self) -> str:
+        lines = [f"log Z ~ {self.log_z:.6f} (Bethe estimate, {self.iterations} iterations)"]
+        if self.lower_bound is not None:
+            lines.append(f"log Z >= {self.lower_bound:.6f} (attractive model, proven)")
+        return "\n".join([*lines, self.status.value])
+
+    def __repr__(self) -> str:
+        return (
+            f"BetheResult(log_z={self.log_z:.6f}, lower_bound={self.lower_bound}, "
+            f"status={self.status.name}, iterations={self.iterations}, "
+            f"residual={self.residual:.2g}, seconds={self.seconds:.3g})"
+        )
+
+
+def bethe(
+    model: FactorGraph,
+    *,
+    parities: Parities | None = None,
+    max_iterations: int = 1000,
+    tol: float = 1e-9,
+    damping: float = 0.0,
+) -> BetheResult:
+    """Belief propagation: the Bethe estimate of log Z, and marginals.
+
+    `parities` lists constraints (variables, b): the binary states of `variables` sum to b modulo
+    2. The estimate is then of log Z(A, b), the sum over the states that satisfy all of them.
+    `damping` is the least share of an old message that is kept; it rises by itself when the
+    residual stops falling.
+    """
+    started = time.perf_counter()
+    require_range("max_iterations", max_iterations, 1)
+    require_range("tol", tol, 0.0)
+    require_range("damping", damping, 0.0, 0.99)
+    constraints = checked_parities(model, parities or ())
+    free, numbers = model.condition()
+    constant, arrays = bethe_arrays(free, numbers, constraints)
+    state = start_state(arrays)
+    possible = constant > -np.inf and all(rows or not bit for rows, bit in constraints)
+    iterations, residual, status = 0, 0.0, BetheStatus.IMPOSSIBLE
+    if possible:
+        iterations, residual, status = _run(arrays, state, max_iterations, tol, damping)
+    log_z = -np.inf
+    lower: float | None = -np.inf
+    flat: NDArray[np.float64] | None = None
+    if status is not BetheStatus.IMPOSSIBLE:
+        log_z = constant + float(bethe_log_z(arrays, state, widest_scope(arrays)))
+        flat = _normalised(arrays, state)
+        lower = _lower_bound(free, flat) if not constraints else None
+    return BetheResult(
+        log_z=log_z,
+        lower_bound=lower,
+        status=status,
+        iterations=iterations,
+        residual=residual,
+        marginals=_full_marginals(model, numbers, arrays, flat),
+        seconds=time.perf_counter() - started,
+        model_digest=model.digest,
+        _factor_tables=partial(_factor_tables, model, free, arrays, state, flat),
+    )
+
+
+def _run(
+    arrays: BetheArrays, state: BetheState, max_iterations: int, tol: float, damping: float
+) -> tuple[int, float, BetheStatus]:
+    """Sweep forth and back until messages rest; (iterations, residual, status)."""
+    widest, cap = widest_scope(arrays), message_cap(arrays)
+    keep, checkpoint, residual = damping, np.inf, np.inf
+    for iteration in range(1, max_iterations + 1):
+        residual, contradiction = propagate(arrays, state, keep, cap, widest, iteration % 2 == 0)
+        if contradiction:
+            return iteration, float(residual), BetheStatus.IMPOSSIBLE
+        if residual <= tol * (1.0 - keep):  # a damped step understates how far there is to go
+            return iteration, float(residual), BetheStatus.CONVERGED
+        if iteration % _STALL == 0:
+            if residual > 0.9 * checkpoint:
+                keep = max(keep, min(0.9, 0.5 + 0.5 * keep))
+            checkpoint = residual
+    return max_iterations, float(residual), BetheStatus.NOT_CONVERGED
+
+
+def _normalised(arrays: BetheArrays, state: BetheState) -> NDArray[np.float64]:
+    """Single-variable marginals, flat."""
+    starts, cards = arrays.var_ptr[:-1], np.diff(arrays.var_ptr)
+    if not starts.size:
+        return np.zeros(0)
+    top = np.maximum.reduceat(state.beliefs, starts)
+    weights = np.exp(state.beliefs - np.repeat(top, cards))
+    return np.asarray(weights / np.repeat(np.add.reduceat(weights, starts), cards))
+
+
+def _lower_bound(free: FactorGraph, marginals: NDArray[np.float64]) -> float | None:
+    if (free.arities > 2).any():
+        return None
+    flat = pairwise_model(free)
+    if flat.constant == -np.inf:
+        return -np.inf
+    kept = marginals[flat.live]
+    starts, cards = flat.arrays.var_ptr[:-1], np.diff(flat.arrays.var_ptr)
+    if starts.size:
+        kept = kept / np.repeat(np.add.reduceat(kept, starts), cards)
+    return attractive_lower_bound(flat, kept)
+
+
+def _full_marginals(
+    model: FactorGraph, numbers: NDArray, arrays: BetheArrays, flat: NDArray | None
+) -> list[NDArray[np.float64]]:
+    """One vector per variable of the model, evidence included; uniform where Z = 0."""
+    marginals = [np.full(c, 1.0 / c) for c in model.cardinalities.tolist()]
+    if flat is None:
+        return marginals
+    for v, state in model.evidence.items():
+        marginals[v] = np.eye(int(model.cardinalities[v]))[state]
+    for k, v in enumerate(numbers.tolist()):
+        marginals[v] = flat[arrays.var_ptr[k] : arrays.var_ptr[k + 1]]
+    return marginals
+
+
+def _factor_tables(
+    model: FactorGraph,
+    free: FactorGraph,
+    arrays: BetheArrays,
+    state: BetheState,
+    flat: NDArray | None,
+) -> list[NDArray[np.float64]]:
+    """Factor beliefs b_f ~ exp(table + sum of cavities), spread over the scopes of the model."""
+    tables, slot = [], 0
+    for (scope, full), (rest, logs) in zip(model.factors, free.factors, strict=True):
+        if flat is None:
+            tables.append(np.full(full.shape, 1.0 / full.size))
+            continue
+        belief = np.array(logs, dtype=np.float64)
+        for axis, v in enumerate(rest):
+            block = slice(arrays.var_ptr[v], arrays.var_ptr[v + 1])
+            if len(rest) == 1:  # a unary factor is part of the prior
+                belief = state.beliefs[block]
+                continue
+            sent = state.messages[arrays.message_ptr[slot] : arrays.message_ptr[slot + 1]]
+            slot += 1
+            shape = [1] * len(rest)
+            shape[axis] = -1
+            belief = belief + (state.beliefs[block] - sent).reshape(shape)
+        belief = np.exp(belief - belief.max()) if belief.ndim else np.ones(())
+        table = np.zeros(full.shape)
+        table[tuple(model.evidence.get(v, slice(None)) for v in scope)] = belief / belief.sum()
+        tables.append(table)
+    return tables
