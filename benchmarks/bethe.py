@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.naive import grid_log_z
 
+from tests.naive import grid_log_z
 from tightz.models.builders import ising_grid
 from tightz.references.bethe import BetheStatus, bethe
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from tests.naive import transfer_matrix_log_z
 
+from tests.naive import transfer_matrix_log_z
 from tightz.families import MeanField
 from tightz.families.ascent import ascend
 from tightz.families.mean_field import best_of, to_lanes

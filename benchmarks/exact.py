@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.naive import transfer_matrix_log_z
 
+from tests.naive import transfer_matrix_log_z
 from tightz.errors import ResourceError
 from tightz.models.builders import ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph

@@ -11,9 +11,9 @@ import sys
 import time
 
 import numpy as np
-from tests import naive
 
 import tightz as tz
+from tests import naive
 from tightz.families.ascent import ascend
 from tightz.models.encoding import encode
 from tightz.projections import Coset, DenseParity

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from tests import naive
 
+from tests import naive
 from tightz.bounds import Side
 from tightz.models.builders import ising_grid
 from tightz.models.factor_graph import FactorGraph

@@ -12,7 +12,6 @@ import sys
 from typing import Any
 
 from tests import naive
-
 from tightz.bounds import Side
 from tightz.estimation.coset_sum import coset_sum
 from tightz.estimation.splitting import PRODUCT, SplittingTree, split

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from tests import naive
 
+from tests import naive
 from tightz.estimation.estimate import estimate
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField

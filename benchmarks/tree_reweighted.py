@@ -6,8 +6,8 @@ import os
 import time
 
 import numpy as np
-from tests.naive import grid_log_z
 
+from tests.naive import grid_log_z
 from tightz.models.builders import ising_grid
 from tightz.references.tree_reweighted import TreeReweighted, tree_reweighted
 

@@ -9,8 +9,8 @@ import math
 import time
 
 import numpy as np
-from tests import naive
 
+from tests import naive
 from tightz.estimation.wish import wish
 from tightz.families.ascent import best_vertex
 from tightz.models import SpinPolynomial, ising_grid

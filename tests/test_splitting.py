@@ -18,7 +18,8 @@ from tightz.errors import ParameterError
 from tightz.estimation.coset_sum import coset_sum
 from tightz.estimation.splitting import SplittingTree, split, splitting_bounds
 from tightz.estimation.splitting_candidates import coin_divergence
-from tightz.estimation.splitting_fits import Fit, ProductFitter, TreeFitter, cut_strength
+from tightz.estimation.splitting_fits import Fit, ProductFitter
+from tightz.estimation.splitting_forest import TreeFitter, cut_strength
 from tightz.estimation.splitting_nodes import log_difference
 from tightz.estimation.splitting_region import Region, as_factor_graph
 from tightz.families.mean_field import MeanField

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,21 +19,18 @@ from scipy.special import logsumexp
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_range
-from tightz.estimation.guide import build_guide, search_effort
 from tightz.estimation.moments import WeightedMoments
+from tightz.estimation.workspace import Workspace, lifted_means
 from tightz.families.mean_field import MeanField
-from tightz.families.projection import Family, IProjection
-from tightz.models.collapse import Collapsed
-from tightz.models.collapse import collapse as collapse_polynomial
-from tightz.models.encoding import Model, encode, model_digest
-from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.families.projection import Family
+from tightz.models.encoding import Model, model_digest
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.gf2 import pack, row_reduce
 from tightz.projections.hashing import DenseParity, HashFamily, Parities
-from tightz.projections.pivots import FirstColumns, PivotPolicy, Reliability
+from tightz.projections.pivots import PivotPolicy
 from tightz.runtime.executors import map_ordered
 from tightz.runtime.provenance import provenance
-from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
+from tightz.runtime.seeds import Seed, generator, seed_sequence
 
 MAX_LEVEL = 20
 """2^20 cosets are the most that one sum visits."""
@@ -46,6 +43,7 @@ class CosetSum:
     matrix       (r, n) independent parities over the working model's spins
     rhs          (2^r, r) right-hand sides; log_gammas (2^r,) their bounds
     marginals    (variables, 2) of the mixture of the cosets' q's; NaN where Z = 0
+    updates      coordinate steps made in all
     """
 
     log_z: float
@@ -53,6 +51,7 @@ class CosetSum:
     rhs: NDArray[np.uint8]
     log_gammas: NDArray[np.float64]
     marginals: NDArray[np.float64]
+    updates: int
     seconds: float
     provenance: dict[str, Any] = field(repr=False)
 
@@ -97,55 +96,39 @@ def coset_sum(
     start = time.perf_counter()
     root = seed_sequence(seed)
     chosen: Family = MeanField() if family is None else family
-    encoding = encode(model)
-    original = encoding.polynomial
-    working, collapsed = _collapsed(original, collapse)
-    check_level(m, working.n)
+    work = Workspace.build(model, seed=root, collapse=collapse, search_sweeps=search_sweeps)
+    check_level(m, work.polynomial.n)
     require_range("m", m, 0, MAX_LEVEL)
-    rows = _rows(matrix, m, working.n, hashing or DenseParity(), generator(root, 0))
-    sweeps = search_effort(original) if search_sweeps is None else search_sweeps
-    require_range("search_sweeps", sweeps, 0)
-    guide = None
-    if sweeps:
-        guide = build_guide(original, collapsed, sweeps=sweeps, seed=stream(root, 1))
-    if pivots is None:
-        pivots = FirstColumns() if guide is None else Reliability(guide.reliability)
-    policy = pivots
-    states = None if guide is None else guide.states
+    rows = _rows(matrix, m, work.polynomial.n, hashing or DenseParity(), generator(root, 0))
+    policy = work.pivots(pivots)
     rhs = (np.arange(2 ** len(rows))[:, None] >> np.arange(len(rows)) & 1).astype(np.uint8)
 
-    def project(number: int) -> tuple[float, NDArray[np.float64]]:
-        coset = Coset.build(working, Parities(rows, rhs[number]), policy)
-        best = chosen.project(coset, generator(root, 2, number), states)
-        return best.log_gamma, _means(best, collapsed)
+    def project(number: int) -> tuple[float, NDArray[np.float64], int]:
+        coset = Coset.build(work.polynomial, Parities(rows, rhs[number]), policy)
+        best = chosen.project(coset, generator(root, 2, number), work.states)
+        return best.log_gamma, lifted_means(best, work.collapsed), best.sweeps * coset.n_free
 
     log_gammas = np.empty(len(rhs))
-    moments = WeightedMoments(original.n)
+    moments = WeightedMoments(work.original.n)
+    updates = 0
     found = map_ordered(project, range(len(rhs)), executor=executor, threads=threads)
-    for number, (log_gamma, means) in enumerate(found):
+    for number, (log_gamma, means, steps) in enumerate(found):
         log_gammas[number] = log_gamma
+        updates += steps
         moments.add(log_gamma, means)
     return CosetSum(
         log_z=float(logsumexp(log_gammas)) if log_gammas.max() > -math.inf else -math.inf,
         matrix=rows,
         rhs=rhs,
         log_gammas=log_gammas,
-        marginals=encoding.marginals(moments.mean),
+        marginals=work.encoding.marginals(moments.mean),
+        updates=updates,
         seconds=time.perf_counter() - start,
         provenance=provenance(
-            root, model_digest(model), m=m, family=chosen, pivots=type(pivots).__name__,
-            collapse=0 if collapsed is None else collapsed.k, search_sweeps=sweeps,
+            root, model_digest(model), m=m, family=chosen, pivots=type(policy).__name__,
+            collapse=work.k, search_sweeps=work.search_sweeps,
         ),
     )  # fmt: skip
-
-
-def _collapsed(poly: SpinPolynomial, k: int | None) -> tuple[SpinPolynomial, Collapsed | None]:
-    """The collapsed model, its constant lowered by the rounding it declares."""
-    if k == 0 or poly.n == 0 or poly.constant == -np.inf:
-        return poly, None
-    done = collapse_polynomial(poly, k)
-    safe = replace(done.polynomial, constant=done.polynomial.constant - done.dropped)
-    return safe, replace(done, polynomial=safe)
 
 
 def _rows(
@@ -167,12 +150,3 @@ def _rows(
         if rank == len(kept) + 1:
             kept.append(r)
     return rows[kept]
-
-
-def _means(best: IProjection, collapsed: Collapsed | None) -> NDArray[np.float64]:
-    """Means of all the model's spins under the coset's q."""
-    if collapsed is None:
-        return best.spin_means()
-    if best.log_gamma == -np.inf:
-        return np.full(collapsed.original.n, np.nan)
-    return collapsed.lift_means(best.expectations)

@@ -6,35 +6,29 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ParameterError, require_range
-from tightz.estimation.guide import build_guide, search_effort
 from tightz.estimation.moments import WeightedMoments
 from tightz.estimation.results import Estimate, MeanFieldResult
 from tightz.estimation.trials import Trial, TrialPlan, run_trials
+from tightz.estimation.workspace import Workspace
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
 from tightz.models.collapse import Collapsed
-from tightz.models.collapse import collapse as collapse_polynomial
 from tightz.models.encoding import Model, SpinEncoding, encode, model_digest
-from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.hashing import DenseParity, HashFamily
-from tightz.projections.pivots import FirstColumns, PivotPolicy, Reliability
+from tightz.projections.pivots import FirstColumns, PivotPolicy
 from tightz.runtime.provenance import provenance
-from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
+from tightz.runtime.seeds import Seed, generator, seed_sequence
 
 DEFAULT_LEVELS = 20
 """The paper's experiments run m = 0..20."""
 
 LOG_2 = math.log(2.0)
-
-SEARCH = 2**31
-"""Key of the search's random stream; levels never reach it."""
 
 
 def mean_field(
@@ -137,30 +131,26 @@ def estimate(
     family = MeanField(restarts=restarts) if family is None else family
     hashing = DenseParity() if hashing is None else hashing
     root = seed_sequence(seed)
-    encoding = encode(model)
-    original = encoding.polynomial
-    at_least = max(levels, default=0) if levels is not None else 0
-    collapsed = collapse_safely(
-        original, 0 if pairs is not None and collapse is None else collapse, at_least
+    work = Workspace.build(
+        model,
+        seed=root,
+        collapse=0 if pairs is not None and collapse is None else collapse,
+        search_sweeps=search_sweeps,
+        at_least=max(levels, default=0) if levels is not None else 0,
     )
-    working = original if collapsed is None else collapsed.polynomial
-    chosen = _checked_levels(levels, working.n)
-    spin_pairs = _kept_pairs(_spin_pairs(encoding, pairs), collapsed)
-    sweeps_used = search_effort(original) if search_sweeps is None else search_sweeps
-    require_range("search_sweeps", sweeps_used, 0)
-    guide = None
-    if sweeps_used:
-        guide = build_guide(original, collapsed, sweeps=sweeps_used, seed=stream(root, SEARCH))
-    if pivots is None:
-        pivots = FirstColumns() if guide is None else Reliability(guide.reliability)
+    encoding, collapsed = work.encoding, work.collapsed
+    chosen = _checked_levels(levels, work.polynomial.n)
+    model_pairs = _spin_pairs(encoding, pairs)
+    spin_pairs = _kept_pairs(model_pairs, collapsed)
+    policy = work.pivots(pivots)
     plan = TrialPlan(
-        polynomial=working,
+        polynomial=work.polynomial,
         family=family,
         hashing=hashing,
-        pivots=pivots,
+        pivots=policy,
         seed=root,
         pairs=spin_pairs,
-        states=None if guide is None else guide.states,
+        states=work.states,
         collapsed=collapsed,
     )
 
@@ -169,7 +159,7 @@ def estimate(
     sweeps = np.zeros((len(chosen), trials), dtype=np.int64)
     ranks = np.zeros((len(chosen), trials), dtype=np.int64)
     statuses = np.empty((len(chosen), trials), dtype=object)
-    singles, joint = WeightedMoments(original.n), WeightedMoments(len(spin_pairs))
+    singles, joint = WeightedMoments(work.original.n), WeightedMoments(len(spin_pairs))
     for trial in run_trials(plan, chosen, trials, executor=executor, threads=threads):
         at = position[trial.level], trial.trial
         log_gammas[at] = trial.log_gammas
@@ -185,11 +175,11 @@ def estimate(
         sweeps=sweeps,
         ranks=ranks,
         statuses=statuses,
-        n=working.n,
+        n=work.polynomial.n,
         marginals=encoding.marginals(singles.mean),
         marginal_spread=encoding.spread(singles.spread),
         pairs=np.asarray(pairs if pairs is not None else np.zeros((0, 2)), dtype=np.int64),
-        pair_marginals=_pair_tables(singles.mean, joint.mean, _spin_pairs(encoding, pairs)),
+        pair_marginals=_pair_tables(singles.mean, joint.mean, model_pairs),
         pair_spread=joint.spread / 4.0,
         strongly_universal=hashing.strongly_universal,
         seconds=time.perf_counter() - start,
@@ -200,27 +190,11 @@ def estimate(
             trials=trials,
             family=family,
             hashing=hashing,
-            pivots=type(pivots).__name__,
-            collapse=0 if collapsed is None else collapsed.k,
-            search_sweeps=sweeps_used,
+            pivots=type(policy).__name__,
+            collapse=work.k,
+            search_sweeps=work.search_sweeps,
         ),
     )
-
-
-def collapse_safely(polynomial: SpinPolynomial, k: int | None, at_least: int) -> Collapsed | None:
-    """The collapsed model, its constant lowered by the rounding it declares; None when off.
-
-    k=None picks by cost, and less where fewer than `at_least` spins would remain for the parities.
-    """
-    if k == 0 or polynomial.n == 0 or polynomial.constant == -np.inf:
-        return None
-    collapsed = collapse_polynomial(polynomial, k)
-    while k is None and collapsed.polynomial.n < at_least:
-        if collapsed.k <= 1:
-            return None
-        collapsed = collapse_polynomial(polynomial, collapsed.k - 1)
-    safe = replace(collapsed.polynomial, constant=collapsed.polynomial.constant - collapsed.dropped)
-    return replace(collapsed, polynomial=safe)
 
 
 def _kept_pairs(pairs: NDArray[np.int64], collapsed: Collapsed | None) -> NDArray[np.int64]:

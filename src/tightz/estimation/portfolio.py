@@ -13,19 +13,17 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.estimation.certificates import anytime_certificate
-from tightz.estimation.estimate import SEARCH, collapse_safely, mean_field
-from tightz.estimation.guide import Guide, build_guide, search_effort
+from tightz.estimation.estimate import mean_field
 from tightz.estimation.trials import TrialPlan
+from tightz.estimation.workspace import SEARCH, Workspace, lifted_means
 from tightz.families.layer import layer_mean_field
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
-from tightz.models.collapse import Collapsed
 from tightz.models.encoding import SpinEncoding, encode
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
-from tightz.projections.pivots import FirstColumns, Reliability
 from tightz.references.exact import exact, plan
 from tightz.references.mini_bucket import mini_bucket_bounds
 from tightz.references.tree_reweighted import TreeReweighted, tree_reweighted_bounds
@@ -165,7 +163,7 @@ def lower(job: Job) -> Iterator[Bound]:
     yield from _plain(job, encoding)
     if _is_dense(encoding.polynomial):
         yield from _layer(job, encoding)
-    aided = _Aided.build(job, encoding)
+    aided = Workspace.build(encoding, seed=job.seed, time_limit=0.2 * job.clock.left)
     if job.clock.expired:
         return
     yield from _structured(job, aided)
@@ -195,33 +193,6 @@ def _plain(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
             return
 
 
-@dataclass(frozen=True)
-class _Aided:
-    """The working polynomial with what the search knows about it."""
-
-    encoding: SpinEncoding
-    collapsed: Collapsed | None
-    polynomial: SpinPolynomial
-    guide: Guide | None
-
-    @classmethod
-    def build(cls, job: Job, encoding: SpinEncoding) -> _Aided:
-        collapsed = collapse_safely(encoding.polynomial, None, 0)
-        working = encoding.polynomial if collapsed is None else collapsed.polynomial
-        guide = build_guide(
-            encoding.polynomial,
-            collapsed,
-            sweeps=search_effort(encoding.polynomial),
-            seed=stream(job.seed, SEARCH),
-            time_limit=0.2 * job.clock.left,
-        )
-        return cls(encoding, collapsed, working, guide)
-
-    @property
-    def states(self) -> NDArray[np.int8] | None:
-        return None if self.guide is None else self.guide.states
-
-
 def _is_dense(polynomial: SpinPolynomial) -> bool:
     """Pairwise with many couplings a spin, as in an RBM: no narrow structure to exploit."""
     return polynomial.degree <= 2 and polynomial.n_terms > 8 * polynomial.n
@@ -237,7 +208,7 @@ def _layer(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
             return
 
 
-def _structured(job: Job, aided: _Aided) -> Iterator[Bound]:
+def _structured(job: Job, aided: Workspace) -> Iterator[Bound]:
     """Mean field from the states found, then families of growing width."""
     clock = job.share(0.35)
     coset = Coset.build(aided.polynomial)
@@ -256,17 +227,13 @@ def _structured(job: Job, aided: _Aided) -> Iterator[Bound]:
         )
         if q.log_gamma > best and q.log_gamma > -math.inf:
             best = q.log_gamma
-            means = (
-                q.spin_means()
-                if aided.collapsed is None
-                else aided.collapsed.lift_means(q.expectations)
-            )
+            means = lifted_means(q, aided.collapsed)
             job.offer_marginals(list(aided.encoding.marginals(means)), name, best)
         if clock.expired:
             return
 
 
-def _projections(job: Job, aided: _Aided) -> Iterator[Bound]:
+def _projections(job: Job, aided: Workspace) -> Iterator[Bound]:
     """Trials round by round, read through the anytime certificate at growing intervals."""
     n = aided.polynomial.n
     levels = [m for m in LEVELS if m <= n]
@@ -277,7 +244,7 @@ def _projections(job: Job, aided: _Aided) -> Iterator[Bound]:
         polynomial=aided.polynomial,
         family=MeanField(restarts=8),
         hashing=DenseParity(),
-        pivots=FirstColumns() if aided.guide is None else Reliability(aided.guide.reliability),
+        pivots=aided.pivots(),
         seed=job.seed,
         pairs=np.zeros((0, 2), dtype=np.int64),
         states=aided.states,

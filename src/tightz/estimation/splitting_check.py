@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tightz.estimation.splitting_fits import TreeFitter
+from tightz.estimation.splitting_forest import TreeFitter
 from tightz.estimation.splitting_nodes import Node
 from tightz.estimation.splitting_region import CONSTANT, Region
 from tightz.estimation.splitting_tree import Tree

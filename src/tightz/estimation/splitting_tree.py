@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.estimation.splitting_candidates import Effort, propose
-from tightz.estimation.splitting_fits import Fit, Fitter, ProductFitter, cut_strength, region_states
+from tightz.estimation.splitting_fits import Fit, Fitter, ProductFitter, region_states
+from tightz.estimation.splitting_forest import cut_strength
 from tightz.estimation.splitting_nodes import Node, Part, Plan, log_difference
 from tightz.estimation.splitting_region import Parity, Region
 from tightz.estimation.splitting_upper import Ceiling, UpperBounder, scale

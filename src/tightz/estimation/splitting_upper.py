@@ -43,7 +43,7 @@ class UpperBounder:
 
     def exact(self, region: Region) -> Ceiling | None:
         """The region's log Z by elimination, or None where that is wider than `width`."""
-        poly = region.restricted(self.poly)
+        poly = self._restricted(region)
         plan, _ = minimum_degree(poly, self.width, np.zeros(poly.n, dtype=bool))
         return self._exact(poly) if plan.order.size == poly.n else None
 
@@ -59,7 +59,7 @@ class UpperBounder:
 
         iterations = 0 or less: no bound is computed where the value is not exact.
         """
-        poly = region.restricted(self.poly)
+        poly = self._restricted(region)
         plan, _ = minimum_degree(poly, self.width, np.zeros(poly.n, dtype=bool))
         if plan.order.size == poly.n:
             return self._exact(poly)
@@ -91,9 +91,12 @@ class UpperBounder:
             value - slack, value + slack, True, np.zeros(0, np.int64), Order.MIN_FILL
         )  # fmt: skip
 
+    def _restricted(self, region: Region) -> SpinPolynomial:
+        return self.poly if region.free.size == self.poly.n else region.restricted(self.poly)
+
     def summed_out(self, region: Region) -> Collapsed:
         """The elimination of a region that `exact` accepts: its exact distribution."""
-        return collapse(region.restricted(self.poly), self.width)
+        return collapse(self._restricted(region), self.width)
 
 
 def scale(poly: SpinPolynomial) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.estimation.workspace import lifted_means
 from tightz.families.projection import Family, IProjection, Status
 from tightz.models.collapse import Collapsed
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -70,13 +71,7 @@ class TrialPlan:
 
     def _lift(self, best: IProjection) -> NDArray[np.float64]:
         """Means of all the model's spins, unless nobody wants them (lift=False)."""
-        if not self.lift:
-            return np.zeros(0)
-        if self.collapsed is None:
-            return best.spin_means()
-        if best.log_gamma == -np.inf:
-            return np.full(self.collapsed.original.n, np.nan)
-        return self.collapsed.lift_means(best.expectations)
+        return lifted_means(best, self.collapsed) if self.lift else np.zeros(0)
 
 
 def run_trials(

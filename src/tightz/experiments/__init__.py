@@ -1,0 +1,1 @@
+"""The paper's figures and table, computed, cached and drawn; scripts in experiments/ run them."""
