@@ -111,17 +111,64 @@ def test_median_factor_is_the_binomial_tail():
     assert binom.sf(4, 9, 1 / c) == pytest.approx(0.05, abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["anytime", "mean", "median", "product"])
-def test_certificates_of_real_runs_cover(kind):
-    """300 independent MFRP runs on small models of two kinds, selection over levels included."""
-    delta, runs, misses = 0.2, 150, 0
+@pytest.fixture(scope="module")
+def thousand_runs():
+    """(estimate, exact log Z) of 1,000 independent small runs across kinds of model and method."""
     rng = np.random.default_rng(5)
-    for i in range(runs):
-        if i % 2:
+    runs = []
+    for i in range(1000):
+        if i % 4 == 0:
             model = tz.ising_grid(2, 3, coupling=(-2, 2), seed=i)
-        else:
-            model = tz.rbm(rng.normal(size=(3, 3)), rng.normal(size=3), rng.normal(size=3))
+        elif i % 4 == 1:
+            model = tz.rbm(2 * rng.normal(size=(3, 3)), rng.normal(size=3), rng.normal(size=3))
+        elif i % 4 == 2:  # frustrated, strong
+            model = tz.ising_grid(2, 3, coupling=(-8, 8), field=(-0.1, 0.1), seed=i)
+        else:  # terms of three spins
+            scopes = [rng.choice(6, size=3, replace=False) for _ in range(6)]
+            model = tz.FactorGraph([2] * 6, [(s, rng.normal(size=(2, 2, 2))) for s in scopes])
         log_z, _ = naive.enumerate_model(model.cardinalities, model.factors)
-        e = tz.estimate(model, levels=range(1, 6), trials=6, restarts=2, seed=i, threads=1, **PLAIN)
-        misses += e.certificate(delta, kind=kind).log_z > log_z + 1e-9
-    assert misses <= binom.ppf(0.9999, runs, delta)
+        e = tz.estimate(
+            model,
+            levels=range(1, 6),
+            trials=6,
+            seed=i,
+            threads=1,
+            family=tz.PointMass(restarts=1) if i % 8 == 5 else tz.MeanField(restarts=2),
+            hashing=tz.SparseParity(0.2) if i % 3 == 0 else tz.DenseParity(),
+            **PLAIN,
+        )
+        runs.append((e, log_z))
+    return runs
+
+
+@pytest.mark.parametrize("kind", ["anytime", "mean", "median", "product"])
+def test_certificates_of_real_runs_cover(kind, thousand_runs):
+    """At most a delta share of 1,000 runs exceeds the truth, selection over levels included."""
+    delta = 0.2
+    misses = sum(e.certificate(delta, kind=kind).log_z > log_z + 1e-9 for e, log_z in thousand_runs)
+    assert misses <= binom.ppf(0.9999, len(thousand_runs), delta)
+
+
+def test_inflated_gamma_fails_the_same_test(thousand_runs):
+    """Negative control: were gamma 30 times too large, the anytime certificate would be caught."""
+    delta = 0.2
+    misses = sum(
+        anytime_certificate(e.log_g + math.log(30.0), delta) > log_z + 1e-9
+        for e, log_z in thousand_runs
+    )
+    assert misses > binom.ppf(0.9999, len(thousand_runs), delta)
+
+
+def test_an_adversary_who_stops_at_the_worst_moment_gains_nothing(thousand_runs):
+    """The largest certificate over all stopping times, level by level and trial by trial."""
+    delta = 0.2
+    misses = 0
+    for e, log_z in thousand_runs[:400]:
+        worst = -np.inf
+        table = np.full_like(e.log_g, np.nan)
+        for t in range(table.shape[1]):
+            for level in range(len(table)):
+                table[level, t] = e.log_g[level, t]
+                worst = max(worst, anytime_certificate(table, delta))
+        misses += worst > log_z + 1e-9
+    assert misses <= binom.ppf(0.9999, 400, delta)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from threading import Lock
 from typing import TypeVar
 
 import numpy as np
@@ -118,7 +117,6 @@ class SplittingTree:
         self._prepared = time.perf_counter() - begun  # counts against the time limit
         self._start = begun
         self._deadline = math.inf
-        self._lock = Lock()
         self._seconds: float | None = None
 
     def run(self) -> Iterator[Bound]:
@@ -179,6 +177,7 @@ class SplittingTree:
         if self.want_upper:
             quick = min(4, self.bounder.width)
             ceiling = self._call(pool, self._ceiling, ceiling, Order.MIN_FILL, 2, quick)
+            self._improve(-math.inf, ceiling.upper)
             yield
             wide = pool.submit(self._ceiling, ceiling, self._orders(), 40, None)
         states = self._call(pool, self._pool_states, working, kept)
@@ -187,6 +186,7 @@ class SplittingTree:
         yield
         if wide is not None:
             ceiling = self._result(wide)
+            self._improve(-math.inf, ceiling.upper)
         tree = self._plant(fitter, fit, ceiling, kept, states)
         yield
         executor = None if self.threads == 1 else pool
@@ -215,7 +215,6 @@ class SplittingTree:
         limit = None if self.time_limit is None else 0.15 * self.time_limit
         whole = Region.whole(self.encoding.polynomial.n)
         new = self.bounder.bound(whole, order, iterations, limit, ibound)
-        self._improve(new.lower, new.upper)
         return new._replace(upper=min(new.upper, old.upper))
 
     def _root_fit(
@@ -232,13 +231,12 @@ class SplittingTree:
 
     def _improve(self, lower: float, upper: float) -> None:
         """Keep the better of each end; refuse ends that contradict each other."""
-        with self._lock:
-            low, high = max(self.lower, lower), min(self.upper, upper)
-            if low - high > 1e-9 * scale(self.encoding.polynomial):
-                raise ArithmeticError(f"lower bound {low} above upper bound {high}: this is a bug")
-            # Ends that meet may cross by rounding; neither moves back.
-            self.lower = max(self.lower, min(lower, self.upper))
-            self.upper = min(self.upper, max(upper, self.lower))
+        low, high = max(self.lower, lower), min(self.upper, upper)
+        if low - high > 1e-9 * scale(self.encoding.polynomial):
+            raise ArithmeticError(f"lower bound {low} above upper bound {high}: this is a bug")
+        # Ends that meet may cross by rounding; neither moves back.
+        self.lower = max(self.lower, min(lower, self.upper))
+        self.upper = min(self.upper, max(upper, self.lower))
 
     def _working(self, family: Family, exact: bool) -> SpinPolynomial:
         """The collapsed model, its constant lowered by the rounding it declares."""

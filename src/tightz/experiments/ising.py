@@ -144,7 +144,9 @@ def _one_grid(
     truth = tz.exact(model, marginals=False) if exact else None
     return {
         "mean_field": plain.log_z,
+        "mean_field_runs": plain.log_zs.tolist(),
         "mfrp": printed.log_z,
+        "mfrp_best": float(printed.log_g.max()),
         "mfrp_level": printed.best_level,
         "mfrp_medians": [level.median for level in printed.by_level],
         "mfrp_certificate": printed.certificate(0.05).log_z,
@@ -160,6 +162,7 @@ def _one_grid(
         "interval_lower": interval.lower,
         "interval_certified": interval.certified.log_z,
         "interval_upper": interval.upper,
+        "interval_methods": [interval.lower_proof.method, interval.upper_proof.method],
         "trw": trw.log_z,
         "exact": None if truth is None else truth.log_z,
         "seconds": {

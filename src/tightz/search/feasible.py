@@ -1,0 +1,267 @@
+"""A state of positive weight in a model with zero potentials, by backtracking search.
+
+Depth-first search with arc consistency after every decision and restarts; the variable decided
+next is the one with few states left and many past failures around it (Boussemart et al., 2004).
+A search that runs to its end without a state proves that Z = 0.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.preprocess import possible_states, state_ptr, supported_states
+from tightz.runtime.clock import Clock
+from tightz.runtime.seeds import Seed, generator
+
+
+class Feasibility(enum.Enum):
+    """How a search ended; the value advises."""
+
+    FOUND = "a state of positive weight was found"
+    IMPOSSIBLE = "proven: no state has weight, Z = 0"
+    UNKNOWN = "no state found within the limit; raise time_limit"
+
+
+_ENDINGS = (Feasibility.FOUND, Feasibility.IMPOSSIBLE, Feasibility.UNKNOWN)
+
+
+@dataclass(frozen=True, eq=False)
+class FeasibleState:
+    """The outcome of one search: `state` (n,) and its log weight where one was found."""
+
+    status: Feasibility
+    state: NDArray[np.int64] | None
+    log_weight: float
+
+
+class _Tables(NamedTuple):
+    """The model's arrays as the kernels read them; `touch` lists the hard factors of a variable."""
+
+    ptr: NDArray[np.int64]
+    scope_ptr: NDArray[np.int64]
+    scope_vars: NDArray[np.int32]
+    table_ptr: NDArray[np.int64]
+    forbidden: NDArray[np.bool_]
+    touch_ptr: NDArray[np.int64]
+    touch: NDArray[np.int64]
+
+
+def feasible_state(
+    model: FactorGraph, *, time_limit: float = 10.0, seed: Seed = None
+) -> FeasibleState:
+    """A state of positive weight, a proof that there is none, or neither within the limit."""
+    found = FeasibleState(Feasibility.UNKNOWN, None, -np.inf)
+    for found in feasible_states(model, clock=Clock(time_limit), seed=seed):
+        if found.status is not Feasibility.UNKNOWN:
+            break
+    return found
+
+
+def feasible_states(
+    model: FactorGraph, *, clock: Clock, seed: Seed = None
+) -> Iterator[FeasibleState]:
+    """Restart after restart, with states preferred at random in proportion to local weight."""
+    rng = generator(seed)
+    tables = _tables(model)
+    alive = possible_states(model)
+    scores = _local_scores(model, tables.ptr)
+    weights = np.ones(model.n_factors)
+    limit = 100
+    while True:
+        # The Gumbel trick: the largest perturbed score is a draw in proportion to exp(score).
+        wishes = scores + rng.gumbel(size=scores.size)
+        state = np.zeros(model.n_variables, dtype=np.int64)
+        ending = _search(tables, alive.copy(), wishes, weights, limit, state)
+        status = _ENDINGS[ending]
+        weight = -np.inf
+        if status is Feasibility.FOUND:
+            weight = float(model.log_weight(state)[0])
+            if weight == -np.inf:  # a constant factor is zero: no search can mend it
+                status = Feasibility.IMPOSSIBLE
+        yield FeasibleState(status, state if status is Feasibility.FOUND else None, weight)
+        if status is Feasibility.IMPOSSIBLE or clock.expired:
+            return
+        limit = limit + limit // 2 if status is Feasibility.UNKNOWN else limit
+
+
+def _tables(model: FactorGraph) -> _Tables:
+    forbidden = model.log_tables == -np.inf
+    hard = np.zeros(model.n_factors, dtype=bool)
+    if forbidden.any():
+        hard = np.logical_or.reduceat(forbidden, model.table_ptr[:-1])
+    owner = np.repeat(np.arange(model.n_factors), model.arities)
+    keep = hard[owner]
+    by_variable = np.argsort(model.scope_vars[keep], kind="stable")
+    counts = np.bincount(model.scope_vars[keep], minlength=model.n_variables)
+    return _Tables(
+        state_ptr(model.cardinalities),
+        model.scope_ptr,
+        model.scope_vars,
+        model.table_ptr,
+        forbidden,
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        owner[keep][by_variable].astype(np.int64),
+    )
+
+
+def _local_scores(model: FactorGraph, ptr: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Per (variable, state): mean over its factors of how much of the factor's weight it holds."""
+    scores = np.zeros(int(ptr[-1]))
+    for _, scopes, tables in model.batches():
+        top = tables.reshape(len(tables), -1).max(axis=1)
+        top = np.where(top > -np.inf, top, 0.0)
+        flat = np.exp(tables - top.reshape(-1, *(1,) * (tables.ndim - 1)))
+        for axis in range(scopes.shape[1]):
+            others = tuple(a + 1 for a in range(scopes.shape[1]) if a != axis)
+            share = flat.sum(axis=others)
+            with np.errstate(divide="ignore"):
+                share = np.maximum(np.log(share), -50.0)
+            share -= share.max(axis=1, keepdims=True)
+            np.add.at(scores, ptr[scopes[:, axis]][:, None] + np.arange(share.shape[1]), share)
+    return scores
+
+
+@njit(cache=True, nogil=True)
+def _settle(t, alive, left, v, weights, queued, queue, trail, used):  # type: ignore[no-untyped-def]
+    """Propagate from variable v; returns (consistent, trail length). Dropped states are logged."""
+    head, tail = 0, 0
+    size = queue.size
+    for k in range(t.touch_ptr[v], t.touch_ptr[v + 1]):
+        queue[tail % size] = t.touch[k]
+        queued[t.touch[k]] = True
+        tail += 1
+    consistent = True
+    widest = 1
+    while head < tail:
+        f = queue[head % size]
+        head += 1
+        queued[f] = False
+        if not consistent:
+            continue  # only clear the flags
+        widest = 0
+        for k in range(t.scope_ptr[f], t.scope_ptr[f + 1]):
+            widest += t.ptr[t.scope_vars[k] + 1] - t.ptr[t.scope_vars[k]]
+        support = np.empty(widest, dtype=np.bool_)
+        supported_states(
+            t.ptr, t.scope_ptr, t.scope_vars, t.table_ptr, t.forbidden, alive, f, support
+        )
+        at = 0
+        for k in range(t.scope_ptr[f], t.scope_ptr[f + 1]):
+            u = t.scope_vars[k]
+            dropped = False
+            for s in range(t.ptr[u], t.ptr[u + 1]):
+                if alive[s] and not support[at]:
+                    alive[s] = False
+                    left[u] -= 1
+                    trail[used] = s
+                    used += 1
+                    dropped = True
+                at += 1
+            if dropped:
+                if left[u] == 0:
+                    weights[f] += 1.0
+                    consistent = False
+                    break
+                for j in range(t.touch_ptr[u], t.touch_ptr[u + 1]):
+                    g = t.touch[j]
+                    if not queued[g]:
+                        queued[g] = True
+                        queue[tail % size] = g
+                        tail += 1
+    return consistent, used
+
+
+@njit(cache=True, nogil=True)
+def _undo(owner, alive, left, trail, used, mark):  # type: ignore[no-untyped-def]
+    for k in range(mark, used):
+        alive[trail[k]] = True
+        left[owner[trail[k]]] += 1
+
+
+@njit(cache=True, nogil=True)
+def _next_variable(t, left, weights):  # type: ignore[no-untyped-def]
+    """The undecided variable with the least (states left) / (failures around it); -1 if none."""
+    best, best_score = -1, np.inf
+    for v in range(left.size):
+        if left[v] <= 1:
+            continue
+        blame = 1e-3
+        for k in range(t.touch_ptr[v], t.touch_ptr[v + 1]):
+            blame += weights[t.touch[k]]
+        if left[v] / blame < best_score:
+            best, best_score = v, left[v] / blame
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _search(t, alive, wishes, weights, limit, state):  # type: ignore[no-untyped-def]
+    """Depth-first search; 0: found (in `state`), 1: the whole tree failed, 2: `limit` failures."""
+    n = t.ptr.size - 1
+    total = t.ptr[n]
+    owner = np.empty(total, dtype=np.int64)
+    left = np.zeros(n, dtype=np.int64)
+    for v in range(n):
+        for s in range(t.ptr[v], t.ptr[v + 1]):
+            owner[s] = v
+            if alive[s]:
+                left[v] += 1
+        if left[v] == 0:
+            return 1
+    queue = np.empty(weights.size + 1, dtype=np.int64)
+    queued = np.zeros(weights.size, dtype=np.bool_)
+    trail = np.empty(total, dtype=np.int64)
+    marks = np.empty(n + 1, dtype=np.int64)
+    decided = np.empty(n + 1, dtype=np.int64)
+    used, level, failures = 0, 0, 0
+    while True:
+        v = _next_variable(t, left, weights)
+        if v < 0:
+            for u in range(n):
+                for s in range(t.ptr[u], t.ptr[u + 1]):
+                    if alive[s]:
+                        state[u] = s - t.ptr[u]
+            return 0
+        chosen = -1
+        for s in range(t.ptr[v], t.ptr[v + 1]):
+            if alive[s] and (chosen < 0 or wishes[s] > wishes[chosen]):
+                chosen = s
+        marks[level] = used
+        decided[level] = chosen
+        level += 1
+        for s in range(t.ptr[v], t.ptr[v + 1]):
+            if alive[s] and s != chosen:
+                alive[s] = False
+                trail[used] = s
+                used += 1
+        left[v] = 1
+        consistent, used = _settle(t, alive, left, v, weights, queued, queue, trail, used)
+        while not consistent:
+            failures += 1
+            if level == 0:
+                return 1
+            if failures > limit:
+                return 2
+            level -= 1
+            _undo(owner, alive, left, trail, used, marks[level])
+            used = marks[level]
+            # The other branch: the state tried is impossible given the decisions above.
+            s = decided[level]
+            v = owner[s]
+            alive[s] = False
+            left[v] -= 1
+            trail[used] = s
+            used += 1
+            if left[v] == 0:
+                consistent = False
+            else:
+                consistent, used = _settle(
+                    t, alive, left, v, weights, queued, queue, trail, used
+                )
