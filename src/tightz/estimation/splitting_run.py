@@ -49,7 +49,11 @@ MAX_POOL = 4000
 LEAF_BYTES = 2**30
 """Memory for the leaves' q's when max_leaves is not given."""
 
+LEAF_ITERATIONS = 12
+"""Mini-bucket iterations for a leaf."""
+
 MANY_SPINS = 1000
+"""Larger models try one elimination order only."""
 
 Result = TypeVar("Result")
 
@@ -69,7 +73,7 @@ class SplittingTree:
                   split on with MeanField only
     upper         whether to bound from above, too
     exact_width   regions that elimination with at most this many neighbours solves are closed;
-                  also the mini-buckets' ibound
+                  also the mini-buckets' ibound. A larger `collapse` raises it
     max_splits    with no time limit the same seed gives the same tree
 
     Both ends are monotone: a region keeps its own bound where its parts add up to less.
@@ -96,6 +100,7 @@ class SplittingTree:
                 f"family is {family!r}; splitting takes MeanField or StructuredMeanField"
             )
         require_range("exact_width", exact_width, 0, 20)
+        require_range("collapse", collapse or 0, 0, 20)
         require_range("max_leaves", 1 if max_leaves is None else max_leaves, 1)
         require_range("max_splits", 0 if max_splits is None else max_splits, 0)
         begun = time.perf_counter()
@@ -109,7 +114,7 @@ class SplittingTree:
         self.encoding = encode(model)
         poly = self.encoding.polynomial
         self.want_upper = upper and poly.n_terms <= MAX_UPPER_TERMS
-        self.bounder = UpperBounder(poly, exact_width, 12)
+        self.bounder = UpperBounder(poly, max(exact_width, collapse or 0), LEAF_ITERATIONS)
         self.collapsed: Collapsed | None = None
         self.tree: Tree | None = None
         self.history: list[Bound] = []

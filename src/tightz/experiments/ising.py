@@ -186,9 +186,7 @@ def column(records: list[dict[str, Any]], key: str, relative_to: str) -> NDArray
 def _short(record: dict[str, Any]) -> str:
     base = record["mean_field"]
     keys = ("mfrp", "mean_field_equal", "estimate", "interval_lower", "interval_upper", "exact")
-    shown = ", ".join(
-        f"{key} {record[key] - base:+.2f}" for key in keys if record[key] is not None
-    )
+    shown = ", ".join(f"{key} {record[key] - base:+.2f}" for key in keys if record[key] is not None)
     return f"mean field {base:.2f}; {shown}"
 
 

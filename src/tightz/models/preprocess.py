@@ -188,9 +188,7 @@ def _propagate(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, changed)
                     touched = True
             if not touched:
                 continue
-            supported_states(
-                ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, f, support
-            )
+            supported_states(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, f, support)
             at = 0
             for k in range(scope_ptr[f], scope_ptr[f + 1]):
                 v = scope_vars[k]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError, ParameterError
 from tightz.models.spin_polynomial import SpinPolynomial
-from tightz.projections.gf2 import pack, row_reduce
+from tightz.projections.gf2 import pack, row_reduce, unpack
 from tightz.projections.grouped import GroupedPolynomial, group_terms
 from tightz.projections.hashing import Parities
 from tightz.projections.pivots import FirstColumns, PivotPolicy
@@ -107,19 +107,22 @@ class Coset:
             self.n_free,
         )
 
+    def images(self, ptr: NDArray, spins: NDArray) -> tuple[NDArray[np.uint64], NDArray]:
+        """Each product of model spins (CSR) as (packed free spins (terms, words), sign (terms,))."""
+        words = np.zeros((len(ptr) - 1, self.support.shape[1]), dtype=np.uint64)
+        signs = np.ones(len(ptr) - 1)
+        _images(
+            np.asarray(ptr, np.int64), np.asarray(spins, np.int32), self.pivot_row,
+            self.free_index, self.support, self.sign, words, signs,
+        )  # fmt: skip
+        return words, signs
+
     def substituted(self) -> SpinPolynomial:
         """The polynomial over the free spins, every term expanded and equal terms merged."""
         poly = self.polynomial
-        words = np.zeros((poly.n_terms, self.support.shape[1]), dtype=np.uint64)
-        signs = np.ones(poly.n_terms)
-        _term_images(
-            poly.ptr, poly.spins, self.pivot_row, self.free_index, self.support, self.sign,
-            words, signs,
-        )  # fmt: skip
-        terms = []
-        for image, theta in zip(words, signs * poly.theta, strict=True):
-            bits = np.unpackbits(image.view(np.uint8), bitorder="little")
-            terms.append((np.flatnonzero(bits), theta))
+        words, signs = self.images(poly.ptr, poly.spins)
+        members = [np.flatnonzero(row) for row in unpack(words, self.n_free)]
+        terms = zip(members, signs * poly.theta, strict=True)
         return SpinPolynomial.from_terms(self.n_free, poly.constant, terms)
 
     def expectations(
@@ -175,7 +178,7 @@ def _compress_columns(rows, free, support):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _term_images(ptr, spins, pivot_row, free_index, support, sign, words, signs):  # type: ignore[no-untyped-def]
+def _images(ptr, spins, pivot_row, free_index, support, sign, words, signs):  # type: ignore[no-untyped-def]
     """words[a], signs[a]: symmetric difference of the supports of term a's members, and sign."""
     for a in range(ptr.size - 1):
         for p in range(ptr[a], ptr[a + 1]):

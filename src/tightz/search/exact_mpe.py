@@ -123,14 +123,9 @@ def weight_ceiling(poly: SpinPolynomial) -> float:
 def _enumerate(coset: Coset) -> NDArray[np.float64]:
     """Free spins of the heaviest of all 2^n_free states."""
     poly = coset.polynomial
-    words = np.zeros(poly.n_terms, dtype=np.int64)
-    theta = poly.theta.copy()
-    _images(
-        poly.ptr, poly.spins, coset.pivot_row, coset.free_index,
-        coset.support[:, 0].astype(np.int64), coset.sign, words, theta,
-    )  # fmt: skip
+    words, signs = coset.images(poly.ptr, poly.spins)  # few free spins: one word holds them
     block = np.empty(2 ** min(coset.n_free, BLOCK_SPINS))
-    code = _heaviest_vertex(words, theta, coset.n_free, block)
+    code = _heaviest_vertex(words[:, 0].astype(np.int64), signs * poly.theta, coset.n_free, block)
     return 1.0 - 2.0 * ((code >> np.arange(coset.n_free)) & 1)
 
 
@@ -185,19 +180,6 @@ class StateTable:
         spins = 1 - 2 * ((distinct[:, None] >> np.arange(poly.n)) & 1)
         values[codes >= 0] = poly.log_weight(spins)[which]
         return values, codes
-
-
-@njit(cache=True, nogil=True)
-def _images(ptr, spins, pivot_row, free_index, support, sign, words, theta):  # type: ignore[no-untyped-def]
-    """words[a]: free spins of term a's image as bits; theta[a] takes the sign. n_free < 63."""
-    for a in range(theta.size):
-        for p in range(ptr[a], ptr[a + 1]):
-            row = pivot_row[spins[p]]
-            if row < 0:
-                words[a] ^= np.int64(1) << np.int64(free_index[spins[p]])
-            else:
-                words[a] ^= support[row]
-                theta[a] *= sign[row]
 
 
 @njit(cache=True, nogil=True)

@@ -1,13 +1,15 @@
-"""A state of positive weight in a model with zero potentials, by backtracking search.
+"""A state of positive weight in a model with zero potentials, by backtracking and local repair.
 
 Depth-first search with arc consistency after every decision and restarts; the variable decided
 next is the one with few states left and many past failures around it (Boussemart et al., 2004).
-A search that runs to its end without a state proves that Z = 0.
+A search that runs to its end without a state proves that Z = 0. A search that gives up is followed
+by a random walk that repairs violated factors, which is better where constraints are loose.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.preprocess import possible_states, state_ptr, supported_states
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, generator
+from tightz.search.repair import repair
 
 
 class Feasibility(enum.Enum):
@@ -81,6 +84,10 @@ def feasible_states(
         state = np.zeros(model.n_variables, dtype=np.int64)
         ending = _search(tables, alive.copy(), wishes, weights, limit, state)
         status = _ENDINGS[ending]
+        if status is Feasibility.UNKNOWN and not clock.expired:
+            state = _wished_state(tables.ptr, alive, wishes)
+            if repair(tables, alive, state, 100 * limit, 0.3, int(rng.integers(2**31))):
+                status = Feasibility.FOUND
         weight = -np.inf
         if status is Feasibility.FOUND:
             weight = float(model.log_weight(state)[0])
@@ -90,6 +97,14 @@ def feasible_states(
         if status is Feasibility.IMPOSSIBLE or clock.expired:
             return
         limit = limit + limit // 2 if status is Feasibility.UNKNOWN else limit
+
+
+def _wished_state(
+    ptr: NDArray[np.int64], alive: NDArray[np.bool_], wishes: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Each variable's possible state with the largest wish."""
+    masked = np.where(alive, wishes, -np.inf)
+    return np.array([masked[a:b].argmax() for a, b in itertools.pairwise(ptr)], dtype=np.int64)
 
 
 def _tables(model: FactorGraph) -> _Tables:
@@ -262,6 +277,4 @@ def _search(t, alive, wishes, weights, limit, state):  # type: ignore[no-untyped
             if left[v] == 0:
                 consistent = False
             else:
-                consistent, used = _settle(
-                    t, alive, left, v, weights, queued, queue, trail, used
-                )
+                consistent, used = _settle(t, alive, left, v, weights, queued, queue, trail, used)

@@ -20,12 +20,7 @@ def images(
     coset: Coset, ptr: NDArray, spins: NDArray
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64]]:
     """Each product of model spins (CSR) as a signed product of free spins: (ptr, free, signs)."""
-    words = np.zeros((len(ptr) - 1, coset.support.shape[1]), dtype=np.uint64)
-    signs = np.ones(len(ptr) - 1)
-    _images(
-        np.asarray(ptr, np.int64), np.asarray(spins, np.int64), coset.pivot_row,
-        coset.free_index, coset.support, coset.sign, words, signs,
-    )  # fmt: skip
+    words, signs = coset.images(ptr, spins)
     image_ptr = np.zeros(len(ptr), dtype=np.int64)
     image_ptr[1:] = np.cumsum(np.bitwise_count(words).sum(axis=1, dtype=np.int64))
     members = np.empty(image_ptr[-1], dtype=np.int32)
@@ -67,20 +62,6 @@ def structured_bound(coset: Coset, forest: Forest, tables: NDArray[np.float64]) 
     with np.errstate(divide="ignore", invalid="ignore"):
         h = -np.where(pairs > 0.0, pairs * np.log(pairs), 0.0).sum(axis=1)
     return float(poly.constant + poly.theta @ chi + separator_marginals(forest, tables) @ h)
-
-
-@njit(cache=True, nogil=True)
-def _images(ptr, spins, pivot_row, free_index, support, sign, words, signs):  # type: ignore[no-untyped-def]
-    """words[a], signs[a]: the free spins and the sign of product a after substitution."""
-    for a in range(ptr.size - 1):
-        for i in spins[ptr[a] : ptr[a + 1]]:
-            row = pivot_row[i]
-            if row >= 0:
-                signs[a] *= sign[row]
-                for w in range(words.shape[1]):
-                    words[a, w] ^= support[row, w]
-            else:
-                words[a, free_index[i] >> 6] ^= np.uint64(1) << np.uint64(free_index[i] & 63)
 
 
 @njit(cache=True, nogil=True)

@@ -80,6 +80,4 @@ def choose_cutset(
             for w in near[u]:
                 near[w].discard(u)
                 rescore(w)
-    return Cutset(
-        np.array(sorted(held), dtype=np.int64), np.array(order, dtype=np.int64), largest
-    )
+    return Cutset(np.array(sorted(held), dtype=np.int64), np.array(order, dtype=np.int64), largest)

@@ -110,9 +110,11 @@ class ConditionedElimination:
         self.entries = at - tables
         self._source = np.array(source, dtype=np.int64)
         self._base = np.array(base, dtype=np.int64)
-        self._held = _Held(*(np.array(c, dtype=np.int64) for c in zip(*held, strict=True))) if (
-            held
-        ) else _Held(*(np.zeros(0, dtype=np.int64),) * 3)
+        self._held = (
+            _Held(*(np.array(c, dtype=np.int64) for c in zip(*held, strict=True)))
+            if (held)
+            else _Held(*(np.zeros(0, dtype=np.int64),) * 3)
+        )
         self._buckets = _Buckets(
             *(
                 np.array(values, dtype=np.int64)
@@ -127,23 +129,17 @@ class ConditionedElimination:
             self._data = np.empty(self.model.log_tables.size + self.entries)
             self._data[: self.model.log_tables.size] = self.model.log_tables
         self._where = self._base.copy()
-        np.add.at(
-            self._where, self._held.table, self._held.stride * state[self._held.variable]
-        )
+        np.add.at(self._where, self._held.table, self._held.stride * state[self._held.variable])
         _forward(self._buckets, self._where[self._source], self.cards, self._data)
         parts = [self._data[self._where[f]] for f in self._constants]
         parts += [self._data[r] for r in self._roots]
         return math.fsum(parts) if min(parts, default=0.0) > -math.inf else -math.inf
 
-    def sample(
-        self, state: NDArray[np.int64], rng: np.random.Generator
-    ) -> NDArray[np.int64]:
+    def sample(self, state: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """A state drawn from p given the cutset's states; call right after `log_z(state)`."""
         out: NDArray[np.int64] = np.array(state, dtype=np.int64)
         uniforms = rng.random(self.cutset.order.size)
-        _backward(
-            self._buckets, self._where[self._source], self.cards, self._data, uniforms, out
-        )
+        _backward(self._buckets, self._where[self._source], self.cards, self._data, uniforms, out)
         return out
 
 
