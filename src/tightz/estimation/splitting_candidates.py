@@ -18,6 +18,9 @@ from tightz.estimation.splitting_region import Parity
 PAIR_SPINS = 24
 """Spins whose pairs are looked at: those that vary most in the pool."""
 
+ALIKE = 0.95
+"""Spins that agree, or differ, in this share of the pool are one candidate."""
+
 FEW = 4
 """With fewer pool members than this in a region the pool's means say nothing."""
 
@@ -65,7 +68,7 @@ def propose(
         e = _shrunk(members[:, free].sum(axis=0, dtype=np.float64), len(members))
         unsure = np.maximum(unsure, 1.0 - e * e)
         score = coin_divergence(v, e)
-        chosen += [(int(free[i]),) for i in _top(score, effort.disagreeing)]
+        chosen += [(int(free[i]),) for i in _diverse(score, members[:, free], effort.disagreeing)]
     pull = unsure * strength[free]
     chosen += [(int(free[i]),) for i in _top(pull, effort.cut + (0 if known else 1))]
     if effort.pairs and known and free.size > 1:
@@ -83,6 +86,18 @@ def _shrunk(totals: NDArray[np.float64], count: int) -> NDArray[np.float64]:
 
 def _top(score: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     return np.argsort(-score, kind="stable")[:count]
+
+
+def _diverse(score: NDArray[np.float64], rows: NDArray[np.int8], count: int) -> list[int]:
+    """The top scores without spins that move together in the pool: they would split alike."""
+    chosen: list[int] = []
+    for i in _top(score, 8 * count).tolist():
+        if len(chosen) == count:
+            break
+        alike = (rows[:, chosen] == rows[:, [i]]).mean(axis=0)
+        if not ((alike > ALIKE) | (alike < 1.0 - ALIKE)).any():
+            chosen.append(i)
+    return chosen
 
 
 def _pairs(

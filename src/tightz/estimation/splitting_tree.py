@@ -34,7 +34,7 @@ CHEAP = 400_000
 """A look-ahead by mean field costs about its incidences; this many of them fill a round."""
 
 PRODUCT_EFFORT = Effort(disagreeing=4, cut=0, pairs=2, random=1)
-TREE_EFFORT = Effort(disagreeing=3, cut=1, pairs=0, random=0)
+TREE_EFFORT = Effort(disagreeing=2, cut=1, pairs=0, random=0)
 POOR_EFFORT = Effort(disagreeing=1, cut=1, pairs=0, random=0)
 """For regions that hold almost no pool member."""
 
