@@ -112,9 +112,10 @@ LARGE = """
 import time, resource, tightz as tz
 model = tz.ising_grid(100, coupling=(-10, 10), seed=0)
 family = tz.MeanField(restarts=8, max_sweeps=50, tol=0.0)
-tz.estimate(model, levels=[20], trials=1, family=tz.MeanField(restarts=8, max_sweeps=1), threads=1)
+plain = {"levels": [20], "trials": 1, "threads": 1, "collapse": 0, "search_sweeps": 0}
+tz.estimate(model, family=tz.MeanField(restarts=8, max_sweeps=1), **plain)
 start = time.perf_counter()
-e = tz.estimate(model, levels=[20], trials=1, family=family, seed=1, threads=1)
+e = tz.estimate(model, family=family, seed=1, **plain)
 seconds = time.perf_counter() - start
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 print(f"100x100, m = 20, 8 restarts, 50 sweeps: {seconds:.2f} s on one core (aim 10 s), "
@@ -129,11 +130,11 @@ def protocol() -> None:
         "model = tz.ising_grid(20, coupling=(-10, 10), seed=0)\n"
         "start = time.perf_counter()\n"
         "tz.estimate(model, levels=range(21), trials=5, restarts=8, seed=0, "
-        "pivots=tz.FirstColumns(), hashing=tz.DenseParity(), family=tz.MeanField(restarts=8))\n"
+        "collapse=0, search_sweeps=0)\n"
         "first = time.perf_counter() - start\n"
         "start = time.perf_counter()\n"
         "tz.estimate(model, levels=range(21), trials=5, restarts=8, seed=1, "
-        "pivots=tz.FirstColumns(), hashing=tz.DenseParity(), family=tz.MeanField(restarts=8))\n"
+        "collapse=0, search_sweeps=0)\n"
         "second = time.perf_counter() - start\n"
         "from tightz.families.ascent import ascend\n"
         "hits = sum(ascend.stats.cache_hits.values())\n"
@@ -155,9 +156,8 @@ def accuracy() -> None:
     """Where the paper's protocol stands against the exact value, so speed is seen beside it."""
     model = tz.ising_grid(12, coupling=(-10, 10), seed=0)
     e = tz.estimate(
-        model, levels=range(21), trials=5, restarts=8, seed=0,
-        family=tz.MeanField(restarts=8), pivots=tz.FirstColumns(), hashing=tz.DenseParity(),
-    )  # fmt: skip
+        model, levels=range(21), trials=5, restarts=8, seed=0, collapse=0, search_sweeps=0
+    )
     horizontal, vertical, fields = grid_parts(model, 12)
     exact = naive.transfer_matrix_log_z(12, 12, horizontal, vertical, fields)
     print(

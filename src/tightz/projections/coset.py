@@ -108,7 +108,7 @@ class Coset:
         )
 
     def images(self, ptr: NDArray, spins: NDArray) -> tuple[NDArray[np.uint64], NDArray]:
-        """Each product of model spins (CSR) as packed free spins (terms, words) and sign (terms,)."""
+        """Products of model spins (CSR) as packed free spins (terms, words) and signs (terms,)."""
         words = np.zeros((len(ptr) - 1, self.support.shape[1]), dtype=np.uint64)
         signs = np.ones(len(ptr) - 1)
         _images(

@@ -33,17 +33,23 @@ class Cutset:
 
 
 def choose_cutset(
-    model: FactorGraph, log2_size: float, *, noise: NDArray[np.float64] | None = None
+    model: FactorGraph,
+    log2_size: float,
+    *,
+    cost: NDArray[np.float64] | None = None,
+    noise: NDArray[np.float64] | None = None,
 ) -> Cutset:
     """A greedy cutset: no table met while summing out the rest exceeds 2^`log2_size` entries.
 
-    `noise` (n,) is added to the variables' scores, so that repeats give different cutsets. The
-    model has no evidence.
+    `cost` (n,) > 0 says how unwelcome it is to hold a variable, such as its entropy: what is lost
+    by holding it at one state. `noise` (n,) is added to the variables' scores, so that repeats give
+    different cutsets. The model has no evidence.
     """
     n = model.n_variables
     ptr, flat = interaction_graph(model)
     near = [set(flat[ptr[v] : ptr[v + 1]].tolist()) for v in range(n)]
     bits = np.log2(model.cardinalities.astype(np.float64)).tolist()
+    price = [1.0] * n if cost is None else cost.tolist()
     jitter = [0.0] * n if noise is None else noise.tolist()
     size = [bits[v] + sum(bits[u] for u in near[v]) for v in range(n)]
     heap = [(size[v] + jitter[v], v) for v in range(n)]
@@ -73,8 +79,8 @@ def choose_cutset(
                 rescore(u)
         else:
             heapq.heappush(heap, (score, v))
-            # The neighbour (or v itself) that most other tables hold.
-            u = max((*near[v], v), key=lambda w: (len(near[w]) + jitter[w], w))
+            # The neighbour (or v itself) that most other tables hold, for its price.
+            u = max((*near[v], v), key=lambda w: ((len(near[w]) + jitter[w]) / price[w], w))
             left[u] = False
             held.append(u)
             for w in near[u]:
