@@ -8,7 +8,6 @@ with mean field at the leaves.
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 from tests import naive
@@ -16,8 +15,6 @@ from tightz.bounds import Side
 from tightz.estimation.coset_sum import coset_sum
 from tightz.estimation.splitting import PRODUCT, SplittingTree, split
 from tightz.models.builders import ising_grid
-
-QUICK = "--quick" in sys.argv
 
 
 def main() -> None:
@@ -28,7 +25,7 @@ def main() -> None:
     for w, target in ((10.0, 0.01), (3.0, 0.05), (1.0, 0.3)):
         for options in ({}, {"exact_width": 6}, {"exact_width": 4, "family": PRODUCT}):
             _grids(10, (-w, w), range(900, 903), 10.0, f"{target}", options)
-    _grids(20, (-10.0, 10.0), range(900, 901 if QUICK else 905), 30.0, "0.25 on each")
+    _grids(20, (-10.0, 10.0), range(900, 905), 30.0, "0.25 on each")
     for low in (-1.0, 0.0):
         _grids(15, (low, 1.0), range(900, 901), 60.0, "0.7, interval at most 2")
     _grids(30, (-10.0, 10.0), range(900, 901), 60.0, "none here (an interval)")

@@ -17,11 +17,11 @@ from tightz.bounds import Proof, Side
 from tightz.errors import ParameterError
 from tightz.estimation.coset_sum import coset_sum
 from tightz.estimation.splitting import SplittingTree, split, splitting_bounds
-from tightz.estimation.splitting_candidates import coin_divergence
-from tightz.estimation.splitting_fits import Fit, ProductFitter
-from tightz.estimation.splitting_forest import TreeFitter, cut_strength
-from tightz.estimation.splitting_nodes import log_difference
-from tightz.estimation.splitting_region import Region, as_factor_graph
+from tightz.estimation.splitting.candidates import Effort, coin_divergence, propose
+from tightz.estimation.splitting.fits import Fit, ProductFitter
+from tightz.estimation.splitting.forest import TreeFitter, cut_strength
+from tightz.estimation.splitting.nodes import log_difference
+from tightz.estimation.splitting.region import Region, as_factor_graph
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import evaluate
 from tightz.families.structured import StructuredMeanField
@@ -408,6 +408,33 @@ def test_refused_parameters():
         split(model, family=tz.PointMass())
     with pytest.raises(ParameterError, match="max_leaves"):
         split(model, max_leaves=0)
+
+
+def test_a_collapse_that_solves_the_model_closes_it():
+    model = tz.ising({(0, 1): 0.5, (1, 2): -0.7}, [0.1, 0.2, 0.3])
+    result = check_stream(model, exact_log_z(model), collapse=1, exact_width=0, seed=0)
+    assert result.closed
+    assert result.upper - result.lower < 1e-9
+
+
+def test_candidates_are_where_the_pool_and_q_disagree():
+    rng = np.random.default_rng(0)
+    fitter = ProductFitter.build(random_polynomial(8, rng), PRODUCT)
+    members = rng.choice(np.array([-1, 1], dtype=np.int8), size=(400, 8))
+    members[:, 3] = 1
+    members[:, 5] = 1
+    members[:, 6] = -members[:, 7]  # a pair that flips together, each spin fair by itself
+    free = np.array([0, 1, 2, 3, 6, 7])
+    effort = Effort(disagreeing=1, cut=0, pairs=1, random=1)
+    found = propose(fitter, np.zeros(8), free, members, np.ones(8), effort, rng)
+    assert found[:2] == [(3,), (6, 7)]
+    assert {i for parity in found for i in parity} <= set(free.tolist())
+    alike = np.repeat(members[:, :1], 8, axis=1)
+    alike[:, 7] = members[:, 1]
+    two = propose(fitter, np.full(8, 0.9), np.arange(8), alike, np.ones(8),
+                  Effort(disagreeing=2, cut=0, pairs=0, random=0), rng)  # fmt: skip
+    assert len(two) == 2
+    assert (7,) in two
 
 
 # --- The mixture ------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tightz.errors import MissingExtraError, ParameterError
 from tightz.estimation.estimate import estimate
 from tightz.estimation.theorems import required_trials
 from tightz.estimation.wish import wish
-from tightz.estimation.wish_band import band_lower, band_upper
+from tightz.estimation.wish.band import band_lower, band_upper
 from tightz.families import PointMass, Status
 from tightz.models import FactorGraph, SpinPolynomial, ising_grid
 from tightz.projections.coset import Coset

@@ -50,6 +50,9 @@ _HOME = {
     "exact": "tightz.references.exact",
     "collapse": "tightz.models.collapse",
     "log_partition": "tightz.estimation.log_partition",
+    "coset_sum": "tightz.estimation.coset_sum",
+    "split": "tightz.estimation.splitting",
+    "splitting_bounds": "tightz.estimation.splitting",
     "required_trials": "tightz.estimation.theorems",
     "Bound": "tightz.bounds",
     "Proof": "tightz.bounds",
@@ -72,10 +75,13 @@ if TYPE_CHECKING:
     from tightz.errors import ResourceError as ResourceError
     from tightz.errors import TightzError as TightzError
     from tightz.errors import UnsupportedModelError as UnsupportedModelError
+    from tightz.estimation.coset_sum import coset_sum as coset_sum
     from tightz.estimation.estimate import estimate as estimate
     from tightz.estimation.estimate import mean_field as mean_field
     from tightz.estimation.estimate import mfrp as mfrp
     from tightz.estimation.log_partition import log_partition as log_partition
+    from tightz.estimation.splitting import split as split
+    from tightz.estimation.splitting import splitting_bounds as splitting_bounds
     from tightz.estimation.theorems import required_trials as required_trials
     from tightz.estimation.wish import wish as wish
     from tightz.families import MeanField as MeanField

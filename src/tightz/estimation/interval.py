@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.seeds import Seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from tightz.estimation.splitting.results import Samples
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,6 +45,8 @@ class LogPartition:
     notes: list[str]
     interrupted: bool
     seconds: float
+    model: FactorGraph
+    sampler: Callable[..., Samples] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -84,6 +91,18 @@ class LogPartition:
         tail = "interrupted after" if self.interrupted else "in"
         lines.append(f"{len(self.bounds)} bounds {tail} {self.seconds:.2f} s")
         return "\n".join(lines)
+
+    def sample(self, k: int, seed: Seed = None) -> Samples:
+        """`k` states from the mixture that bounds Z from below, with log p~(x) - log q(x).
+
+        The weights turn averages over the states into estimates under the model itself. The
+        mixture is the splitting tree's; where the run had none, a short one is made.
+        """
+        if self.sampler is not None:
+            return self.sampler(k, seed)
+        from tightz.estimation.splitting import split
+
+        return split(self.model, time_limit=5.0, seed=seed, upper=False).sample(k, seed)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Both ends against time, shaded; returns the axes."""

@@ -84,6 +84,8 @@ def log_partition(
         notes=list(job.notes),
         interrupted=interrupted,
         seconds=clock.elapsed,
+        model=model,
+        sampler=job.sampler,
         provenance=record,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.estimation.certificates import anytime_certificate
+from tightz.estimation.discrete import discrete_lower
 from tightz.estimation.estimate import mean_field
+from tightz.estimation.splitting import SplittingTree
 from tightz.estimation.trials import TrialPlan
 from tightz.estimation.workspace import SEARCH, Workspace, lifted_means
 from tightz.families.layer import layer_mean_field
@@ -21,6 +24,7 @@ from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
 from tightz.models.encoding import SpinEncoding, encode
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.preprocess import Simplified, simplify
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
@@ -56,14 +60,25 @@ class Job:
     marginal_source: str = ""
     marginal_quality: float = -math.inf
     estimate: tuple[float, float, str] | None = None
+    sampler: Callable[..., Any] | None = None
+
+    @cached_property
+    def simplified(self) -> Simplified:
+        """The model without evidence and without what its zeros make impossible."""
+        return simplify(self.model)
+
+    @property
+    def working(self) -> FactorGraph:
+        """What the streams run on: the same log Z as `model`, perhaps fewer variables."""
+        return self.simplified.reduced
 
     def offer_marginals(
         self, marginals: list[NDArray[np.float64]], source: str, quality: float
     ) -> None:
-        """Keep the marginals of the q with the best bound (exact ones count as +inf)."""
+        """Keep the marginals of `working` from the q with the best bound (exact: +inf)."""
         if quality > self.marginal_quality:
-            self.marginals, self.marginal_source = marginals, source
-            self.marginal_quality = quality
+            self.marginals = self.simplified.lift_marginals(marginals)
+            self.marginal_source, self.marginal_quality = source, quality
 
     def share(self, fraction: float) -> Clock:
         """A clock that ends with this one or after a fraction of the time limit."""
@@ -102,7 +117,7 @@ class Launch(tuple[Method, ...]):
 
 def exact_first(job: Job) -> Iterator[Bound | Launch]:
     """Exact elimination where it fits in memory and time, otherwise both sides at once."""
-    slow_to_plan = job.model.n_factors > 20_000
+    slow_to_plan = job.working.n_factors > 20_000
     if slow_to_plan:
         yield Launch((lower, upper))
     if _exact_fits(job):
@@ -116,7 +131,7 @@ def _exact_fits(job: Job) -> bool:
     if not job.exact:
         return False
     try:
-        elimination = plan(job.model)
+        elimination = plan(job.working)
     except ResourceError:  # too wide for any memory
         return False
     if not elimination.fits(job.max_memory):
@@ -126,7 +141,7 @@ def _exact_fits(job: Job) -> bool:
 
 def exactly(job: Job) -> Iterator[Bound]:
     """Exact elimination, marginals afterwards if time is left."""
-    result = exact(job.model, max_memory=job.max_memory, marginals=False)
+    result = exact(job.working, max_memory=job.max_memory, marginals=False)
     yield result.bound
     if result.log_z > -math.inf and 4 * result.seconds < job.clock.left:
         job.offer_marginals(result.marginals, "exact", math.inf)
@@ -134,16 +149,16 @@ def exactly(job: Job) -> Iterator[Bound]:
 
 def upper(job: Job) -> Iterator[Bound]:
     """Tree-reweighted bounds for pairwise models, then mini-buckets of growing size."""
-    if job.model.arities.max(initial=0) <= 2:
+    if job.working.arities.max(initial=0) <= 2:
         clock = job.share(0.25)
-        for bound in tree_reweighted_bounds(job.model, TreeReweighted()):
+        for bound in tree_reweighted_bounds(job.working, TreeReweighted()):
             yield bound
             if clock.expired:
                 break
     widest = 30 if job.exact else WIDTHS[-1]
     try:
         yield from mini_bucket_bounds(
-            job.model,
+            job.working,
             ibounds=range(2, widest + 1, 2),
             time_limit=max(0.01, job.clock.left),
             max_memory=job.max_memory // 2,
@@ -155,10 +170,9 @@ def upper(job: Job) -> Iterator[Bound]:
 def lower(job: Job) -> Iterator[Bound]:
     """Mean field, structured mean field on the collapsed model, projections, splitting."""
     try:
-        encoding = encode(job.model)
-    except UnsupportedModelError as error:
-        job.notes.append(f"variational lower bounds: {error}")
-        yield from _mini_bucket_lower(job)
+        encoding = encode(job.working)
+    except UnsupportedModelError:
+        yield from discrete_lower(job)
         return
     yield from _plain(job, encoding)
     if _is_dense(encoding.polynomial):
@@ -168,18 +182,7 @@ def lower(job: Job) -> Iterator[Bound]:
         return
     yield from _structured(job, aided)
     yield from _projections(job, aided)
-
-
-def _mini_bucket_lower(job: Job) -> Iterator[Bound]:
-    try:
-        yield from mini_bucket_bounds(
-            job.model,
-            time_limit=max(0.01, job.clock.left),
-            max_memory=job.max_memory // 4,
-            side=Side.LOWER,
-        )
-    except ResourceError as error:
-        job.notes.append(f"mini-bucket lower bound: {error}")
+    yield from _splitting(job)
 
 
 def _plain(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
@@ -210,7 +213,7 @@ def _layer(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
 
 def _structured(job: Job, aided: Workspace) -> Iterator[Bound]:
     """Mean field from the states found, then families of growing width."""
-    clock = job.share(0.35)
+    clock = job.share(0.2)
     coset = Coset.build(aided.polynomial)
     best = -math.inf
     restarts = 4 if aided.polynomial.n_terms < 20_000 else 1
@@ -239,7 +242,7 @@ def _projections(job: Job, aided: Workspace) -> Iterator[Bound]:
     levels = [m for m in LEVELS if m <= n]
     if not levels:
         return
-    clock = job.share(0.5)
+    clock = job.share(0.4)
     plan_ = TrialPlan(
         polynomial=aided.polynomial,
         family=MeanField(restarts=8),
@@ -268,6 +271,25 @@ def _projections(job: Job, aided: Workspace) -> Iterator[Bound]:
                 confidence=1.0 - job.delta,
                 why="a mixture of bets over stakes and levels reached 1/delta (Ville)",
             )  # fmt: skip
+
+
+def _splitting(job: Job) -> Iterator[Bound]:
+    """The splitting tree to the end of the time; its mixture gives estimate, marginals, samples."""
+    if job.clock.expired:
+        return
+    tree = SplittingTree(
+        job.model,
+        time_limit=0.95 * job.clock.left,
+        seed=stream(job.seed, SEARCH, 1),
+        exact_width=WIDTHS[-1],
+    )
+    yield from tree.run()
+    result = tree.result()
+    if result.lower > -math.inf:
+        job.sampler = result.sample
+        value, error = result.estimate(1000, stream(job.seed, SEARCH, 2))[:2]
+        job.estimate = (value, error, "importance samples from the splitting tree's mixture")
+        job.offer_marginals(list(result.marginals), "splitting tree", result.lower)
 
 
 def _lower(value: float, method: str, why: str) -> Bound:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from tightz.search.randomness import draw
+
 
 @njit(cache=True, nogil=True)
 def _is_zero(t, strides, state, f):  # type: ignore[no-untyped-def]
@@ -37,7 +39,7 @@ def repair(t, alive, state, flips, noise, seed):  # type: ignore[no-untyped-def]
 
     `t` are the arrays of `tightz.search.feasible._Tables`; states not `alive` are never entered.
     """
-    np.random.seed(seed)
+    clock = np.full(2, seed, dtype=np.uint64)
     count = t.scope_ptr.size - 1
     strides = np.ones(t.scope_vars.size, dtype=np.int64)
     for f in range(count):
@@ -55,17 +57,17 @@ def repair(t, alive, state, flips, noise, seed):  # type: ignore[no-untyped-def]
     for _ in range(flips):
         if number == 0:
             return True
-        f = violated[np.random.randint(number)]
+        f = violated[int(draw(clock) * number)]
         arity = t.scope_ptr[f + 1] - t.scope_ptr[f]
         if arity == 0:
             return False
         best_v, best_x, best, ties = -1, -1, 1 << 60, 0
-        if np.random.random() < noise:
-            v = t.scope_vars[t.scope_ptr[f] + np.random.randint(arity)]
+        if draw(clock) < noise:
+            v = t.scope_vars[t.scope_ptr[f] + int(draw(clock) * arity)]
             for x in range(t.ptr[v + 1] - t.ptr[v]):
                 if x != state[v] and alive[t.ptr[v] + x]:
                     ties += 1
-                    if np.random.randint(ties) == 0:
+                    if draw(clock) * ties < 1.0:
                         best_v, best_x = v, x
         else:
             for k in range(t.scope_ptr[f], t.scope_ptr[f + 1]):
@@ -79,7 +81,7 @@ def repair(t, alive, state, flips, noise, seed):  # type: ignore[no-untyped-def]
                         best_v, best_x, best, ties = v, x, change, 1
                     elif change == best:
                         ties += 1
-                        if np.random.randint(ties) == 0:
+                        if draw(clock) * ties < 1.0:
                             best_v, best_x = v, x
         if best_v < 0:
             continue

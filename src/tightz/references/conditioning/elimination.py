@@ -46,7 +46,8 @@ class _Held(NamedTuple):
 class ConditionedElimination:
     """Sums over the variables outside a cutset, for any states of the cutset.
 
-    The model has no evidence. Work space is `entries` float64 numbers beside the model's tables.
+    The model has no evidence. Work space is `entries` float64 numbers beside the model's tables;
+    `work` is how many numbers one evaluation reads.
     """
 
     def __init__(self, model: FactorGraph, cutset: Cutset) -> None:
@@ -84,6 +85,7 @@ class ConditionedElimination:
         axis_ptr, axes, input_ptr, stride_ptr, all_strides = [0], [], [0], [0], []
         message, source = [], []
         self._roots: list[int] = []
+        self.work = 0.0
         at = tables
         for b in range(n_buckets):
             scope_b = sorted(joined[b] - {b})
@@ -107,6 +109,7 @@ class ConditionedElimination:
                 self._roots.append(at)
             base.append(at)
             at += size
+            self.work += float(size) * cards[order[b]] * len(inputs[b])
         self.entries = at - tables
         self._source = np.array(source, dtype=np.int64)
         self._base = np.array(base, dtype=np.int64)

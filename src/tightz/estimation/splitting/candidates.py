@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.estimation.splitting_fits import Fitter
-from tightz.estimation.splitting_region import Parity
+from tightz.estimation.splitting.fits import Fitter
+from tightz.estimation.splitting.region import Parity
 
 PAIR_SPINS = 24
 """Spins whose pairs are looked at: those that vary most in the pool."""

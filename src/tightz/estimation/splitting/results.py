@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound
 from tightz.errors import require_range
-from tightz.estimation.splitting_nodes import Node
-from tightz.estimation.splitting_upper import UpperBounder
+from tightz.estimation.splitting.nodes import Node
+from tightz.estimation.splitting.upper import UpperBounder
 from tightz.models.collapse import Collapsed
 from tightz.models.encoding import SpinEncoding
 from tightz.models.factor_graph import FactorGraph

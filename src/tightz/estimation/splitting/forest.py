@@ -8,8 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tightz.estimation.splitting_fits import START, Fit, Fitter, pins_of
-from tightz.estimation.splitting_region import Region
+from tightz.estimation.splitting.fits import START, Fit, Fitter, pins_of
+from tightz.estimation.splitting.region import Region
 from tightz.families.structured import StructuredMeanField
 from tightz.families.structured.evaluate import expectations, images, structured_bound
 from tightz.families.structured.junction import Forest

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from tightz.estimation.splitting_forest import TreeFitter
-from tightz.estimation.splitting_nodes import Node
-from tightz.estimation.splitting_region import CONSTANT, Region
-from tightz.estimation.splitting_tree import Tree
-from tightz.estimation.splitting_upper import scale
+from tightz.estimation.splitting.forest import TreeFitter
+from tightz.estimation.splitting.nodes import Node
+from tightz.estimation.splitting.region import CONSTANT, Region
+from tightz.estimation.splitting.tree import Tree
+from tightz.estimation.splitting.upper import scale
 from tightz.families.projection import evaluate
 from tightz.families.structured.evaluate import structured_bound
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.estimation.splitting_fits import Fit, Fitter
-from tightz.estimation.splitting_region import Parity, Region
-from tightz.estimation.splitting_upper import Ceiling
+from tightz.estimation.splitting.fits import Fit, Fitter
+from tightz.estimation.splitting.region import Parity, Region
+from tightz.estimation.splitting.upper import Ceiling
 
 
 class Part(NamedTuple):

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.estimation.splitting_region import Region
+from tightz.estimation.splitting.region import Region
 from tightz.families.ascent import ascend as ascend_means
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import evaluate

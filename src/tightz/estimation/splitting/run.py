@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_range
 from tightz.estimation.guide import search_effort
-from tightz.estimation.splitting_check import check_tree
-from tightz.estimation.splitting_fits import Fit, Fitter, ProductFitter
-from tightz.estimation.splitting_forest import TreeFitter
-from tightz.estimation.splitting_nodes import Node
-from tightz.estimation.splitting_region import Region
-from tightz.estimation.splitting_results import Mixture, SplittingResult
-from tightz.estimation.splitting_tree import Setting, Tree
-from tightz.estimation.splitting_upper import Ceiling, UpperBounder, scale
+from tightz.estimation.splitting.check import check_tree
+from tightz.estimation.splitting.fits import Fit, Fitter, ProductFitter
+from tightz.estimation.splitting.forest import TreeFitter
+from tightz.estimation.splitting.nodes import Node
+from tightz.estimation.splitting.region import Region
+from tightz.estimation.splitting.results import Mixture, SplittingResult
+from tightz.estimation.splitting.tree import Setting, Tree
+from tightz.estimation.splitting.upper import Ceiling, UpperBounder, scale
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
 from tightz.models.collapse import Collapsed

@@ -32,7 +32,7 @@ from tightz.estimation.theorems import (
     required_trials,
     theorem_2,
 )
-from tightz.estimation.wish_band import band_lower, band_upper
+from tightz.estimation.wish.band import band_lower, band_upper
 from tightz.families.projection import Status
 
 LOG_2 = math.log(2.0)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tightz.bounds import Bound
-from tightz.estimation.splitting_results import SplittingResult
-from tightz.estimation.splitting_run import PRODUCT, STRUCTURED, Family, SplittingTree
+from tightz.estimation.splitting.results import SplittingResult
+from tightz.estimation.splitting.run import PRODUCT, STRUCTURED, Family, SplittingTree
 from tightz.models.encoding import Model
 from tightz.runtime.seeds import Seed
 

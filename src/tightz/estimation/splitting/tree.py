@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.estimation.splitting_candidates import Effort, propose
-from tightz.estimation.splitting_fits import Fit, Fitter, ProductFitter, region_states
-from tightz.estimation.splitting_forest import cut_strength
-from tightz.estimation.splitting_nodes import Node, Part, Plan, log_difference
-from tightz.estimation.splitting_region import Parity, Region
-from tightz.estimation.splitting_upper import Ceiling, UpperBounder, scale
+from tightz.estimation.splitting.candidates import Effort, propose
+from tightz.estimation.splitting.fits import Fit, Fitter, ProductFitter, region_states
+from tightz.estimation.splitting.forest import cut_strength
+from tightz.estimation.splitting.nodes import Node, Part, Plan, log_difference
+from tightz.estimation.splitting.region import Parity, Region
+from tightz.estimation.splitting.upper import Ceiling, UpperBounder, scale
 from tightz.references.mini_bucket.order import Order
 from tightz.runtime.seeds import generator
 

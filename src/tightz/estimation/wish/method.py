@@ -12,7 +12,7 @@ import numpy as np
 
 from tightz.errors import ParameterError, require_range
 from tightz.estimation.theorems import ALPHA, required_trials
-from tightz.estimation.wish_results import WishResult, WishTrial
+from tightz.estimation.wish.results import WishResult, WishTrial
 from tightz.families.point_mass import PointMass
 from tightz.families.projection import Status
 from tightz.models.encoding import Model, encode, model_digest

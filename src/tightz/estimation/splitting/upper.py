@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ResourceError
-from tightz.estimation.splitting_region import Region, as_factor_graph
+from tightz.estimation.splitting.region import Region, as_factor_graph
 from tightz.models.collapse import Collapsed, collapse
 from tightz.models.collapse_plan import minimum_degree
 from tightz.models.spin_polynomial import SpinPolynomial

@@ -1,0 +1,194 @@
+"""`tightz train-rbm` and `tightz reproduce`: the paper's experiments from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tightz.cli.options import emit
+
+if TYPE_CHECKING:
+    from tightz.models.train_rbm import Epoch
+
+FOLDER = "out/reproduce"
+
+
+@click.command("train-rbm")
+@click.option("-o", "--output", type=click.Path(), required=True, help="Where to write the .npz.")
+@click.option("--mnist", type=click.Path(), help="Folder with the idx files; see --help's notes.")
+@click.option("--examples", type=int, default=60_000, show_default=True, help="Digits to use.")
+@click.option("--hidden", type=int, default=100, show_default=True, help="Hidden units.")
+@click.option("-k", "steps", type=int, default=15, show_default=True, help="Gibbs steps of CD-k.")
+@click.option("--epochs", type=int, default=15, show_default=True)
+@click.option("--batch-size", type=int, default=20, show_default=True)
+@click.option("--learning-rate", type=float, default=0.1, show_default=True)
+@click.option("--momentum", type=float, default=0.0, show_default=True)
+@click.option("--weight-decay", type=float, default=0.0, show_default=True)
+@click.option("--checkpoint", type=click.Path(), help="Written after every epoch, resumed from.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
+def train_rbm(
+    output: str,
+    mnist: str | None,
+    examples: int,
+    hidden: int,
+    steps: int,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    momentum: float,
+    weight_decay: float,
+    checkpoint: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Train an RBM on MNIST by contrastive divergence and write its weights.
+
+    The digits come from --mnist, else from $TIGHTZ_DATA/mnist, else they are downloaded once.
+    A run with --checkpoint that was cut off goes on where it stopped, with the same result.
+
+    \b
+    Example: tightz train-rbm --hidden 100 -k 5 --checkpoint run.npz -o rbm.npz
+             tightz logz rbm.npz
+    """
+    from tightz.errors import require_range
+    from tightz.models.mnist import load_mnist
+    from tightz.models.train_rbm import train_rbm as train
+
+    require_range("examples", examples, 1, 60_000)
+
+    def told(epoch: Epoch) -> None:
+        click.echo(
+            f"epoch {epoch.number}/{epochs}: reconstruction error "
+            f"{epoch.reconstruction_error:.5f}, {epoch.seconds:.0f} s",
+            err=True,
+        )
+
+    result = train(
+        load_mnist(mnist).probabilities()[:examples],
+        hidden=hidden,
+        k=steps,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        seed=seed,
+        checkpoint=checkpoint,
+        on_epoch=told,
+    )
+    result.save(output)
+    if as_json:
+        emit(
+            {
+                "command": "train-rbm",
+                "output": output,
+                "reconstruction_error": result.reconstruction_error,
+                "seconds": result.seconds,
+                "provenance": result.provenance,
+            }
+        )
+        return
+    click.echo(result.summary())
+    click.echo(f"weights saved to {output}")
+
+
+@click.group("reproduce")
+def reproduce() -> None:
+    """Redo the paper's figures and table, and show them at equal work.
+
+    Results are kept under --out; a second run redraws from them in seconds, and a run that was
+    cut off goes on where it stopped. --quick is a small size that takes seconds.
+
+    \b
+    Example: tightz reproduce ising --quick
+    """
+
+
+def _sized(command: Callable) -> Callable:
+    """--quick and --out."""
+    command = click.option(
+        "--out", type=click.Path(), default=FOLDER, show_default=True, help="Results and figures."
+    )(command)
+    return click.option("--quick", is_flag=True, help="A small size: seconds, not minutes.")(
+        command
+    )
+
+
+def _places(name: str, out: str, quick: bool) -> tuple[Path, Path]:
+    """(folder of the records, folder of the figures); quick runs are kept apart."""
+    folder = Path(out) / "quick" if quick else Path(out)
+    return folder / name, folder
+
+
+def _report(line: str) -> None:
+    click.echo(line, err=True)
+
+
+@reproduce.command("ising")
+@_sized
+def reproduce_ising(quick: bool, out: str) -> None:
+    """Ising grids: log ratios to mean field, then at equal work (about 6 minutes)."""
+    from tightz.experiments.ising import IsingGrids, ising
+    from tightz.experiments.store import Store
+
+    records, figures = _places("ising", out, quick)
+    config = IsingGrids().quick() if quick else IsingGrids()
+    click.echo(ising(Store(records), figures / "ising.png", config=config, report=_report))
+
+
+@reproduce.command("runtime")
+@_sized
+def reproduce_runtime(quick: bool, out: str) -> None:
+    """Time of an ascent against the size of the grid and the parities (about 10 seconds)."""
+    from tightz.experiments.runtime import Runtimes, runtime
+    from tightz.experiments.store import Store
+
+    records, figures = _places("runtime", out, quick)
+    config = Runtimes().quick() if quick else Runtimes()
+    click.echo(runtime(Store(records), figures / "runtime.png", config=config, report=_report))
+
+
+@reproduce.command("rbm")
+@_sized
+@click.option("--mnist", type=click.Path(), help="Folder with the idx files.")
+@click.option("--only", multiple=True, help="A column such as cd5-100; may be repeated.")
+def reproduce_rbm(quick: bool, out: str, mnist: str | None, only: tuple[str, ...]) -> None:
+    """RBMs on MNIST: trains what is missing, then the table (about an hour for all columns)."""
+    from dataclasses import replace
+
+    from tightz.errors import ParameterError
+    from tightz.experiments.rbm import RbmTable, rbm_table
+    from tightz.experiments.store import Store
+
+    records, figures = _places("rbm", out, quick)
+    config = RbmTable().quick() if quick else RbmTable()
+    if only:
+        known = {column.name: column for column in config.columns}
+        unknown = [name for name in only if name not in known]
+        if unknown:
+            raise ParameterError(f"no column {unknown[0]}; there are {', '.join(known)}")
+        config = replace(config, columns=tuple(known[name] for name in only))
+    store = Store(records)
+    click.echo(rbm_table(store, figures / "rbm.png", config=config, mnist=mnist, report=_report))
+
+
+@reproduce.command("picture")
+@_sized
+def reproduce_picture(quick: bool, out: str) -> None:
+    """The idea in three steps, and reliability pivots at work (seconds)."""
+    from tightz.experiments.idea import idea
+    from tightz.experiments.pivots import PivotPicture, pivots
+    from tightz.experiments.store import Store
+
+    records, figures = _places("picture", out, quick)
+    store = Store(records)
+    click.echo(idea(store, figures / "idea.png", matrices=2 if quick else 12))
+    config = PivotPicture().quick() if quick else PivotPicture()
+    click.echo(pivots(store, figures / "pivots.png", config=config))
+
+
+COMMANDS: list[click.Command] = [train_rbm, reproduce]
