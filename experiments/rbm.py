@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tightz.experiments.rbm import COLUMNS, RbmTable, rbm_table
+from tightz.experiments.rbm import rbm_table
+from tightz.experiments.rbm_models import COLUMNS, RbmTable
 from tightz.experiments.store import DEFAULT_FOLDER, Store
 
 

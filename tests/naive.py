@@ -412,3 +412,18 @@ def rbm_by_hidden_states(weights, visible_bias, hidden_bias):
     log_z = log_sum_exp(logs)
     posterior = np.exp(logs - log_z)
     return log_z, posterior @ (1.0 / (1.0 + np.exp(-inputs))), posterior @ hidden
+
+
+def rbm_expectations(w, b, c):
+    """(log Z, E[v h'], E[v], E[h]) of an RBM with units in {0, 1}, by listing every joint state."""
+    visible, hidden = len(b), len(c)
+    total, vh, ev, eh = 0.0, np.zeros((visible, hidden)), np.zeros(visible), np.zeros(hidden)
+    for v in itertools.product((0.0, 1.0), repeat=visible):
+        for h in itertools.product((0.0, 1.0), repeat=hidden):
+            va, ha = np.array(v), np.array(h)
+            weight = np.exp(float(b @ va + c @ ha + va @ w @ ha))
+            total += weight
+            vh += weight * np.outer(va, ha)
+            ev += weight * va
+            eh += weight * ha
+    return float(np.log(total)), vh / total, ev / total, eh / total

@@ -161,7 +161,8 @@ def reproduce_rbm(quick: bool, out: str, mnist: str | None, only: tuple[str, ...
     from dataclasses import replace
 
     from tightz.errors import ParameterError
-    from tightz.experiments.rbm import RbmTable, rbm_table
+    from tightz.experiments.rbm import rbm_table
+    from tightz.experiments.rbm_models import RbmTable
     from tightz.experiments.store import Store
 
     records, figures = _places("rbm", out, quick)

@@ -103,7 +103,8 @@ class _Part:
 class CutsetSum:
     """One run from a `state` of positive weight: call `burn_in()`, then `sums()`.
 
-    The model has no evidence and at least one variable. `pool` holds the states drawn since the
+    The model has no evidence and at least one variable. `fresh` gives further states of positive
+    weight where sampling finds nothing new. `pool` holds the states drawn since the
     burn-in, `best` the largest bound so far.
     """
 
@@ -112,6 +113,7 @@ class CutsetSum:
     rng: np.random.Generator
     clock: Clock
     max_bytes: int
+    fresh: Iterator[NDArray[np.int64]] | None = None
     pool: list[NDArray[np.int64]] = field(default_factory=list)
     best: float = -math.inf
 
@@ -173,6 +175,15 @@ class CutsetSum:
             self.pool.append(self.state)
         return value
 
+    def _jump(self) -> bool:
+        """Go on from a fresh state: zeros may cut the space into islands that no step leaves."""
+        if self.fresh is None:
+            return False
+        state = next(self.fresh, None)
+        if state is not None:
+            self.state = state
+        return state is not None
+
     def burn_in(self) -> Iterator[Bound]:
         """Steps until the weight of what is conditioned on stops rising; then forget them."""
         clock = Clock(0.1 * self.clock.left)
@@ -201,11 +212,12 @@ class CutsetSum:
                 self._step()
                 state = self.state
                 turn += 1
-            elif part.explore() or part.stale < 10 * _STALE:
-                turn += 1
-                continue
             else:
-                return
+                turn += 1
+                astray = not part.explore() or turn % 8 == 0
+                if astray and not self._jump() and part.stale > 100 * _STALE:
+                    return
+                continue
             if part.add(state) and (part.total > self.best + 1e-4 or part.complete):
                 self.best = part.total
                 yield _bound(part.total, part.held.size, len(part.seen), part.complete)

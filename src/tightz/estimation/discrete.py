@@ -45,7 +45,14 @@ def discrete_lower(job: Job) -> Iterator[Bound]:
         state = np.array([int(q.argmax()) for q in r.marginals])
     if state is None or job.clock.expired:
         return
-    run = CutsetSum(model, state, generator(job.seed, _KEY, 2), job.clock, job.max_memory // 8)
+    run = CutsetSum(
+        model,
+        state,
+        generator(job.seed, _KEY, 2),
+        job.clock,
+        job.max_memory // 8,
+        _fresh_states(job) if has_zeros(model) else None,
+    )
     yield from run.burn_in()
     if run.pool and not job.clock.expired:
         yield from _block_from_samples(job, run)
@@ -72,6 +79,12 @@ def _feasible(job: Job) -> Generator[Bound, None, NDArray[np.int64] | None]:
             return found.state
     job.notes.append("lower bound: " + Feasibility.UNKNOWN.value)
     return None
+
+
+def _fresh_states(job: Job) -> Iterator[NDArray[np.int64]]:
+    for found in feasible_states(job.working, clock=job.clock, seed=stream(job.seed, _KEY, 3)):
+        if found.state is not None:
+            yield found.state
 
 
 def _block_from_samples(job: Job, run: CutsetSum) -> Iterator[Bound]:

@@ -43,7 +43,7 @@ def mean_field(
     start = time.perf_counter()
     root = seed_sequence(seed)
     family = MeanField(restarts=restarts, tol=tol, max_sweeps=max_sweeps)
-    encoding = encode(model)
+    encoding = encode(model, multivalued=True)
     best = family.project(Coset.build(encoding.polynomial), generator(root))
     return MeanFieldResult(
         log_z=best.log_gamma,
@@ -223,15 +223,16 @@ def _checked_levels(levels: Sequence[int] | None, n: int) -> list[int]:
 
 
 def _spin_pairs(encoding: SpinEncoding, pairs: ArrayLike | None) -> NDArray[np.int64]:
-    """Model variables -> spins; only unobserved binary variables have one."""
+    """Model variables -> spins; only unobserved binary variables have exactly one."""
     if pairs is None:
         return np.zeros((0, 2), dtype=np.int64)
     rows = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-    spin_of = {int(v): i for i, v in enumerate(encoding.variables)}
+    named, first, spins = np.unique(encoding.variables, return_index=True, return_counts=True)
+    spin_of = dict(zip(named[spins == 1].tolist(), first[spins == 1].tolist(), strict=True))
     for i, j in rows.tolist():
         if i not in spin_of or j not in spin_of or i == j:
             raise ParameterError(
-                f"pair ({i}, {j}): expected two different unobserved variables of the model"
+                f"pair ({i}, {j}): expected two different unobserved binary variables of the model"
             )
     return np.array([[spin_of[i], spin_of[j]] for i, j in rows.tolist()]).reshape(-1, 2)
 

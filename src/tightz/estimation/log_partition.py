@@ -96,6 +96,7 @@ class _Board:
     def __init__(self, clock: Clock, on_bound: Callable[[Bound], None] | None) -> None:
         self.clock, self.on_bound = clock, on_bound
         self.bounds: list[Bound] = []
+        self.projected = -math.inf
         self.lower, self.upper, self.certified = UNKNOWN_LOWER, UNKNOWN_UPPER, UNKNOWN_LOWER
 
     @property
@@ -119,8 +120,10 @@ class _Board:
                 self.lower, news = bound, True
             if value > self.certified.log_z:
                 self.certified = bound
-        elif bound.proof is Proof.CONFIDENCE and value > self.certified.log_z:
-            self.certified, news = bound, True
+        elif bound.proof is Proof.CONFIDENCE and value > self.projected:
+            self.projected, news = value, True  # kept on record though a proven end may be better
+            if value > self.certified.log_z:
+                self.certified = bound
         if news:
             self.bounds.append(bound)
             if self.on_bound is not None:

@@ -32,7 +32,7 @@ from tightz.references.exact import exact, plan
 from tightz.references.mini_bucket import mini_bucket_bounds
 from tightz.references.tree_reweighted import TreeReweighted, tree_reweighted_bounds
 from tightz.runtime.clock import Clock
-from tightz.runtime.seeds import generator, stream
+from tightz.runtime.seeds import Seed, generator, stream
 
 LEVELS = (1, 2, 4, 6, 8, 10)
 """Numbers of parities whose trials feed the certificate; few, since each is paid for."""
@@ -79,6 +79,15 @@ class Job:
         if quality > self.marginal_quality:
             self.marginals = self.simplified.lift_marginals(marginals)
             self.marginal_source, self.marginal_quality = source, quality
+
+    def lifted(self, sampler: Callable[..., Any]) -> Callable[..., Any]:
+        """A sampler of `working`'s states as one of the model's."""
+
+        def sample(k: int, seed: Seed = None) -> Any:
+            drawn = sampler(k, seed)
+            return drawn._replace(states=self.simplified.lift_states(drawn.states))
+
+        return sample
 
     def share(self, fraction: float) -> Clock:
         """A clock that ends with this one or after a fraction of the time limit."""
@@ -167,13 +176,15 @@ def upper(job: Job) -> Iterator[Bound]:
         job.notes.append(f"mini-bucket: {error}")
 
 
-def lower(job: Job) -> Iterator[Bound]:
+def lower(job: Job) -> Iterator[Bound | Launch]:
     """Mean field, structured mean field on the collapsed model, projections, splitting."""
     try:
-        encoding = encode(job.working)
+        encoding = encode(job.working, multivalued=True)
     except UnsupportedModelError:
         yield from discrete_lower(job)
         return
+    if encoding.bits is not None:
+        yield Launch((discrete_lower,))
     yield from _plain(job, encoding)
     if _is_dense(encoding.polynomial):
         yield from _layer(job, encoding)
@@ -182,7 +193,8 @@ def lower(job: Job) -> Iterator[Bound]:
         return
     yield from _structured(job, aided)
     yield from _projections(job, aided)
-    yield from _splitting(job)
+    if encoding.bits is None:
+        yield from _splitting(job)
 
 
 def _plain(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
@@ -278,7 +290,7 @@ def _splitting(job: Job) -> Iterator[Bound]:
     if job.clock.expired:
         return
     tree = SplittingTree(
-        job.model,
+        job.working,
         time_limit=0.95 * job.clock.left,
         seed=stream(job.seed, SEARCH, 1),
         exact_width=WIDTHS[-1],
@@ -286,7 +298,7 @@ def _splitting(job: Job) -> Iterator[Bound]:
     yield from tree.run()
     result = tree.result()
     if result.lower > -math.inf:
-        job.sampler = result.sample
+        job.sampler = job.lifted(result.sample)
         value, error = result.estimate(1000, stream(job.seed, SEARCH, 2))[:2]
         job.estimate = (value, error, "importance samples from the splitting tree's mixture")
         job.offer_marginals(list(result.marginals), "splitting tree", result.lower)

@@ -52,7 +52,7 @@ class Workspace:
         An automatic collapse leaves at least `at_least` spins where the model has that many;
         `time_limit` may cut the search short.
         """
-        encoding = model if isinstance(model, SpinEncoding) else encode(model)
+        encoding = model if isinstance(model, SpinEncoding) else encode(model, multivalued=True)
         original = encoding.polynomial
         collapsed = collapse_safely(original, collapse, at_least)
         sweeps = search_effort(original) if search_sweeps is None else search_sweeps

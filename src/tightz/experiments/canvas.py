@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tightz.errors import TightzError
 from tightz.plots import pyplot
@@ -28,6 +28,12 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def set_layout(figure: Figure, **options: Any) -> None:
+    """Options of the constrained layout, such as rect and wspace."""
+    engine: Any = figure.get_layout_engine()
+    engine.set(**options)
+
+
 def tidy(ax: Axes, title: str = "", **labels: str) -> Axes:
     """Drop the box, put the title on the left, set axis labels."""
     ax.spines[["top", "right"]].set_visible(False)
@@ -48,7 +54,7 @@ def bare(ax: Axes) -> Axes:
 
 def finish(figure: Figure, path: Path, note: str) -> Path:
     """Add the small print, write the file and close the figure."""
-    figure.get_layout_engine().set(rect=(0.0, 0.035, 1.0, 0.965))  # type: ignore[union-attr]
+    set_layout(figure, rect=(0.0, 0.035, 1.0, 0.965))
     figure.text(0.006, 0.006, note, fontsize=5.5, color=GREY, ha="left", va="bottom")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from tightz.experiments.canvas import (
     bare,
     finish,
     new_figure,
+    set_layout,
     tidy,
 )
 from tightz.experiments.store import Store, small_print
@@ -112,7 +113,7 @@ def _draw(result: dict[str, Any], path: Path, note: str) -> Path:
         f"{equations}\n$m$ coin-flip parities keep each state with chance $2^{{-m}}$.", fontsize=10
     )
     _ladder(axes[2], result)
-    figure.get_layout_engine().set(wspace=0.07)  # type: ignore[union-attr]
+    set_layout(figure, wspace=0.07)
     for ax in axes[:2]:
         arrow_after(ax)
     return finish(figure, path, note)

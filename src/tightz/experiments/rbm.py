@@ -5,89 +5,24 @@ Each column is trained and measured on its own and kept, so columns can be added
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tightz.errors import ParameterError
-from tightz.experiments.canvas import GREY, INK, bare, finish, new_figure
+from tightz.experiments.rbm_drawing import draw_table
+from tightz.experiments.rbm_models import Column, RbmTable, trained_model
 from tightz.experiments.store import Store, small_print
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from tightz.models.factor_graph import FactorGraph
 
 
-@dataclass(frozen=True)
-class Column:
-    """One RBM: trained here by CD-k, or the public CD25_500 weights (`public`)."""
-
-    hidden: int
-    k: int
-    public: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"cd{self.k}-{self.hidden}" + ("-public" if self.public else "")
-
-
-PAPER = {  # (hidden, k): (mean field, MFRP) as printed in the paper's table
-    (100, 1): (501, 501),
-    (100, 5): (348, 433),
-    (100, 15): (297, 342),
-    (200, 5): (203, 380),
-    (200, 15): (293, 313),
-    (200, 25): (279, 295),
-}
-PUBLIC = Column(500, 25, public=True)
-COLUMNS = (*(Column(*key) for key in PAPER), PUBLIC)
-PUBLIC_FILE = "rbm_mnist_CD25_500_salakhutdinov.npz"
-PUBLISHED_AIS = {PUBLIC: 451.28}
-
-
-@dataclass(frozen=True)
-class RbmTable:
-    """The paper's training (15 epochs, minibatches of 20) and the effort of each estimate.
-
-    examples      digits used in training
-    levels        MFRP's numbers of parities
-    search_sweeps tempering sweeps before MFRP with our search
-    temperatures  of AIS, 128 chains
-    seconds       time limit of the interval (our default)
-    """
-
-    columns: tuple[Column, ...] = COLUMNS
-    epochs: int = 15
-    batch_size: int = 20
-    examples: int = 60_000
-    levels: tuple[int, ...] = (0, 1, 2, 3, 5, 7, 10, 15, 20)
-    trials: int = 5
-    restarts: int = 8
-    search_sweeps: int = 1000
-    temperatures: int = 20_000
-    seconds: float = 60.0
-    seed: int = 0
-
-    def quick(self) -> RbmTable:
-        """A size for a first look: a few hidden units, one epoch on a subset."""
-        return replace(
-            self,
-            columns=(Column(6, 1), Column(8, 2)),
-            epochs=1,
-            examples=1000,
-            levels=(0, 2),
-            trials=3,
-            restarts=2,
-            search_sweeps=100,
-            temperatures=100,
-            seconds=1.0,
-        )
+LAYER_RESTARTS = 64
+"""More than the portfolio's 16: RBMs trained with few Gibbs steps hide their heaviest mode well."""
 
 
 def rbm_table(
@@ -112,7 +47,7 @@ def rbm_table(
         f"T = {config.trials}, J = {config.restarts}, m in {list(config.levels)}, "
         f"interval {config.seconds:g} s, AIS 128 x {config.temperatures}",
     )
-    return _draw(config, records, average["mean"], path, note)
+    return draw_table(config, records, average["mean"], path, note)
 
 
 def results(
@@ -123,62 +58,32 @@ def results(
     report: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """One record per column, in order, recalled or computed."""
-    settings = {key: value for key, value in asdict(config).items() if key != "columns"}
     records = []
     for column in config.columns:
-        parameters = {**settings, **asdict(column)}
-
-        def compute(column: Column = column) -> dict[str, Any]:
-            model, training = _model(store, config, column, mnist, report)
-            return {**_measure(model, config), "training": training}
-
-        records.append(store.recall(column.name, parameters, compute))
+        records.append(_column(store, config, column, mnist, report))
         report(f"{column.name}: {_short(records[-1])}")
     return records
 
 
-def _model(
+def _column(
     store: Store, config: RbmTable, column: Column, mnist: str | None, report: Callable[[str], None]
-) -> tuple[FactorGraph, dict[str, Any]]:
-    """The column's RBM, trained from its checkpoint on."""
-    from tightz.models.mnist import load_mnist
-    from tightz.models.rbm_files import load_rbm
-    from tightz.models.train_rbm import Epoch, train_rbm
+) -> dict[str, Any]:
+    """Two records under one roof: the comparison, and the layer bound."""
 
-    if column.public:
-        return load_rbm(public_file()), {}
-    data = load_mnist(mnist).probabilities()[: config.examples]
+    @cache
+    def model() -> tuple[FactorGraph, dict[str, Any]]:
+        return trained_model(store.folder, config, column, mnist, report)
 
-    def told(epoch: Epoch) -> None:
-        report(
-            f"{column.name}: epoch {epoch.number}/{config.epochs}, reconstruction error "
-            f"{epoch.reconstruction_error:.5f}, {epoch.seconds:.0f} s"
-        )
+    def compare() -> dict[str, Any]:
+        return {**_measure(model()[0], config), "training": model()[1]}
 
-    trained = train_rbm(
-        data,
-        hidden=column.hidden,
-        k=column.k,
-        epochs=config.epochs,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        checkpoint=store.folder / "checkpoints" / f"h{column.hidden}-k{column.k}.npz",
-        on_epoch=told,
-    )
-    trained.save(store.folder / f"{column.name}.npz")
-    course = trained.reconstruction_error.tolist()
-    return trained.model, {"reconstruction_error": course, "seconds": trained.seconds}
-
-
-def public_file() -> Path:
-    """The CD25_500 weights (R. Salakhutdinov) under TIGHTZ_DATA; they cannot be downloaded."""
-    folder = os.environ.get("TIGHTZ_DATA")
-    if not folder:
-        raise ParameterError(
-            f"the public CD25_500 column needs {PUBLIC_FILE}; set TIGHTZ_DATA to the folder whose "
-            "rbm/ holds it, or leave the column out"
-        )
-    return Path(folder) / "rbm" / PUBLIC_FILE
+    settings = {key: value for key, value in asdict(config).items() if key != "columns"}
+    training = {key: settings[key] for key in ("epochs", "batch_size", "examples", "seed")}
+    layer = {**training, **asdict(column), "layer_restarts": LAYER_RESTARTS}
+    return {
+        **store.recall(column.name, {**settings, **asdict(column)}, compare),
+        **store.recall(f"{column.name}-layer", layer, lambda: _sum_out_a_layer(model()[0], config)),
+    }
 
 
 def _measure(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
@@ -251,6 +156,15 @@ def _measure(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
     }
 
 
+def _sum_out_a_layer(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
+    """The best of many climbs with one layer summed exactly: a deterministic lower bound."""
+    import tightz as tz
+    from tightz.runtime.seeds import stream
+
+    found = tz.layer_mean_field(model, restarts=LAYER_RESTARTS, seed=stream(config.seed, 8))
+    return {"layer": found.log_z, "layer_seconds": found.seconds}
+
+
 def _average_digit(mnist: str | None) -> dict[str, Any]:
     from tightz.models.mnist import load_mnist
 
@@ -266,82 +180,7 @@ def _short(record: dict[str, Any]) -> str:
         "mean_field_timed",
         "estimate",
         "interval_lower",
+        "layer",
         "ais",
     )
-
     return ", ".join(f"{key} {record[key]:.2f}" for key in keys)
-
-
-ROWS: Sequence[tuple[str, str]] = (
-    ("paper: mean field", "paper_mean_field"),
-    ("paper: MFRP", "paper_mfrp"),
-    ("mean field, best of {restarts}", "mean_field"),
-    ("mean field, work of next row", "mean_field_equal"),
-    ("MFRP as printed", "mfrp"),
-    ("mean field, time of next row", "mean_field_timed"),
-    ("MFRP with our search", "estimate"),
-    ("tightz lower bound", "interval_lower"),
-    ("AIS (estimate)", "ais"),
-    ("published AIS", "published"),
-)
-IMAGES: Sequence[tuple[str, str]] = (
-    ("mean field mu", "mean_field"),
-    ("MFRP mu", "mfrp"),
-    ("tightz mu", "interval"),
-)
-
-
-def cell(column: Column, record: dict[str, Any], key: str) -> str:
-    """One entry of the table as text; empty where there is no such value."""
-    if key in ("paper_mean_field", "paper_mfrp"):
-        printed = PAPER.get((column.hidden, column.k))
-        return "" if printed is None else str(printed[key == "paper_mfrp"])
-    if key == "published":
-        return f"{PUBLISHED_AIS[column]:.2f}" if column in PUBLISHED_AIS else ""
-    if key == "ais":
-        return f"{record['ais']:.2f} ± {record['ais_error']:.2f}"
-    return f"{record[key]:.2f}"
-
-
-def _draw(
-    config: RbmTable, records: list[dict[str, Any]], average: list[float], path: Path, note: str
-) -> Path:
-    """Numbers above, images of the visible units' means below, the average digit at the right."""
-    count = len(config.columns)
-    figure = new_figure(2.6 + 1.45 * (count + 1), 8.4)
-    upper, lower = figure.subfigures(2, 1, height_ratios=[1.15, 1.5])
-    ax = bare(upper.subplots())
-    ax.set(xlim=(-1.9, count + 0.5), ylim=(len(ROWS) + 0.2, -1.9))
-    heads = [("hidden units", "hidden"), ("CD-k", "k")]
-    for line, (label, attribute) in enumerate(heads):
-        ax.text(-1.85, line - 1.4, label, fontsize=10, color=INK, weight="bold", va="center")
-        for at, column in enumerate(config.columns):
-            text = str(getattr(column, attribute)) + (" (public)" if column.public and line else "")
-            ax.text(at, line - 1.4, text, fontsize=10, ha="center", va="center", weight="bold")
-    ax.axhline(0.1, color=INK, lw=1.0)
-    for line, (label, key) in enumerate(ROWS):
-        y = line + 0.7
-        text = label.format(restarts=config.restarts)
-        faint = GREY if key.startswith("p") else INK
-        ax.text(-1.85, y, text, fontsize=9.5, color=faint, va="center")
-        for at, (column, record) in enumerate(zip(config.columns, records, strict=True)):
-            bold = "bold" if key == "interval_lower" else "normal"
-            ax.text(
-                at, y, cell(column, record, key), fontsize=9.5, ha="center", va="center",
-                color=faint, weight=bold,
-            )  # fmt: skip
-    panels = lower.subplots(
-        len(IMAGES), count + 2, width_ratios=[1.9, *[1.0] * (count + 1)], squeeze=False
-    )
-    for row, (label, key) in enumerate(IMAGES):
-        bare(panels[row, 0]).text(0.0, 0.5, label, fontsize=9.5, color=INK, va="center")
-        for at, record in enumerate(records):
-            _image(panels[row, at + 1], np.array(record["images"][key]))
-        bare(panels[row, -1])
-    _image(panels[0, -1], np.array(average))
-    panels[0, -1].set_title("average digit", fontsize=8.5, color=INK)
-    return finish(figure, path, note)
-
-
-def _image(ax: Axes, values: NDArray[np.float64]) -> None:
-    bare(ax).imshow(values.reshape(28, 28), cmap="Greys", vmin=0.0, vmax=1.0)

@@ -47,11 +47,11 @@ class Simplified:
             out[v][kept] = marginal
         return out
 
-    def lift_state(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A state of the reduced model as a state of the model."""
-        out: NDArray[np.int64] = self.fixed.copy()
-        for v, kept, x in zip(self.variables, self.states, state, strict=True):
-            out[v] = kept[x]
+    def lift_states(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of states of the reduced model as rows of states of the model."""
+        out: NDArray[np.int64] = np.tile(self.fixed, (len(states), 1))
+        for i, (v, kept) in enumerate(zip(self.variables, self.states, strict=True)):
+            out[:, v] = kept[states[:, i]]
         return out
 
     @cached_property

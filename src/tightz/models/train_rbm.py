@@ -137,8 +137,9 @@ def train_rbm(
             "pass resume=False to start again"
         )
     for epoch in range(first, epochs):
-        error = _run_epoch(state, rows, rule, generator(root, epoch))
-        if not np.isfinite(error):
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = _run_epoch(state, rows, rule, generator(root, epoch))
+        if not all(np.isfinite(a).all() for a in (error, state.w, state.b, state.c)):
             raise ParameterError(
                 f"training diverged in epoch {epoch + 1}; learning_rate is {learning_rate}, "
                 "choose a smaller one"
@@ -264,7 +265,7 @@ def _read(path: FilePath, settings: dict[str, Any]) -> _State | None:
     try:
         with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as archive:
             stored = json.loads(str(archive["settings"]))
-            arrays = [archive[name] for name in _ARRAYS]
+            arrays = {name: archive[name] for name in _ARRAYS}
             errors = archive["errors"].tolist()
     except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged archive
         raise ModelError(
@@ -276,4 +277,4 @@ def _read(path: FilePath, settings: dict[str, Any]) -> _State | None:
             f"{path} was written with other settings ({', '.join(changed)}); pass resume=False to "
             "start again, or another checkpoint"
         )
-    return _State(*arrays, errors)
+    return _State(**arrays, errors=errors)

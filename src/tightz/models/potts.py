@@ -1,0 +1,102 @@
+"""Potts models: variables of any number of states, weights for neighbours that agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tightz.errors import ModelError, require_range
+from tightz.models.factor_graph import FactorGraph, Grid, Layout
+from tightz.runtime.seeds import Seed, generator
+
+
+def potts(
+    couplings: Mapping[tuple[int, int], float],
+    states: int,
+    fields: ArrayLike | None = None,
+    *,
+    name: str = "potts",
+) -> FactorGraph:
+    """log p~(x) = sum_(i,j) J_ij [x_i = x_j] + sum_i fields[i, x_i], x_i in 0 .. states-1.
+
+    `couplings` maps pairs (i, j) to J_ij; `fields` is (n, states), and says how many variables
+    there are where some have no coupling.
+    """
+    require_range("states", states, 1)
+    pairs = np.array([sorted(p) for p in couplings], dtype=np.int64).reshape(-1, 2)
+    weights = np.array(list(couplings.values()), dtype=np.float64)
+    field = np.zeros((0, states)) if fields is None else np.asarray(fields, dtype=np.float64)
+    if field.ndim != 2 or field.shape[1] != states:
+        raise ModelError(f"fields have shape {field.shape}; expected (variables, {states})")
+    n = int(pairs.max(initial=-1)) + 1
+    if fields is not None and len(field) < n:
+        raise ModelError(f"{len(field)} rows of fields; the couplings name variable {n - 1}")
+    if fields is None:
+        field = np.zeros((n, states))
+    return _build(states, pairs, weights, field, name, None)
+
+
+def potts_grid(
+    rows: int,
+    cols: int | None = None,
+    *,
+    states: int = 3,
+    coupling: tuple[float, float] = (-1.0, 1.0),
+    field: tuple[float, float] = (-1.0, 1.0),
+    seed: Seed = None,
+    periodic: bool = False,
+) -> FactorGraph:
+    """A rows x cols Potts lattice, couplings and fields drawn uniformly from the given ranges.
+
+    `periodic=True` wraps both directions (a side of length 2 or less is not wrapped).
+    """
+    cols = rows if cols is None else cols
+    require_range("rows", rows, 1)
+    require_range("cols", cols, 1)
+    require_range("states", states, 1)
+    for label, bounds in (("coupling", coupling), ("field", field)):
+        low, high = bounds
+        if not (np.isfinite(low) and np.isfinite(high) and low <= high):
+            raise ModelError(f"{label} range is {bounds}; expected finite (low, high), low <= high")
+    site = np.arange(rows * cols).reshape(rows, cols)
+    joined = [(site[:, :-1], site[:, 1:]), (site[:-1], site[1:])]
+    if periodic and cols > 2:
+        joined.append((site[:, 0], site[:, -1]))
+    if periodic and rows > 2:
+        joined.append((site[0], site[-1]))
+    pairs = np.concatenate([np.stack([a.ravel(), b.ravel()], axis=1) for a, b in joined])
+    rng = generator(seed)
+    weights = rng.uniform(*coupling, size=len(pairs))
+    fields = rng.uniform(*field, size=(rows * cols, states))
+    name = f"potts {rows}x{cols}, {states} states, w in [{coupling[0]:g}, {coupling[1]:g}]"
+    return _build(states, pairs, weights, fields, name, Grid(rows, cols, periodic))
+
+
+def _build(
+    states: int,
+    pairs: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    fields: NDArray[np.float64],
+    name: str,
+    layout: Layout,
+) -> FactorGraph:
+    for label, values in (("coupling", weights), ("field", fields)):
+        if not np.isfinite(values).all():
+            raise ModelError(f"a {label} is NaN or infinite; weights must be finite")
+    if (pairs[:, 0] == pairs[:, 1]).any():
+        i = int(pairs[pairs[:, 0] == pairs[:, 1]][0, 0])
+        raise ModelError(f"coupling of variable {i} with itself; put it into the fields")
+    n, count = len(fields), len(pairs)
+    tables = weights[:, None] * np.eye(states).ravel()
+    square = states * states
+    return FactorGraph.from_arrays(
+        np.full(n, states),
+        np.concatenate([np.arange(n + 1), n + 2 * np.arange(1, count + 1)]),
+        np.concatenate([np.arange(n), pairs.ravel()]),
+        np.concatenate([states * np.arange(n + 1), states * n + square * np.arange(1, count + 1)]),
+        np.concatenate([fields.ravel(), tables.ravel()]),
+        name=name,
+        layout=layout,
+    )
