@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -178,6 +179,38 @@ def test_certified_end_is_labelled():
     import matplotlib.pyplot as plt
 
     plt.close("all")
+
+
+def test_certificate_trials_run_on_a_given_executor():
+    submitted = []
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, function, /, *args, **kwargs):
+            submitted.append(args)
+            return super().submit(function, *args, **kwargs)
+
+    model = tz.ising_grid(11, coupling=(-2, 2), seed=1)
+    with Pool(2) as pool:
+        result = tz.log_partition(
+            model, time_limit=4, seed=0, exact=False, methods=[portfolio.lower], executor=pool
+        )
+    assert submitted
+    assert any(b.proof is Proof.CONFIDENCE for b in result.bounds)
+
+
+def test_samples_with_their_weights_give_z():
+    model = tz.ising_grid(4, coupling=(-1, 1), seed=3)
+    log_z, marginals = exact(model)
+    for result in (
+        tz.log_partition(model, time_limit=3, seed=0),
+        tz.log_partition(model, time_limit=3, seed=0, exact=False, methods=[portfolio.lower]),
+    ):
+        states, log_weights = result.sample(2000, seed=1)
+        assert states.shape == (2000, 16)
+        weights = np.exp(log_weights - log_z)
+        assert weights.mean() == pytest.approx(1.0, abs=5 * weights.std() / np.sqrt(2000) + 1e-6)
+        up = (weights[:, None] * (states == 0)).sum(axis=0) / weights.sum()
+        assert np.abs(up - np.array(marginals)[:, 0]).max() < 0.08
 
 
 @pytest.mark.parametrize(

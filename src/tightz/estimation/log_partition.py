@@ -6,6 +6,7 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from tightz.bounds import Bound, Proof, Side
@@ -32,6 +33,7 @@ def log_partition(
     exact: bool = True,
     max_memory: str | int = "8GB",
     methods: Sequence[Method] | None = None,
+    executor: Executor | None = None,
     on_bound: Callable[[Bound], None] | None = None,
 ) -> LogPartition:
     """An interval on log Z within `time_limit` seconds, each end with its proof.
@@ -40,6 +42,7 @@ def log_partition(
     exact        False forbids eliminating the whole model: nothing wider than 10 is eliminated
     methods      streams to run side by side instead of the default portfolio; each is a function
                  of a `Job` that yields `Bound` records and watches `job.clock`
+    executor     anything with `submit`: runs the trials of the certificate
     on_bound     called in this thread with every record as it arrives
 
     Policy: a trivial interval at once; exact elimination alone where it fits in memory and time;
@@ -55,7 +58,7 @@ def log_partition(
     require_range("max_memory", memory, 1)
     root = seed_sequence(seed)
     clock = Clock(time_limit)
-    job = Job(model, clock, time_limit, delta, root, exact, memory)
+    job = Job(model, clock, time_limit, delta, root, exact, memory, executor)
     board = _Board(clock, on_bound)
     interrupted = False
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -32,6 +33,7 @@ from tightz.references.exact import exact, plan
 from tightz.references.mini_bucket import mini_bucket_bounds
 from tightz.references.tree_reweighted import TreeReweighted, tree_reweighted_bounds
 from tightz.runtime.clock import Clock
+from tightz.runtime.executors import map_ordered
 from tightz.runtime.seeds import Seed, generator, stream
 
 LEVELS = (1, 2, 4, 6, 8, 10)
@@ -55,6 +57,7 @@ class Job:
     seed: np.random.SeedSequence
     exact: bool
     max_memory: int
+    executor: Executor | None = None
     notes: list[str] = field(default_factory=list)
     marginals: list[NDArray[np.float64]] | None = None
     marginal_source: str = ""
@@ -270,8 +273,9 @@ def _projections(job: Job, aided: Workspace) -> Iterator[Bound]:
     while not clock.expired:
         t = len(table)
         rows = []
-        for m in levels:
-            trial = plan_.run((m, t))
+        round_ = [(m, t) for m in levels]
+        for trial in map_ordered(plan_.run, round_, executor=job.executor, threads=1):
+            m = trial.level
             rows.append(trial.log_gamma + m * math.log(2.0))
             yield _lower(trial.log_gamma, f"one coset, m = {m}", "Z(A, b) is part of Z")
         table.append(rows)
