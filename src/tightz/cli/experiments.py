@@ -18,7 +18,7 @@ FOLDER = "out/reproduce"
 
 @click.command("train-rbm")
 @click.option("-o", "--output", type=click.Path(), required=True, help="Where to write the .npz.")
-@click.option("--mnist", type=click.Path(), help="Folder with the idx files; see --help's notes.")
+@click.option("--mnist", type=click.Path(), help="Folder with the MNIST idx files.")
 @click.option("--examples", type=int, default=60_000, show_default=True, help="Digits to use.")
 @click.option("--hidden", type=int, default=100, show_default=True, help="Hidden units.")
 @click.option("-k", "steps", type=int, default=15, show_default=True, help="Gibbs steps of CD-k.")
@@ -131,7 +131,7 @@ def _report(line: str) -> None:
 @reproduce.command("ising")
 @_sized
 def reproduce_ising(quick: bool, out: str) -> None:
-    """Ising grids: log ratios to mean field, then at equal work (about 6 minutes)."""
+    """Ising grids: log ratios to mean field, then at equal work (6 to 9 minutes)."""
     from tightz.experiments.ising import IsingGrids, ising
     from tightz.experiments.store import Store
 
@@ -154,7 +154,7 @@ def reproduce_runtime(quick: bool, out: str) -> None:
 
 @reproduce.command("rbm")
 @_sized
-@click.option("--mnist", type=click.Path(), help="Folder with the idx files.")
+@click.option("--mnist", type=click.Path(), help="Folder with the MNIST idx files.")
 @click.option("--only", multiple=True, help="A column such as cd5-100; may be repeated.")
 def reproduce_rbm(quick: bool, out: str, mnist: str | None, only: tuple[str, ...]) -> None:
     """RBMs on MNIST: trains what is missing, then the table (about an hour for all columns)."""

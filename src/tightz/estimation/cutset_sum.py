@@ -61,7 +61,7 @@ class _Part:
     @property
     def complete(self) -> bool:
         """Whether every assignment was added: the sum is then Z itself."""
-        return float(len(self.seen)) >= float(np.prod(self.cards.astype(np.float64)))
+        return len(self.seen) >= math.prod(self.cards.tolist())
 
     @property
     def pace(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Iterable
 from functools import cached_property
@@ -41,11 +42,17 @@ def read_bytes(path: FilePath) -> bytes:
 
 
 class Words:
-    """The whitespace-separated words of a text file, and where each stands."""
+    """The whitespace-separated words of a text file, and where each stands.
 
-    def __init__(self, path: FilePath) -> None:
+    With `comment`, everything from that sign to the end of its line is left out.
+    """
+
+    def __init__(self, path: FilePath, *, comment: bytes = b"") -> None:
         self.label = os.fspath(path)
         self.data = read_bytes(path).removeprefix(codecs.BOM_UTF8)
+        if comment and comment in self.data:
+            pattern = re.escape(comment) + rb"[^\n]*"
+            self.data = re.sub(pattern, lambda found: b" " * len(found[0]), self.data)
         junk = self.data.find(b"\0")
         if junk < 0 and not self.data.isascii():
             try:

@@ -1,0 +1,301 @@
+"""Bayesian networks in BIF (the interchange format of 1998) and XMLBIF files.
+
+Variables are numbered in the order of their declaration, states as listed. Every table must be
+a conditional distribution: columns that do not sum to 1 are refused, since a wrong reading order
+would show there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.errors import ModelError
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.text_files import FilePath, read_bytes
+
+_SLACK = 0.01
+_TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"|[{}()\[\];,|]|[^\s{}()\[\];,|"]+|"', re.DOTALL)
+_ROOM = 1 << 16
+
+
+@dataclass
+class _Network:
+    label: str
+    states: dict[str, list[str]] = field(default_factory=dict)
+    factors: list[tuple[list[int], NDArray[np.float64]]] = field(default_factory=list)
+    children: set[str] = field(default_factory=set)
+    entries: int = 0
+    size: int = 0
+
+    def fail(self, message: str, line: int | None = None) -> NoReturn:
+        where = self.label if line is None else f"{self.label}, line {line}"
+        raise ModelError(f"{message} ({where})")
+
+    def declare(self, name: str, states: list[str], line: int | None) -> None:
+        if name in self.states:
+            self.fail(f"variable {name!r} is declared twice", line)
+        if not states or len(set(states)) != len(states):
+            self.fail(f"variable {name!r} has states {states[:8]}; expected distinct names", line)
+        self.states[name] = states
+
+    def shape(self, scope: list[str], line: int | None) -> list[int]:
+        """States of each variable of a table, which must be known, different and affordable."""
+        for name in scope:
+            if name not in self.states:
+                self.fail(f"variable {name[:40]!r} is not declared", line)
+        if len(set(scope)) != len(scope):
+            self.fail(f"a table names a variable twice: {scope[:8]}", line)
+        if scope[0] in self.children:
+            self.fail(f"variable {scope[0]!r} has two tables", line)
+        size = 1
+        for name in scope:
+            size *= len(self.states[name])
+        self.entries += size
+        if self.entries > _ROOM + 1024 * self.size:
+            self.fail(
+                f"the table of {scope[0]!r} is too large for a file of {self.size} bytes", line
+            )
+        return [len(self.states[name]) for name in scope]
+
+    def add(self, scope: list[str], table: NDArray[np.float64], line: int | None) -> None:
+        """A table over (child, parents...), axes in that order."""
+        if not ((table >= 0.0) & (table < np.inf)).all():
+            self.fail(
+                f"the table of {scope[0]!r} lacks entries or holds one that is negative or not "
+                "finite",
+                line,
+            )
+        if (np.abs(table.sum(axis=0) - 1.0) > _SLACK).any():
+            self.fail(f"the table of {scope[0]!r} does not sum to 1 over its states", line)
+        order = list(self.states)
+        with np.errstate(divide="ignore"):
+            self.factors.append(([order.index(name) for name in scope], np.log(table)))
+        self.children.add(scope[0])
+
+    def model(self, evidence: Mapping[str, str] | None) -> FactorGraph:
+        missing = [name for name in self.states if name not in self.children]
+        if missing:
+            self.fail(f"variable {missing[0]!r} has no table")
+        observed = {}
+        for name, state in (evidence or {}).items():
+            if name not in self.states:
+                self.fail(f"evidence names {name!r}, which is not a variable")
+            if state not in self.states[name]:
+                self.fail(
+                    f"evidence puts {name!r} in state {state!r}; it has {self.states[name][:8]}"
+                )
+            observed[list(self.states).index(name)] = self.states[name].index(state)
+        cards = np.array([len(s) for s in self.states.values()], dtype=np.int64)
+        return FactorGraph(cards, self.factors, evidence=observed, name=Path(self.label).name)
+
+
+class _Tokens:
+    def __init__(self, network: _Network, text: str) -> None:
+        self.network = network
+        self.items = [
+            (m[0], m.start()) for m in _TOKEN.finditer(text) if m[0][:2] not in ("//", "/*")
+        ]
+        self.text, self.at = text, 0
+
+    @property
+    def line(self) -> int:
+        if not self.items:
+            return 1
+        return self.text.count("\n", 0, self.items[min(self.at, len(self.items) - 1)][1]) + 1
+
+    @property
+    def peek(self) -> str:
+        return self.items[self.at][0] if self.at < len(self.items) else ""
+
+    def take(self, what: str = "") -> str:
+        token = self.peek
+        if not token or (what and token.lower() != what):
+            found = repr(token[:30]) if token else "the end of the file"
+            self.network.fail(f"found {found}; expected {what or 'more'}", self.line)
+        self.at += 1
+        return token.strip('"') if token[0] == '"' and len(token) > 1 else token
+
+    def until(self, end: str) -> list[str]:
+        """Tokens up to `end`, commas left out."""
+        out = []
+        while self.peek != end:
+            token = self.take()
+            if token != ",":
+                out.append(token)
+        self.take(end)
+        return out
+
+    def skip_statement(self) -> None:
+        """To the end of a property: its semicolon, or the closing brace before it."""
+        while self.peek not in (";", "}", ""):
+            self.at += 1
+        if self.peek == ";":
+            self.at += 1
+
+
+def _decoded(network: _Network, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")  # older files; names only, numbers are ASCII
+
+
+def read_bif(path: FilePath, evidence: Mapping[str, str] | None = None) -> FactorGraph:
+    """The network in a BIF file; `evidence` maps names of variables to names of states.
+
+    `table` lists the child's states slowest and the last parent's fastest; `(states) values;`
+    gives one column, `default` all columns not given.
+    """
+    data = read_bytes(path)
+    network = _Network(str(path), size=len(data))
+    tokens = _Tokens(network, _decoded(network, data))
+    while tokens.peek:
+        word = tokens.take().lower()
+        if word == "network":
+            while tokens.peek not in ("{", ""):
+                tokens.take()
+            tokens.take("{")
+            while tokens.peek != "}":
+                if not tokens.peek:
+                    tokens.take("}")
+                tokens.skip_statement()
+            tokens.take("}")
+        elif word == "variable":
+            _bif_variable(network, tokens)
+        elif word == "probability":
+            _bif_table(network, tokens)
+        elif word == "property":
+            tokens.skip_statement()
+        else:
+            tokens.at -= 1
+            network.fail(f"found {word[:30]!r}; expected variable or probability", tokens.line)
+    return network.model(evidence)
+
+
+def _bif_variable(network: _Network, tokens: _Tokens) -> None:
+    line, name = tokens.line, tokens.take()
+    tokens.take("{")
+    states: list[str] | None = None
+    while tokens.peek != "}":
+        if tokens.peek.lower() == "type":
+            tokens.take()
+            tokens.take("discrete")
+            tokens.take("[")
+            announced = tokens.take()
+            tokens.take("]")
+            tokens.take("{")
+            states = tokens.until("}")
+            if announced != str(len(states)):
+                network.fail(
+                    f"variable {name!r} announces {announced[:30]!r} states and lists {len(states)}",
+                    line,
+                )
+            if tokens.peek == ";":
+                tokens.take()
+        elif tokens.peek:
+            tokens.skip_statement()
+        else:
+            tokens.take("}")
+    tokens.take("}")
+    if states is None:
+        network.fail(f"variable {name!r} has no `type discrete`", line)
+    network.declare(name, states, line)
+
+
+def _numbers(network: _Network, words: list[str], line: int) -> NDArray[np.float64]:
+    try:
+        return np.array([float(w.replace("_", "?")) for w in words])
+    except ValueError:
+        network.fail(f"a probability is not a number: {' '.join(words)[:40]!r}", line)
+
+
+def _bif_table(network: _Network, tokens: _Tokens) -> None:
+    line = tokens.line
+    tokens.take("(")
+    scope = [w for w in tokens.until(")") if w != "|"]
+    if not scope:
+        network.fail("a table without a variable", line)
+    shape = network.shape(scope, line)
+    table = np.full(shape, np.nan)
+    tokens.take("{")
+    while tokens.peek != "}":
+        at = tokens.line
+        word = tokens.take()
+        if word == "(":
+            parents = tokens.until(")")
+            if len(parents) != len(scope) - 1:
+                network.fail(f"{len(parents)} states for {len(scope) - 1} parents", at)
+            index = []
+            for name, state in zip(scope[1:], parents, strict=True):
+                if state not in network.states[name]:
+                    network.fail(f"{state[:30]!r} is not a state of {name!r}", at)
+                index.append(network.states[name].index(state))
+            table[(slice(None), *index)] = _sized(
+                network, tokens.until(";"), shape[0], scope[0], at
+            )
+        elif word.lower() == "table":
+            table = _sized(network, tokens.until(";"), table.size, scope[0], at).reshape(shape)
+        elif word.lower() == "default":
+            column = _sized(network, tokens.until(";"), shape[0], scope[0], at)
+            filled = column.reshape(-1, *(1,) * (len(shape) - 1))
+            table = np.where(np.isnan(table), filled, table)
+        elif word.lower() == "property":
+            tokens.skip_statement()
+        else:
+            network.fail(f"found {word[:30]!r} in the table of {scope[0]!r}", at)
+    tokens.take("}")
+    network.add(scope, table, line)
+
+
+def _sized(
+    network: _Network, words: list[str], size: int, name: str, line: int
+) -> NDArray[np.float64]:
+    if len(words) != size:
+        network.fail(f"{len(words)} numbers for {name!r}; expected {size}", line)
+    return _numbers(network, words, line)
+
+
+def read_xmlbif(path: FilePath, evidence: Mapping[str, str] | None = None) -> FactorGraph:
+    """The network in an XMLBIF file; `evidence` maps names of variables to names of states.
+
+    TABLE lists the child's states fastest, then the last GIVEN. Files that declare entities are
+    refused: no model needs them, and they can expand without limit.
+    """
+    from xml.etree import ElementTree
+
+    data = read_bytes(path)
+    network = _Network(str(path), size=len(data))
+    if b"<!entity" in data.lower() or b"\0" in data:
+        network.fail("the file declares entities or is not plain text; expected XMLBIF")
+    try:
+        root = ElementTree.fromstring(data)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        network.fail(f"not well-formed XML: {error}")
+    for variable in root.iter("VARIABLE"):
+        name = (variable.findtext("NAME") or "").strip()
+        if not name:
+            network.fail("a VARIABLE without NAME")
+        states = [(o.text or "").strip() for o in variable.iter("OUTCOME")]
+        states += [(o.text or "").strip() for o in variable.iter("VALUE")]
+        network.declare(name, states, None)
+    for table in (*root.iter("DEFINITION"), *root.iter("PROBABILITY")):
+        child = [(e.text or "").strip() for e in table.iter("FOR")]
+        parents = [(e.text or "").strip() for e in table.iter("GIVEN")]
+        if len(child) != 1:
+            network.fail(f"a DEFINITION has {len(child)} FOR; expected one")
+        shape = network.shape([*child, *parents], None)
+        text = table.find("TABLE")
+        words = "".join(text.itertext()).split() if text is not None else []
+        values = _sized(network, words, int(np.prod(shape, dtype=np.int64)), child[0], 1)
+        by_parents = values.reshape(*shape[1:], shape[0])
+        network.add([*child, *parents], np.moveaxis(by_parents, -1, 0), None)
+    if not network.states:
+        network.fail("the file has no VARIABLE; expected XMLBIF")
+    return network.model(evidence)

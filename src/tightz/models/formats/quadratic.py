@@ -1,0 +1,161 @@
+"""Ising and QUBO dictionaries, as annealers use them: energies, p~ = exp(-beta * energy).
+
+(`tz.ising` takes log weights instead: its couplings favour agreement where they are positive.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tightz.errors import ModelError, UnsupportedModelError
+from tightz.models.builders import ising
+from tightz.models.encoding import encode
+from tightz.models.factor_graph import FactorGraph
+
+Pairs = Mapping[tuple[Any, Any], float]
+
+
+def from_ising(
+    h: Mapping[Any, float],
+    J: Pairs,
+    *,
+    offset: float = 0.0,
+    beta: float = 1.0,
+    name: str = "ising",
+) -> FactorGraph:
+    """energy(s) = offset + sum h_i s_i + sum J_ij s_i s_j, spins s in {-1, +1}; state 0 is +1.
+
+    Labels that are whole numbers >= 0 are variable numbers; others are numbered in order of
+    appearance, `h` first. Pairs (i, j) and (j, i) add up.
+    """
+    number = _numbers([*h, *(k for pair in J for k in pair)])
+    fields = dict.fromkeys(range(max(number.values(), default=-1) + 1), 0.0)
+    couplings: dict[tuple[int, int], float] = {}
+    constant = _finite("offset", offset)
+    scale = _finite("beta", beta)
+    for label, value in h.items():
+        fields[number[label]] -= scale * _finite(f"h[{label!r}]", value)
+    for (a, b), value in J.items():
+        weight = -scale * _finite(f"J[{a!r}, {b!r}]", value)
+        if number[a] == number[b]:
+            constant += _finite("J", value)  # s * s = 1
+            continue
+        pair = (min(number[a], number[b]), max(number[a], number[b]))
+        couplings[pair] = couplings.get(pair, 0.0) + weight
+    return _with_constant(ising(couplings, fields, name=name), -scale * constant)
+
+
+def from_qubo(
+    Q: Pairs,
+    *,
+    offset: float = 0.0,
+    beta: float = 1.0,
+    name: str = "qubo",
+) -> FactorGraph:
+    """energy(x) = offset + sum Q_ij x_i x_j, x in {0, 1}; state k is x = k.
+
+    Q_ii is the linear weight of x_i. Labels as in `from_ising`.
+    """
+    number = _numbers([k for pair in Q for k in pair])
+    n = max(number.values(), default=-1) + 1
+    scale = _finite("beta", beta)
+    linear = np.zeros(n)
+    pairs: dict[tuple[int, int], float] = {}
+    for (a, b), value in Q.items():
+        weight = -scale * _finite(f"Q[{a!r}, {b!r}]", value)
+        i, j = sorted((number[a], number[b]))
+        if i == j:
+            linear[i] += weight
+        else:
+            pairs[i, j] = pairs.get((i, j), 0.0) + weight
+    factors: list[tuple[tuple[int, ...], Any]] = [
+        ((v,), [0.0, weight]) for v, weight in enumerate(linear.tolist())
+    ]
+    factors += [(pair, [[0.0, 0.0], [0.0, weight]]) for pair, weight in pairs.items()]
+    model = FactorGraph(np.full(n, 2), factors, name=name)
+    return _with_constant(model, -scale * _finite("offset", offset))
+
+
+def from_dimod(bqm: Any, *, beta: float = 1.0, name: str = "bqm") -> FactorGraph:
+    """A dimod BinaryQuadraticModel, or any object with linear, quadratic, offset and vartype."""
+    missing = [a for a in ("linear", "quadratic", "offset", "vartype") if not hasattr(bqm, a)]
+    if missing:
+        raise ModelError(
+            f"{type(bqm).__name__} has no {', '.join(missing)}; expected a binary quadratic model "
+            "with linear, quadratic, offset and vartype"
+        )
+    kind = str(getattr(bqm.vartype, "name", bqm.vartype)).upper()
+    linear, quadratic = dict(bqm.linear), dict(bqm.quadratic)
+    if kind == "SPIN":
+        return from_ising(linear, quadratic, offset=float(bqm.offset), beta=beta, name=name)
+    if kind != "BINARY":
+        raise ModelError(f"vartype is {bqm.vartype!r}; expected SPIN or BINARY")
+    both = {(k, k): value for k, value in linear.items()}
+    for pair, value in quadratic.items():
+        both[pair] = both.get(pair, 0.0) + value
+    return from_qubo(both, offset=float(bqm.offset), beta=beta, name=name)
+
+
+def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int], float], float]:
+    """(h, J, offset) with energy = -log p~, for a positive binary model of degree two at most.
+
+    Observed and one-state variables are taken out; labels are the model's variable numbers.
+    """
+    encoding = encode(model)
+    poly = encoding.polynomial
+    if poly.degree > 2:
+        raise UnsupportedModelError(
+            f"the model has a term of {poly.degree} spins; an Ising model has pairs at most"
+        )
+    if poly.constant == -np.inf:
+        raise UnsupportedModelError("no state has weight; an Ising model has Z > 0")
+    names = encoding.variables.tolist()
+    h = dict.fromkeys(names, 0.0)
+    couplings: dict[tuple[int, int], float] = {}
+    for a, theta in enumerate(poly.theta.tolist()):
+        members = [names[i] for i in poly.spins[poly.ptr[a] : poly.ptr[a + 1]]]
+        if len(members) == 1:
+            h[members[0]] = -theta
+        else:
+            couplings[members[0], members[1]] = -theta
+    return h, couplings, -poly.constant
+
+
+def to_qubo(model: FactorGraph) -> tuple[dict[tuple[int, int], float], float]:
+    """(Q, offset) with energy = -log p~; see `to_ising` for which models have one."""
+    h, couplings, offset = to_ising(model)
+    out = {(v, v): -2.0 * value for v, value in h.items()}  # s = 1 - 2x
+    offset += math.fsum(h.values()) + math.fsum(couplings.values())
+    for (a, b), value in couplings.items():
+        out[a, a] -= 2.0 * value
+        out[b, b] -= 2.0 * value
+        out[a, b] = 4.0 * value
+    return out, offset
+
+
+def _numbers(labels: Iterable[Hashable]) -> dict[Hashable, int]:
+    distinct = list(dict.fromkeys(labels))
+    if all(isinstance(k, int | np.integer) and not isinstance(k, bool) for k in distinct):
+        numbers = [int(k) for k in distinct]  # type: ignore[call-overload]
+        if min(numbers, default=0) >= 0 and max(numbers, default=0) < 10 * len(numbers) + 1000:
+            return dict(zip(distinct, numbers, strict=True))
+    return {label: i for i, label in enumerate(distinct)}
+
+
+def _finite(what: str, value: float) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ModelError(f"{what} is {value}; expected a finite number")
+    return number
+
+
+def _with_constant(model: FactorGraph, constant: float) -> FactorGraph:
+    if constant == 0.0:
+        return model
+    return FactorGraph(
+        model.cardinalities, [*model.factors, ((), constant)], name=model.name, layout=model.layout
+    )
