@@ -40,7 +40,7 @@ def common_options(command: Callable) -> Callable:
 def load(path: str, evidence: str | None) -> FactorGraph:
     """Read a model by the ending of its name."""
     suffix = Path(path).suffix.lower()
-    if suffix == ".npz":
+    if suffix in (".npz", ".mat", ".h5", ".hdf5"):
         from tightz.models.rbm_files import load_rbm
 
         model = load_rbm(path)
@@ -51,9 +51,20 @@ def load(path: str, evidence: str | None) -> FactorGraph:
         from tightz.models.uai import read_uai
 
         return read_uai(path, evidence)
+    readers = {".fg": "read_fg", ".cnf": "read_cnf", ".bif": "read_bif", ".xml": "read_xmlbif"}
+    readers[".xmlbif"] = "read_xmlbif"
+    if suffix in readers:
+        from tightz.models import formats
+
+        if evidence:
+            raise ModelError(f"evidence goes with a UAI model; {path} is a {suffix} file")
+        read: FactorGraph = getattr(formats, readers[suffix])(path)
+        return read
     if not os.path.exists(path):
         raise ModelError(f"{path}: no such file")
-    raise ModelError(f"{path}: unknown ending {suffix!r}; expected .uai or .npz")
+    raise ModelError(
+        f"{path}: unknown ending {suffix!r}; expected .uai, .fg, .cnf, .bif, .xml, .npz, .mat or .h5"
+    )
 
 
 def emit(record: dict[str, Any]) -> None:

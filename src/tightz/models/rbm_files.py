@@ -1,4 +1,8 @@
-"""Restricted Boltzmann machines in .npz files: arrays W, visible_bias and hidden_bias."""
+"""Restricted Boltzmann machines in files: arrays W, visible_bias and hidden_bias.
+
+The ending tells the kind: .mat (MATLAB, also with the names vishid, visbiases and hidbiases),
+.h5 or .hdf5, otherwise .npz.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from tightz.errors import ModelError
 from tightz.models.builders import rbm
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.arrays import read_hdf5, read_mat
 from tightz.models.text_files import FilePath, read_bytes, write_atomically
 
 _NAMES = ("W", "visible_bias", "hidden_bias")
@@ -27,7 +32,7 @@ class _Weights(NamedTuple):
 
 
 def load_rbm(path: FilePath) -> FactorGraph:
-    """The RBM in an .npz file as a factor graph: visible units first, in state 1 when on.
+    """The RBM in an .npz, .mat or .h5 file as a factor graph: visible units first, in state 1 when on.
 
     W may be stored as (visible, hidden) or transposed: the lengths of the biases tell. With as
     many visible as hidden units they cannot, and W is taken as (visible, hidden). Other arrays in
@@ -51,6 +56,11 @@ def save_rbm(
 
 
 def _read_arrays(path: FilePath, label: str) -> list[NDArray]:
+    suffix = Path(path).suffix.lower()
+    if suffix == ".mat":
+        return _named(read_mat(path), label)
+    if suffix in (".h5", ".hdf5"):
+        return _named(read_hdf5(path), label)
     content = io.BytesIO(read_bytes(path))
     try:
         archive = np.load(content, allow_pickle=False)
@@ -71,6 +81,16 @@ def _read_arrays(path: FilePath, label: str) -> list[NDArray]:
             return [archive[name] for name in _NAMES]
         except Exception as error:
             raise ModelError(f"{label} is damaged or holds no plain numbers: {error}") from error
+
+
+def _named(found: dict[str, NDArray], label: str) -> list[NDArray]:
+    missing = [name for name in _NAMES if name not in found]
+    if missing:
+        raise ModelError(
+            f"{label} has no array {', '.join(missing)}; it holds {', '.join(found) or 'nothing'}, "
+            f"expected {', '.join(_NAMES)}"
+        )
+    return [found[name] for name in _NAMES]
 
 
 def _checked(arrays: list[NDArray], where: str) -> _Weights:

@@ -23,12 +23,15 @@ from tightz.models.text_files import FilePath, read_bytes
 _SLACK = 0.01
 _TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"|[{}()\[\];,|]|[^\s{}()\[\];,|"]+|"', re.DOTALL)
 _ROOM = 1 << 16
+MAX_SCOPE = 60
+"""numpy arrays have 64 axes at most."""
 
 
 @dataclass
 class _Network:
     label: str
     states: dict[str, list[str]] = field(default_factory=dict)
+    number: dict[str, int] = field(default_factory=dict)
     factors: list[tuple[list[int], NDArray[np.float64]]] = field(default_factory=list)
     children: set[str] = field(default_factory=set)
     entries: int = 0
@@ -43,6 +46,7 @@ class _Network:
             self.fail(f"variable {name!r} is declared twice", line)
         if not states or len(set(states)) != len(states):
             self.fail(f"variable {name!r} has states {states[:8]}; expected distinct names", line)
+        self.number[name] = len(self.states)
         self.states[name] = states
 
     def shape(self, scope: list[str], line: int | None) -> list[int]:
@@ -62,6 +66,8 @@ class _Network:
             self.fail(
                 f"the table of {scope[0]!r} is too large for a file of {self.size} bytes", line
             )
+        if len(scope) > MAX_SCOPE:
+            self.fail(f"{scope[0]!r} has {len(scope) - 1} parents; at most {MAX_SCOPE - 1}", line)
         return [len(self.states[name]) for name in scope]
 
     def add(self, scope: list[str], table: NDArray[np.float64], line: int | None) -> None:
@@ -74,9 +80,8 @@ class _Network:
             )
         if (np.abs(table.sum(axis=0) - 1.0) > _SLACK).any():
             self.fail(f"the table of {scope[0]!r} does not sum to 1 over its states", line)
-        order = list(self.states)
         with np.errstate(divide="ignore"):
-            self.factors.append(([order.index(name) for name in scope], np.log(table)))
+            self.factors.append(([self.number[name] for name in scope], np.log(table)))
         self.children.add(scope[0])
 
     def model(self, evidence: Mapping[str, str] | None) -> FactorGraph:
@@ -91,7 +96,7 @@ class _Network:
                 self.fail(
                     f"evidence puts {name!r} in state {state!r}; it has {self.states[name][:8]}"
                 )
-            observed[list(self.states).index(name)] = self.states[name].index(state)
+            observed[self.number[name]] = self.states[name].index(state)
         cards = np.array([len(s) for s in self.states.values()], dtype=np.int64)
         return FactorGraph(cards, self.factors, evidence=observed, name=Path(self.label).name)
 
@@ -194,7 +199,7 @@ def _bif_variable(network: _Network, tokens: _Tokens) -> None:
             states = tokens.until("}")
             if announced != str(len(states)):
                 network.fail(
-                    f"variable {name!r} announces {announced[:30]!r} states and lists {len(states)}",
+                    f"variable {name!r} lists {len(states)} states, not {announced[:30]!r}",
                     line,
                 )
             if tokens.peek == ";":
@@ -232,14 +237,13 @@ def _bif_table(network: _Network, tokens: _Tokens) -> None:
             parents = tokens.until(")")
             if len(parents) != len(scope) - 1:
                 network.fail(f"{len(parents)} states for {len(scope) - 1} parents", at)
-            index = []
+            index: list[int] = []
             for name, state in zip(scope[1:], parents, strict=True):
                 if state not in network.states[name]:
                     network.fail(f"{state[:30]!r} is not a state of {name!r}", at)
                 index.append(network.states[name].index(state))
-            table[(slice(None), *index)] = _sized(
-                network, tokens.until(";"), shape[0], scope[0], at
-            )
+            column = _sized(network, tokens.until(";"), shape[0], scope[0], at)
+            np.moveaxis(table, 0, -1)[tuple(index)] = column
         elif word.lower() == "table":
             table = _sized(network, tokens.until(";"), table.size, scope[0], at).reshape(shape)
         elif word.lower() == "default":

@@ -18,6 +18,9 @@ from tightz.models.text_files import FilePath, Words, write_atomically
 _LOG_RANGE = -708.0, 709.0
 """Log potentials whose exponentials are normal doubles."""
 
+MAX_SCOPE = 60
+"""numpy arrays have 64 axes at most."""
+
 _ROOM = 1 << 16
 """Labels and table entries allowed however short the file."""
 
@@ -59,6 +62,8 @@ def _read_scope(
     words: Words, at: int, f: int, states: dict[int, int]
 ) -> tuple[list[int], list[int], int]:
     arity = words.count(at, f"the number of variables of factor {f}")
+    if arity > MAX_SCOPE:
+        words.fail(f"factor {f} announces {arity} variables; at most {MAX_SCOPE} are read", at)
     if 2 * arity > len(words) - at - 1:
         words.fail(f"factor {f} announces {arity} variables; the file ends too early", at)
     scope: list[int] = []

@@ -1,0 +1,55 @@
+"""Named arrays in MATLAB (.mat) and HDF5 (.h5) files."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.errors import MissingExtraError, ModelError
+from tightz.models.text_files import FilePath, read_bytes
+
+_ALIASES = {"vishid": "W", "visbiases": "visible_bias", "hidbiases": "hidden_bias"}
+"""Names used by Salakhutdinov's and Hinton's published weights."""
+
+
+def read_mat(path: FilePath) -> dict[str, NDArray]:
+    """The numeric arrays of a MATLAB file (version 4 to 7.2), known aliases renamed."""
+    from scipy.io import loadmat
+
+    label = os.fspath(path)
+    content = read_bytes(path)
+    try:
+        found = loadmat(io.BytesIO(content))
+    except NotImplementedError:
+        raise ModelError(
+            f"{label} is a MATLAB 7.3 file, which is HDF5: name it .h5, or save it with -v7"
+        ) from None
+    except Exception as error:  # scipy raises a dozen kinds for a damaged file
+        raise ModelError(f"{label} is not a MATLAB file (or a damaged one): {error}") from error
+    return _renamed({k: v for k, v in found.items() if isinstance(v, np.ndarray)})
+
+
+def read_hdf5(path: FilePath) -> dict[str, NDArray]:
+    """The arrays at the top of an HDF5 file, known aliases renamed."""
+    label = os.fspath(path)
+    content = read_bytes(path)
+    try:
+        h5py = importlib.import_module("h5py")
+    except ImportError:
+        raise MissingExtraError(
+            f"reading {label} needs h5py; install it with: pip install h5py"
+        ) from None
+    try:
+        with h5py.File(io.BytesIO(content), "r") as file:
+            found = {k: v[()] for k, v in file.items() if isinstance(v, h5py.Dataset)}
+    except Exception as error:
+        raise ModelError(f"{label} is not an HDF5 file (or a damaged one): {error}") from error
+    return _renamed({k: np.asarray(v) for k, v in found.items()})
+
+
+def _renamed(found: dict[str, NDArray]) -> dict[str, NDArray]:
+    return {_ALIASES.get(k, k): v for k, v in found.items()}

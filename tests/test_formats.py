@@ -1,0 +1,367 @@
+"""Files and dictionaries of other programs: round trips, known answers, errors with places, fuzz.
+
+TIGHTZ_FUZZ=100000 mutates that many files per reader instead of a few thousand.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tightz as tz
+from tests import naive
+from tightz.cli.options import load
+from tightz.errors import MissingExtraError, ModelError, TightzError, UnsupportedModelError
+from tightz.models.formats import (
+    from_dimod,
+    from_ising,
+    from_qubo,
+    read_bif,
+    read_cnf,
+    read_fg,
+    read_xmlbif,
+    to_ising,
+    to_qubo,
+    write_cnf,
+    write_fg,
+)
+
+FUZZ = int(os.environ.get("TIGHTZ_FUZZ", "1500"))
+
+
+@st.composite
+def tables(draw, binary=False, hard=False):
+    """Small models; `hard` has 0/1 tables beside weights on single variables."""
+    n = draw(st.integers(0, 5))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    cards = np.full(n, 2) if binary else rng.integers(1, 4, size=n)
+    factors = []
+    for _ in range(draw(st.integers(0, 6))):
+        arity = int(rng.integers(0, min(3, n) + 1))
+        if hard and arity == 0:
+            continue
+        scope = rng.choice(n, size=arity, replace=False).tolist()
+        table = 3.0 * rng.normal(size=cards[scope])
+        if arity and (hard or rng.random() < 0.5):
+            zero = rng.random(table.shape) < 0.3
+            table = np.where(zero, -np.inf, 0.0 if hard and arity > 1 else table)
+        factors.append((scope, table))
+    return tz.FactorGraph(cards, factors)
+
+
+def log_z(model):
+    return naive.enumerate_model(model.cardinalities, model.factors, model.evidence)[0]
+
+
+def same_weights(a, b):
+    states = naive.all_states(a.cardinalities)
+    np.testing.assert_array_equal(a.cardinalities, b.cardinalities)
+    np.testing.assert_allclose(a.log_weight(states), b.log_weight(states), rtol=1e-9, atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("formats")
+
+
+@settings(max_examples=60)
+@given(model=tables())
+def test_fg_round_trip(folder, model):
+    write_fg(model, folder / "m.fg")
+    same_weights(model, read_fg(folder / "m.fg"))
+
+
+def test_fg_order_and_comments(folder):
+    path = folder / "known.fg"
+    path.write_text("# made by hand\n1\n\n2\n0 2 # labels\n2 3\n3\n0 1.5\n1 2.5\n4 0.5\n")
+    model = read_fg(path)
+    assert model.cardinalities.tolist() == [2, 1, 3]
+    table = np.exp(model.factor(0).log_table)
+    # index 1 is (x0=1, x2=0), index 4 is (x0=0, x2=2): the first variable is fastest.
+    np.testing.assert_allclose(table, [[1.5, 0.0, 0.5], [2.5, 0.0, 0.0]])
+    assert load(str(path), None).n_variables == 3
+
+
+@settings(max_examples=60)
+@given(model=tables(binary=True, hard=True))
+def test_cnf_round_trip(folder, model):
+    write_cnf(model, folder / "m.cnf")
+    same_weights(model, read_cnf(folder / "m.cnf"))
+
+
+def test_cnf_counts_models(folder):
+    path = folder / "known.cnf"
+    path.write_text(
+        "c a comment\np cnf 4 3\nc p weight 1 0.25 0\n1 -2 0\n2 3\n-3 0\n-1 1 3 0\nc end\n"
+    )
+    model = read_cnf(path)
+    expected = 0.0
+    for x in naive.all_states([2] * 4):
+        if x[0] or not x[1]:
+            expected += 0.25 if x[0] else 0.75
+    assert log_z(model) == pytest.approx(math.log(expected))
+    empty = folder / "empty.cnf"
+    empty.write_text("p cnf 1 1\n0\n")
+    assert log_z(read_cnf(empty)) == -np.inf
+
+
+@given(tables(binary=True))
+def test_ising_and_qubo_round_trip(model):
+    try:
+        h, couplings, offset = to_ising(model)
+    except UnsupportedModelError:
+        return
+    for again in (
+        from_ising(h, couplings, offset=offset),
+        from_qubo(to_qubo(model)[0], offset=to_qubo(model)[1]),
+    ):
+        if model.n_variables:
+            same_weights(model, again)
+
+
+def test_energies_have_the_annealers_sign():
+    model = from_ising({0: 1.0}, {(0, 1): 2.0, (1, 0): 1.0, (2, 2): 5.0}, offset=0.5, beta=2.0)
+    up, down = [0, 0, 0], [1, 0, 0]
+    assert model.log_weight(up)[0] == pytest.approx(-2.0 * (1.0 + 3.0 + 5.0 + 0.5))
+    assert model.log_weight(down)[0] == pytest.approx(-2.0 * (-1.0 - 3.0 + 5.0 + 0.5))
+    qubo = from_qubo({("a", "a"): 1.0, ("a", "b"): 2.0, ("b", "a"): 0.5}, offset=-1.0)
+    assert qubo.log_weight([[0, 1], [1, 0], [1, 1]]).tolist() == [1.0, 0.0, -2.5]
+
+
+@pytest.mark.parametrize("kind", ["SPIN", "BINARY", SimpleNamespace(name="SPIN")])
+def test_dimod_objects(kind):
+    bqm = SimpleNamespace(
+        linear={"x": 1.0, "y": 0.0}, quadratic={("x", "y"): -2.0}, offset=0.25, vartype=kind
+    )
+    model = from_dimod(bqm)
+    values = [0, 1] if kind == "BINARY" else [1, -1]
+    for state in naive.all_states([2, 2]):
+        x, y = (values[k] for k in state)
+        assert model.log_weight(state)[0] == pytest.approx(-(x - 2.0 * x * y + 0.25))
+
+
+def test_quadratic_errors():
+    with pytest.raises(ModelError, match=r"h\[0\] is nan"):
+        from_ising({0: math.nan}, {})
+    with pytest.raises(ModelError, match="no linear"):
+        from_dimod(SimpleNamespace(quadratic={}, offset=0, vartype="SPIN"))
+    with pytest.raises(ModelError, match="vartype"):
+        from_dimod(SimpleNamespace(linear={}, quadratic={}, offset=0, vartype="INTEGER"))
+    with pytest.raises(UnsupportedModelError, match="3 spins"):
+        to_ising(tz.FactorGraph([2] * 3, [((0, 1, 2), np.arange(8.0).reshape(2, 2, 2) ** 3)]))
+
+
+DOG = """network "dog" { property author nobody; }
+variable light { type discrete [ 2 ] { on, off }; }
+variable "dog-out" { type discrete [2] { yes, no }; property position = (1, 2) ; }
+// the bark depends on both
+probability ( light ) { table 0.6, 0.4; }
+probability ( "dog-out" | light ) { (on) 0.9, 0.1; default 0.2, 0.8; }
+variable bark { type discrete [ 3 ] { loud, soft, none }; }
+probability ( bark | "dog-out", light ) {
+  table 0.7 0.6 0.1 0.0   0.2 0.3 0.1 0.1   0.1 0.1 0.8 0.9 ;
+}
+"""
+
+
+def test_bif(folder):
+    path = folder / "dog.bif"
+    path.write_text(DOG)
+    model = read_bif(path)
+    assert model.cardinalities.tolist() == [2, 2, 3]
+    assert log_z(model) == pytest.approx(0.0, abs=1e-12)
+    seen = read_bif(path, {"bark": "loud", "light": "off"})
+    assert log_z(seen) == pytest.approx(math.log(0.4 * (0.2 * 0.6 + 0.8 * 0.0)))
+    assert load(str(path), None).n_factors == 3
+
+
+XML = """<?xml version="1.0"?>
+<!DOCTYPE BIF [ <!ELEMENT BIF ( NETWORK )*> ]>
+<BIF VERSION="0.3"><NETWORK><NAME>dog</NAME>
+<VARIABLE TYPE="nature"><NAME>light</NAME><OUTCOME>on</OUTCOME><OUTCOME>off</OUTCOME></VARIABLE>
+<VARIABLE TYPE="nature"><NAME>dog</NAME><OUTCOME>yes</OUTCOME><OUTCOME>no</OUTCOME></VARIABLE>
+<DEFINITION><FOR>light</FOR><TABLE>0.6 0.4</TABLE></DEFINITION>
+<DEFINITION><FOR>dog</FOR><GIVEN>light</GIVEN>
+<TABLE>0.9 0.1 <!-- on --> 0.2 0.8</TABLE></DEFINITION>
+</NETWORK></BIF>
+"""
+
+
+def test_xmlbif(folder):
+    path = folder / "dog.xml"
+    path.write_text(XML)
+    assert log_z(read_xmlbif(path)) == pytest.approx(0.0, abs=1e-12)
+    seen = read_xmlbif(path, {"dog": "yes"})
+    assert log_z(seen) == pytest.approx(math.log(0.6 * 0.9 + 0.4 * 0.2))
+    assert load(str(path), None).n_variables == 2
+
+
+def test_rbm_archives(folder, monkeypatch):
+    from scipy.io import savemat
+
+    rng = np.random.default_rng(0)
+    w, b, c = rng.normal(size=(3, 2)), rng.normal(size=3), rng.normal(size=2)
+    savemat(folder / "m.mat", {"vishid": w, "visbiases": b, "hidbiases": c})
+    same_weights(tz.load_rbm(folder / "m.mat"), tz.rbm(w, b, c))
+    savemat(folder / "part.mat", {"W": w})
+    with pytest.raises(ModelError, match="no array visible_bias, hidden_bias"):
+        tz.load_rbm(folder / "part.mat")
+    (folder / "bad.mat").write_bytes(b"not a file of numbers" * 20)
+    with pytest.raises(ModelError, match="not a MATLAB file"):
+        tz.load_rbm(folder / "bad.mat")
+    (folder / "m.h5").write_bytes(b"\x89HDF")
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(MissingExtraError, match="pip install h5py"):
+        tz.load_rbm(folder / "m.h5")
+
+
+def test_hdf5(folder):
+    h5py = pytest.importorskip("h5py")
+    rng = np.random.default_rng(0)
+    w, b, c = rng.normal(size=(3, 2)), rng.normal(size=3), rng.normal(size=2)
+    with h5py.File(folder / "w.h5", "w") as file:
+        file["W"], file["visible_bias"], file["hidden_bias"] = w, b, c
+    same_weights(tz.load_rbm(folder / "w.h5"), tz.rbm(w, b, c))
+
+
+BAD = [
+    ("fg", "1\n2\n0 0\n2 2\n0\n", r"variable 0 twice in its scope \(.*, line 3\)"),
+    ("fg", "1\n1\n0\n2\n1\n5 1.0\n", r"index 5 lies outside.*line 6"),
+    ("fg", "1\n1\n0\n2\n2\n0 1.0\n0 2.0\n", "lists entry 0 twice"),
+    ("fg", "2\n1\n0\n2\n1\n0 1.0\n1\n0\n3\n1\n0 1\n", r"has 2 states above and 3 here.*line 9"),
+    ("fg", "1\n1\n0\n2\n1\n0 -1.0\n", "potentials are finite"),
+    ("fg", "1\n1\n0\n2\n1\n0 1e-400\n", "too small for a double"),
+    ("fg", "1\n1\n99999999\n2\n1\n0 1\n", "too large for a file"),
+    ("fg", "1\n2\n0 1\n99999 99999\n1\n0 1\n", "entries; a file of"),
+    ("fg", "9\n", "9 factors are announced"),
+    ("fg", "1\n1\n0\n2\n0\n7\n", "follows the last factor"),
+    ("fg", "", "the number of factors"),
+    ("cnf", "1 0\n", "before the line"),
+    ("cnf", "p cnf 1 1\n2 0\n", r"literal 2 names a variable beyond 1 \(.*line 2\)"),
+    ("cnf", "p cnf 1 1\n1\n", "does not end with 0"),
+    ("cnf", "p cnf 1 2\n1 0\n", "2 clauses are announced; 1 follow"),
+    ("cnf", "p cnf 1 1\nx 0\n", "a literal is 'x'"),
+    ("cnf", "p cnf 99999999999 0\n", "too many for a file"),
+    ("cnf", "p cnf 1 0\nc p weight 1 2 0\n", "give both"),
+    ("cnf", "p cnf 1 0\nc p weight 1 -2 0\n", "finite number >= 0"),
+    ("cnf", "p cnf 20 1\n" + " ".join(map(str, range(1, 21))) + " 0\n", "2\\^20"),
+    ("cnf", "p wcnf 1 1 5\n", "expected `p cnf"),
+    ("bif", "variable a { type discrete [ 3 ] { x, y }; }", "lists 2 states, not '3'"),
+    ("bif", "variable a { type discrete [ 2 ] { x, y }; }", "'a' has no table"),
+    ("bif", "probability ( a ) { table 1; }", "'a' is not declared"),
+    ("bif", DOG.replace("0.6, 0.4", "0.6, 0.7"), r"does not sum to 1.*line 5"),
+    ("bif", DOG.replace("(on)", "(maybe)"), "'maybe' is not a state of 'light'"),
+    ("bif", DOG.replace("default 0.2, 0.8;", ""), "lacks entries"),
+    ("bif", DOG[:-4], "expected"),
+    ("xml", XML.replace("0.6 0.4", "0.6"), "1 numbers for 'light'; expected 2"),
+    ("xml", XML.replace("</BIF>", ""), "not well-formed"),
+    ("xml", '<!DOCTYPE x [<!ENTITY a "b">]><BIF/>', "entities"),
+    ("xml", "<BIF/>", "no VARIABLE"),
+]
+
+
+@pytest.mark.parametrize(("suffix", "text", "message"), BAD)
+def test_errors_say_what_and_where(folder, suffix, text, message):
+    path = folder / f"bad.{suffix}"
+    path.write_text(text)
+    with pytest.raises(ModelError, match=message) as caught:
+        load(str(path), None)
+    assert "bad." in str(caught.value)
+
+
+def test_what_cannot_be_written(folder):
+    seen = tz.FactorGraph([2], evidence={0: 1})
+    loud = tz.FactorGraph([2], [((0,), [0.0, 1e6])])
+    wide = tz.FactorGraph([3])
+    soft = tz.FactorGraph([2, 2], [((0, 1), np.ones((2, 2)))])
+    for write, model, message in [
+        (write_fg, seen, "evidence"),
+        (write_fg, loud, "log potential of 1e"),
+        (write_cnf, seen, "evidence"),
+        (write_cnf, loud, "beyond doubles"),
+        (write_cnf, wide, "3 states"),
+        (write_cnf, soft, "other than 0 and 1"),
+    ]:
+        with pytest.raises(ModelError, match=message):
+            write(model, folder / "never.x")
+    assert not (folder / "never.x").exists()
+
+
+def test_command_line_reads_other_formats(folder):
+    from tightz.cli.main import main
+
+    path = folder / "cli.cnf"
+    path.write_text("p cnf 2 1\n1 2 0\n")
+    result = CliRunner().invoke(main, ["exact", str(path)])
+    assert result.exit_code == 0, result.output
+    assert f"{math.log(3.0):.4f}" in result.output
+
+
+# --- Fuzz ------------------------------------------------------------------------------------
+
+UAI = "MARKOV\n3\n2 3 2\n3\n1 0\n2 0 1\n3 0 1 2\n\n2\n 0.5 0\n\n6\n 1 2 3 4 5 6\n\n12\n" + (
+    " 1e-3 1 2 3 4 5 6 7 8 9 1e300 11\n"
+)
+FG = "2\n\n2\n0 2\n2 3\n3\n0 1.5\n1 2.5\n4 0.5\n\n1\n1\n2\n2\n0 1\n1 2\n"
+CNF = "c hello\np cnf 4 3\nc p weight 1 0.25 0\nc p weight -1 0.5 0\n1 -2 0\n2 3 -4 0\n-1 0\n"
+SEEDS = {"uai": UAI, "fg": FG, "cnf": CNF, "bif": DOG, "xml": XML}
+PIECES = [
+    b"0", b"-1", b"99999999999999999999", b"1e400", b"nan", b"inf", b" ", b"\n", b"\0", b"\xff",
+    b"1000000", b"2147483648", b"{", b"}", b"(", b")", b";", b"|", b'"', b"<", b">", b"p cnf",
+    b"1_0", b"\xe2\x80\x83", b"/*", b"//", b"#", b"c p weight", b"table", b"65", b"0.5",
+]  # fmt: skip
+
+
+def mutated(rng, data):
+    """A few random edits: replace, insert, delete, repeat, cut."""
+    out = bytearray(data)
+    for _ in range(int(rng.integers(1, 5))):
+        at = int(rng.integers(len(out) + 1))
+        kind = rng.integers(6)
+        piece = PIECES[rng.integers(len(PIECES))]
+        if kind == 0:
+            out[at : at + 1] = bytes([rng.integers(256)])
+        elif kind == 1:
+            out[at:at] = piece
+        elif kind == 2:
+            del out[at : at + int(rng.integers(1, 20))]
+        elif kind == 3:
+            out[at:at] = out[at : at + int(rng.integers(1, 40))]
+        elif kind == 4:
+            out[at : at + len(piece)] = piece
+        elif rng.random() < 0.3:
+            del out[at:]
+    return bytes(out)
+
+
+@pytest.mark.parametrize("suffix", list(SEEDS))
+def test_fuzz(folder, suffix):
+    """A clean error or a valid model, in memory that the file's size bounds."""
+    rng = np.random.default_rng(0)
+    path = folder / f"fuzz.{suffix}"
+    valid, unplaced = 0, 0
+    tracemalloc.start()
+    try:
+        for _ in range(FUZZ):
+            path.write_bytes(mutated(rng, SEEDS[suffix].encode()))
+            try:
+                model = load(str(path), None)
+                assert (model.cardinalities >= 1).all()
+                assert not np.isnan(model.log_tables).any()
+                valid += 1
+            except TightzError as error:
+                unplaced += "fuzz." not in str(error)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20
+    assert 0 < valid < FUZZ
+    assert not unplaced
