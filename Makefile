@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean help
+.PHONY: demo test lint bench uai reproduce clean help
 
 help:
 	@echo "make demo   run a paper grid and save a plot (out/demo.png)"
 	@echo "make test   run the test suite"
 	@echo "make lint   ruff and mypy"
-	@echo "make bench  print the figures we hold ourselves to"
+	@echo "make bench  print the figures we hold ourselves to (about an hour; BENCH=exact for one)"
+	@echo "make uai    every UAI-2014 model in TIGHTZ_DATA for 60 s each"
+	@echo "make reproduce  the paper's figures and table (hours; see docs/reproduction.md)"
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,7 +33,16 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
+
+uai: $(STAMP)
+	$(BIN)/python -m benchmarks uai
+
+reproduce: $(STAMP)
+	$(BIN)/tightz reproduce picture
+	$(BIN)/tightz reproduce runtime
+	$(BIN)/tightz reproduce ising
+	$(BIN)/tightz reproduce rbm
 
 clean:
 	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,6 +20,7 @@ from tightz.estimation.cutset_sum import CutsetSum
 from tightz.estimation.discrete import discrete_lower
 from tightz.estimation.portfolio import lower, upper
 from tightz.families.block import BlockMeanField, block_mean_field, evaluate_tables
+from tightz.families.clusters import ClusterMeanField, cluster_labels
 from tightz.models.bits import state_of_code, to_bits
 from tightz.models.encoding import encode
 from tightz.models.potts import potts, potts_grid
@@ -81,6 +82,26 @@ def test_simplify_keeps_z_and_marginals(model):
         rtol=1e-12,
         atol=1e-9,
     )
+
+
+def test_equalities_and_negations_are_merged():
+    """A ring of two-state variables, each tied to the next, leaves one positive variable."""
+    rng = np.random.default_rng(0)
+    tables = []
+    for k in range(5):
+        hard = np.where(np.eye(2) > 0, rng.normal(size=(2, 2)), -np.inf)
+        tables.append(((k, (k + 1) % 6), hard[::-1] if k % 2 else hard))
+    tables.append(((0, 3, 5), rng.normal(size=(2, 2, 2))))
+    model = tz.FactorGraph([2] * 6, tables)
+    simple = simplify(model)
+    assert simple.reduced.n_variables == 1
+    assert simple.removed == 5
+    log_z, marginals = enumerated(model)
+    reduced_log_z, reduced = enumerated(simple.reduced)
+    assert reduced_log_z == pytest.approx(log_z, abs=1e-12)
+    np.testing.assert_allclose(simple.lift_marginals(reduced), marginals, atol=1e-12)
+    closed = tz.FactorGraph([2] * 6, [*tables, ((5, 0), np.where(np.eye(2) > 0, -np.inf, 0.0))])
+    assert (enumerated(closed)[0] == -np.inf) == simplify(closed).contradiction
 
 
 @given(discrete_models())
@@ -197,6 +218,42 @@ def test_block_evaluator_equals_enumeration_of_q(model, seed):
     assert got == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
+@given(discrete_models(zeros=False), st.integers(0, 2**32 - 1))
+def test_clustered_mean_field_is_a_lower_bound(model, seed):
+    """Any partition: below log Z, never falling; one cluster of everything is exact."""
+    rng = np.random.default_rng(seed)
+    pairs = [(scope, table) for scope, table in model.factors if len(scope) <= 2]
+    model = simplify(tz.FactorGraph(model.cardinalities, pairs, evidence=model.evidence)).reduced
+    log_z, marginals = enumerated(model)
+    n = model.n_variables
+    start = [rng.dirichlet(np.ones(int(c))) for c in model.cardinalities]
+    labels = np.unique(rng.integers(0, 3, size=n), return_inverse=True)[1]
+    values = [b.log_z for b in ClusterMeanField(model, labels, start).bounds(Clock(5.0))]
+    assert all(below(value, log_z) for value in values)
+    assert np.diff(values).min(initial=0.0) >= -1e-9 * max(1.0, abs(log_z)) - 1e-6
+    whole = ClusterMeanField(model, np.zeros(n, dtype=np.int64), start)
+    last = [b.log_z for b in whole.bounds(Clock(5.0))][-1]
+    assert last == pytest.approx(log_z, abs=slack(log_z))
+    for got, expected in zip(whole.marginals, marginals, strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-6)
+
+
+def test_clusters_beat_single_variables_on_a_lattice():
+    model = potts_grid(8, states=3, seed=1)
+    log_z = tz.exact(model).log_z
+    single = block_mean_field(model, seed=0)
+    values = []
+    for log2_size in (4.0, 7.0):
+        run = ClusterMeanField(model, cluster_labels(model, log2_size), single.marginals)
+        values.append([b.log_z for b in run.bounds(Clock(20.0))][-1])
+    assert single.log_z < values[0] < values[1] < log_z
+    with pytest.raises(UnsupportedModelError, match="clustered mean field"):
+        ClusterMeanField(tz.FactorGraph([2], [((0,), [0, -np.inf])]), np.zeros(1, int), [])
+    ring = tz.FactorGraph([3] * 9, [((k, (k + 1) % 9), np.eye(3)) for k in range(9)])
+    labels = cluster_labels(ring, 7.0)
+    assert np.bincount(labels).max() <= 4
+
+
 def test_block_mean_field_is_exact_on_independent_variables():
     rng = np.random.default_rng(0)
     model = tz.FactorGraph([3, 5, 1], [((0,), rng.normal(size=3)), ((1,), rng.normal(size=5))])
@@ -277,12 +334,14 @@ def test_lower_bound_is_finite_with_zeros_and_many_states():
 
 
 def test_contradiction_is_proven():
-    """Pairwise different states, three variables, two states: consistent by arcs, yet Z = 0."""
-    different = np.where(np.eye(2) > 0, -np.inf, 0.0)
-    model = tz.FactorGraph([2] * 3, [((0, 1), different), ((1, 2), different), ((0, 2), different)])
-    r = tz.log_partition(model, time_limit=5, seed=0, methods=[discrete_lower])
-    assert r.lower == r.upper == -np.inf
-    assert r.lower_proof.method == "backtracking"
+    """Pairwise different states of n - 1 for n variables: consistent by arcs, yet Z = 0."""
+    for n, method in ((3, "propagation"), (4, "backtracking")):
+        different = np.where(np.eye(n - 1) > 0, -np.inf, 0.0)
+        pairs = itertools.combinations(range(n), 2)
+        model = tz.FactorGraph([n - 1] * n, [(pair, different) for pair in pairs])
+        r = tz.log_partition(model, time_limit=5, seed=0, methods=[discrete_lower])
+        assert r.lower == r.upper == -np.inf
+        assert r.lower_proof.method == method
 
 
 # --- Bits ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tightz import __version__
-from tightz.cli import commands, demo, references
+from tightz.cli import commands, demo, experiments, references
 from tightz.errors import TightzError
 
 
@@ -46,5 +46,5 @@ def main() -> None:
     """
 
 
-for command in (*commands.COMMANDS, *references.COMMANDS, demo.demo):
+for command in (*commands.COMMANDS, *references.COMMANDS, *experiments.COMMANDS, demo.demo):
     main.add_command(command)

@@ -63,7 +63,7 @@ def load(path: str, evidence: str | None) -> FactorGraph:
     if not os.path.exists(path):
         raise ModelError(f"{path}: no such file")
     raise ModelError(
-        f"{path}: unknown ending {suffix!r}; expected .uai, .fg, .cnf, .bif, .xml, .npz, .mat or .h5"
+        f"{path}: unknown ending {suffix!r}; expected .uai, .fg, .cnf, .bif, .xml, .npz, .mat, .h5"
     )
 
 

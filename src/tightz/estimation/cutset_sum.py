@@ -35,6 +35,9 @@ SIZES = (12, 14, 16, 18, 20, 22, 24)
 _STALE = 40
 """Steps without a new assignment after which a phase has found what it will find."""
 
+_CHAINS = 6
+"""Starts of the sampler that are compared before one is followed."""
+
 _POOL = 4000
 
 _WORTH = 7.0
@@ -185,15 +188,23 @@ class CutsetSum:
         return state is not None
 
     def burn_in(self) -> Iterator[Bound]:
-        """Steps until the weight of what is conditioned on stops rising; then forget them."""
-        clock = Clock(0.1 * self.clock.left)
-        since = 0
-        while since < 2 * _STEPS and not clock.expired and not self.clock.expired:
-            value = self._step()
-            since = 0 if value > self.best + 0.5 else since + 1
-            if value > self.best:
-                self.best = value
-                yield _bound(value, self._steps[-1].cutset.held.size, 1)
+        """Chains from several states, each until its weight stops rising; the heaviest goes on."""
+        clock = Clock(0.15 * self.clock.left)
+        heaviest, start = -math.inf, self.state
+        for _ in range(_CHAINS):
+            top, since = -math.inf, 0
+            while since < 2 * _STEPS and not clock.expired and not self.clock.expired:
+                value = self._step()
+                since = 0 if value > top + 0.5 else since + 1
+                top = max(top, value)
+                if value > self.best:
+                    self.best = value
+                    yield _bound(value, self._steps[-1].cutset.held.size, 1)
+            if top > heaviest:
+                heaviest, start = top, self.state
+            if clock.expired or not self._jump():
+                break
+        self.state = start
         for count in self.counts:
             count[:] = 0.0
         self.pool.clear()

@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.errors import ResourceError
 from tightz.estimation.cutset_sum import CutsetSum
 from tightz.families.block import BlockMeanField, block_mean_field
+from tightz.families.clusters import ClusterMeanField, cluster_labels
 from tightz.models.preprocess import has_zeros
+from tightz.references.bethe import bethe
+from tightz.references.bethe.propagation import BetheStatus
 from tightz.runtime.seeds import generator, stream
-from tightz.search.feasible import Feasibility, feasible_states
+from tightz.search.feasible import Feasibility, feasible_state, feasible_states
 
 if TYPE_CHECKING:
     from tightz.estimation.portfolio import Job
@@ -24,6 +28,12 @@ _KEY = 6_000_000
 
 _GIBBS_STARTS = 4
 
+_MANY_FACTORS = 100_000
+"""Above this belief propagation is left out."""
+
+_CLUSTER_SIZES = (10.0, 14.0, 17.0, 20.0)
+"""log2 of the tables inside clusters, phase by phase; only the first where exact is off."""
+
 _NARROW = (6, 8, 10)
 """log2 of the tables of cutset sums where wide elimination is forbidden."""
 
@@ -32,6 +42,11 @@ def discrete_lower(job: Job) -> Iterator[Bound]:
     """One state, block mean field, then cutset sums fed by block Gibbs sampling."""
     model = job.working
     if not model.n_variables:
+        value = -math.inf if job.simplified.contradiction else math.fsum(model.log_tables)
+        yield Bound(
+            Side.BOTH, value, Proof.DETERMINISTIC, "propagation", confidence=1.0,
+            why="zeros and evidence leave every variable one state, or contradict each other",
+        )  # fmt: skip
         return
     state: NDArray[np.int64] | None
     if has_zeros(model):
@@ -42,16 +57,19 @@ def discrete_lower(job: Job) -> Iterator[Bound]:
         )
         yield r.bound
         job.offer_marginals(r.marginals, "block mean field", r.log_z)
-        state = np.array([int(q.argmax()) for q in r.marginals])
+        state = np.array([int(q.argmax()) for q in r.marginals], dtype=np.int64)
+        if model.arities.max(initial=0) == 2:
+            yield from _clusters(job, r.marginals)
     if state is None or job.clock.expired:
         return
+    beliefs = _beliefs(job)
     run = CutsetSum(
         model,
         state,
         generator(job.seed, _KEY, 2),
         job.clock,
         job.max_memory // 8,
-        _fresh_states(job) if has_zeros(model) else None,
+        _fresh_states(job, beliefs) if has_zeros(model) else None,
     )
     yield from run.burn_in()
     if run.pool and not job.clock.expired:
@@ -60,6 +78,54 @@ def discrete_lower(job: Job) -> Iterator[Bound]:
         yield bound
         if bound.log_z > job.marginal_quality:
             job.offer_marginals(run.marginals, "block Gibbs samples", bound.log_z)
+
+
+def _clusters(job: Job, marginals: list[NDArray[np.float64]]) -> Iterator[Bound]:
+    """Clustered mean field of growing width, each started from the last one's marginals."""
+    clock = job.share(0.6)
+    for log2_size in _CLUSTER_SIZES if job.exact else _CLUSTER_SIZES[:1]:
+        begun = clock.elapsed
+        try:
+            clusters = ClusterMeanField(
+                job.working, cluster_labels(job.working, log2_size), marginals
+            )
+            for bound in clusters.bounds(clock):
+                yield bound
+                job.offer_marginals(clusters.marginals, "clustered mean field", bound.log_z)
+        except ResourceError as error:
+            job.notes.append(f"clustered mean field: {error}")
+            return
+        marginals = clusters.marginals
+        if len(clusters.members) == 1 or 3.0 * (clock.elapsed - begun) > clock.left:
+            return
+
+
+def first_state(job: Job) -> Iterator[Bound]:
+    """A state of positive weight at once where zeros hide them: before anything is planned."""
+    model = job.working
+    if not model.n_variables or not has_zeros(model):
+        return
+    found = feasible_state(model, time_limit=0.05 * job.time_limit, seed=stream(job.seed, _KEY, 0))
+    if found.state is not None:
+        yield _one_state(found.log_weight)
+
+
+def _one_state(log_weight: float) -> Bound:
+    return Bound(
+        Side.LOWER, log_weight, Proof.DETERMINISTIC, "one state", confidence=1.0,
+        why="the weight of one state is part of Z",
+    )  # fmt: skip
+
+
+def _beliefs(job: Job) -> list[NDArray[np.float64]] | None:
+    """Belief propagation: marginals to search by, and where it converges the point estimate."""
+    if job.working.n_factors > _MANY_FACTORS:
+        return None
+    r = bethe(job.working, max_iterations=300)
+    if r.status is BetheStatus.CONVERGED and job.estimate is None:
+        job.estimate = (r.log_z, math.inf, "Bethe estimate (belief propagation)")
+    usable = all(np.isfinite(q).all() for q in r.marginals)
+    return r.marginals if usable else None
 
 
 def _feasible(job: Job) -> Generator[Bound, None, NDArray[np.int64] | None]:
@@ -72,17 +138,18 @@ def _feasible(job: Job) -> Generator[Bound, None, NDArray[np.int64] | None]:
             )  # fmt: skip
             return None
         if found.state is not None:
-            yield Bound(
-                Side.LOWER, found.log_weight, Proof.DETERMINISTIC, "one state", confidence=1.0,
-                why="the weight of one state is part of Z",
-            )  # fmt: skip
+            yield _one_state(found.log_weight)
             return found.state
     job.notes.append("lower bound: " + Feasibility.UNKNOWN.value)
     return None
 
 
-def _fresh_states(job: Job) -> Iterator[NDArray[np.int64]]:
-    for found in feasible_states(job.working, clock=job.clock, seed=stream(job.seed, _KEY, 3)):
+def _fresh_states(
+    job: Job, beliefs: list[NDArray[np.float64]] | None
+) -> Iterator[NDArray[np.int64]]:
+    for found in feasible_states(
+        job.working, clock=job.clock, seed=stream(job.seed, _KEY, 3), beliefs=beliefs
+    ):
         if found.state is not None:
             yield found.state
 

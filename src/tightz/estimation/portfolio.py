@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.estimation.certificates import anytime_certificate
-from tightz.estimation.discrete import discrete_lower
+from tightz.estimation.discrete import discrete_lower, first_state
 from tightz.estimation.estimate import mean_field
 from tightz.estimation.splitting import SplittingTree
 from tightz.estimation.trials import TrialPlan
@@ -129,6 +129,7 @@ class Launch(tuple[Method, ...]):
 
 def exact_first(job: Job) -> Iterator[Bound | Launch]:
     """Exact elimination where it fits in memory and time, otherwise both sides at once."""
+    yield from first_state(job)
     slow_to_plan = job.working.n_factors > 20_000
     if slow_to_plan:
         yield Launch((lower, upper))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.experiments.canvas import GREY, INK, bare, finish, new_figure
+from tightz.experiments.canvas import FAINT, GREY, INK, bare, finish, new_figure
 from tightz.experiments.rbm_models import PAPER, PUBLISHED_AIS, Column, RbmTable
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ ROWS: Sequence[tuple[str, str]] = (
     ("mean field, time of next row", "mean_field_timed"),
     ("MFRP with our search", "estimate"),
     ("tightz interval, lower end", "interval_lower"),
-    ("tightz layer mean field", "layer"),
+    ("tightz layer bound, tempered", "layer"),
     ("AIS (estimate)", "ais"),
     ("published AIS", "published"),
 )
@@ -47,46 +47,51 @@ def cell(column: Column, record: dict[str, Any], key: str) -> str:
     return f"{record[key]:.2f}"
 
 
+WIDE, HIGH, IMAGE = 1.45, 0.29, 1.2
+"""Inches: a column, a row of text, the side of an image."""
+
+
 def draw_table(
     config: RbmTable, records: list[dict[str, Any]], average: list[float], path: Path, note: str
 ) -> Path:
-    """Numbers above, images of the visible units' means below, the average digit at the right."""
-    count = len(config.columns)
-    figure = new_figure(2.6 + 1.45 * (count + 1), 8.4)
-    parts: Any = figure.subfigures(2, 1, height_ratios=[1.15, 1.5])
-    upper, lower = parts
-    ax = bare(upper.subplots())
-    ax.set(xlim=(-1.9, count + 0.5), ylim=(len(ROWS) + 0.2, -1.9))
-    heads = [("hidden units", "hidden"), ("CD-k", "k")]
-    for line, (label, attribute) in enumerate(heads):
+    """Numbers above, images below in the same columns, the average digit at the right."""
+    count, step = len(config.columns), (IMAGE + 0.12) / HIGH
+    below = len(ROWS) + 0.9
+    bottom = below + step * len(IMAGES)
+    figure = new_figure(WIDE * (count + 2.6), HIGH * (bottom + 2.2) + 0.3)
+    ax = bare(figure.subplots())
+    for line, label in enumerate(("hidden units", "CD-k")):
         ax.text(-1.85, line - 1.4, label, fontsize=10, color=INK, weight="bold", va="center")
         for at, column in enumerate(config.columns):
-            text = str(getattr(column, attribute)) + (" (public)" if column.public and line else "")
+            value = f"{column.k}" + (" (public)" if column.public else "")
+            text = value if line else str(column.hidden)
             ax.text(at, line - 1.4, text, fontsize=10, ha="center", va="center", weight="bold")
-    ax.axhline(0.1, color=INK, lw=1.0)
+    ax.plot([-1.85, count + 0.4], [0.1, 0.1], color=INK, lw=1.0)
     for line, (label, key) in enumerate(ROWS):
-        y = line + 0.7
-        text = label.format(restarts=config.restarts)
-        faint = GREY if key.startswith("p") else INK
-        ax.text(-1.85, y, text, fontsize=9.5, color=faint, va="center")
+        colour = GREY if key.startswith("p") else INK
+        weight = "bold" if key in ("interval_lower", "layer") else "normal"
+        style: dict[str, Any] = {"fontsize": 9.5, "color": colour, "va": "center"}
+        ax.text(-1.85, line + 0.7, label.format(restarts=config.restarts), **style)
         for at, (column, record) in enumerate(zip(config.columns, records, strict=True)):
-            bold = "bold" if key in ("interval_lower", "layer") else "normal"
-            ax.text(
-                at, y, cell(column, record, key), fontsize=9.5, ha="center", va="center",
-                color=faint, weight=bold,
-            )  # fmt: skip
-    panels = lower.subplots(
-        len(IMAGES), count + 2, width_ratios=[1.9, *[1.0] * (count + 1)], squeeze=False
-    )
+            entry = cell(column, record, key)
+            ax.text(at, line + 0.7, entry, ha="center", weight=weight, **style)
     for row, (label, key) in enumerate(IMAGES):
-        bare(panels[row, 0]).text(0.0, 0.5, label, fontsize=9.5, color=INK, va="center")
+        top = below + step * row
+        ax.text(-1.85, top + 0.5 * step, label, fontsize=9.5, color=INK, va="center")
         for at, record in enumerate(records):
-            _image(panels[row, at + 1], np.array(record["images"][key]))
-        bare(panels[row, -1])
-    _image(panels[0, -1], np.array(average))
-    panels[0, -1].set_title("average digit", fontsize=8.5, color=INK)
+            _image(ax, np.array(record["images"][key]), at, top)
+    _image(ax, np.array(average), count, below)
+    ax.text(count, below - 0.4, "average digit", fontsize=9, color=INK, ha="center", va="center")
+    ax.set(xlim=(-1.95, count + 0.55), ylim=(bottom, -2.0), aspect="auto")
     return finish(figure, path, note)
 
 
-def _image(ax: Axes, values: NDArray[np.float64]) -> None:
-    bare(ax).imshow(values.reshape(28, 28), cmap="Greys", vmin=0.0, vmax=1.0)
+def _image(ax: Axes, values: NDArray[np.float64], column: int, top: float) -> None:
+    """A 28 x 28 image with a thin frame, centred in its column."""
+    half, height = 0.5 * IMAGE / WIDE, IMAGE / HIGH
+    left, right, bottom = column - half, column + half, top + height
+    ax.imshow(
+        values.reshape(28, 28), cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto",
+        extent=(left, right, bottom, top),
+    )  # fmt: skip
+    ax.plot([left, right, right, left, left], [top, top, bottom, bottom, top], color=FAINT, lw=0.8)

@@ -64,7 +64,11 @@ class SpinEncoding:
         if isinstance(self.model, SpinPolynomial):
             return spin_spread / 2.0
         out = np.zeros(self.model.n_variables)
-        np.maximum.at(out, self.variables, spin_spread / 2.0)
+        if self.bits is None:
+            out[self.variables] = spin_spread / 2.0
+        else:
+            with np.errstate(invalid="ignore"):  # NaN where Z = 0
+                np.maximum.at(out, self.variables, spin_spread / 2.0)
         return out
 
 

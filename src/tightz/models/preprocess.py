@@ -1,4 +1,4 @@
-"""What follows from zero potentials: impossible states dropped, forced variables taken out.
+"""What follows from zero potentials: impossible states, forced variables, tied variables.
 
 Generalised arc consistency on the tables (Mackworth, 1977; Mohr and Masini, 1988): a state of a
 variable is impossible when some table gives it weight zero whatever the possible states of its
@@ -7,8 +7,9 @@ other variables. Dropping impossible states leaves Z and every other marginal as
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numba import njit
@@ -19,17 +20,17 @@ from tightz.models.factor_graph import FactorGraph
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Simplified:
-    """A model without evidence, impossible states and variables that have one state left.
+    """A model without evidence, impossible states, forced variables and tied variables.
 
-    `reduced` has the same log Z as `model`. State k of its variable i is state `states[i][k]` of
-    variable `variables[i]`; `fixed` holds the one state left to each of the other variables
-    (-1: still a variable). A contradiction leaves no variables and one table, -inf.
+    `reduced` has the same log Z as `model`. Variable v of the model is in state `fixed[v]`, or,
+    where that is -1, in state `maps[v][x]` when variable `source[v]` of `reduced` is in state x.
+    A contradiction leaves no variables and one table, -inf.
     """
 
     model: FactorGraph
     reduced: FactorGraph
-    variables: NDArray[np.int64]
-    states: list[NDArray[np.int64]]
+    source: NDArray[np.int64]
+    maps: list[NDArray[np.int64]]
     fixed: NDArray[np.int64]
 
     @property
@@ -37,26 +38,26 @@ class Simplified:
         """Whether propagation alone shows that no state has weight."""
         return not self.reduced.n_variables and bool((self.reduced.log_tables == -np.inf).any())
 
-    def lift_marginals(self, marginals: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    def lift_marginals(self, marginals: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """Marginals of the reduced model's variables as marginals of the model's."""
         out = [np.zeros(int(c)) for c in self.model.cardinalities]
         for v, state in enumerate(self.fixed):
             if state >= 0:
                 out[v][state] = 1.0
-        for v, kept, marginal in zip(self.variables, self.states, marginals, strict=True):
-            out[v][kept] = marginal
+            else:
+                out[v][self.maps[v]] = marginals[self.source[v]]
         return out
 
     def lift_states(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of states of the reduced model as rows of states of the model."""
         out: NDArray[np.int64] = np.tile(self.fixed, (len(states), 1))
-        for i, (v, kept) in enumerate(zip(self.variables, self.states, strict=True)):
-            out[:, v] = kept[states[:, i]]
+        for v in np.flatnonzero(self.fixed < 0):
+            out[:, v] = self.maps[v][states[:, self.source[v]]]
         return out
 
-    @cached_property
+    @property
     def removed(self) -> int:
-        """How many variables are forced or observed."""
+        """How many variables are observed, forced, or tied to another."""
         return self.model.n_variables - self.reduced.n_variables
 
     def __repr__(self) -> str:
@@ -69,34 +70,109 @@ def has_zeros(model: FactorGraph) -> bool:
 
 
 def simplify(model: FactorGraph) -> Simplified:
-    """Observe the evidence, propagate zeros to a fixed point, and drop what became impossible."""
+    """Observe the evidence, propagate zeros, drop what is impossible, merge what is tied.
+
+    Two variables are tied when a table over both allows each state of one with exactly one state
+    of the other (equality, negation, a permutation). Repeated until nothing changes.
+    """
     n = model.n_variables
+    source = np.arange(n)
+    fixed = np.full(n, -1, dtype=np.int64)
+    maps = [np.arange(int(d)) for d in model.cardinalities]
+    current = model
+    while True:
+        kept = _kept_states(current)
+        if kept is None:
+            nothing = FactorGraph([], [((), -np.inf)], name=model.name)
+            fixed[:] = 0
+            fixed[list(model.evidence)] = list(model.evidence.values())
+            return Simplified(model, nothing, source, maps, fixed)
+        single = np.array([k.size == 1 for k in kept], dtype=bool)
+        number = np.cumsum(~single) - 1
+        for v in np.flatnonzero(fixed < 0):
+            u = source[v]
+            if single[u]:
+                fixed[v] = maps[v][kept[u][0]]
+            else:
+                source[v], maps[v] = number[u], maps[v][kept[u]]
+        current = _restricted(current, kept, single, number)
+        ties = _ties(current)
+        if not ties:
+            return Simplified(model, current, source, maps, fixed)
+        current = _merged(current, ties)
+        for v in np.flatnonzero(fixed < 0):
+            if source[v] in ties:  # the merged variable stays behind with one state
+                source[v], states = ties[int(source[v])]
+                maps[v] = maps[v][states]
+
+
+def _kept_states(model: FactorGraph) -> list[NDArray[np.int64]] | None:
+    """The possible states of each variable; None for a contradiction."""
     ptr = state_ptr(model.cardinalities)
     alive = possible_states(model)
-    left = np.add.reduceat(alive, ptr[:-1]) if n else np.zeros(0, dtype=np.int64)
+    kept = [np.flatnonzero(alive[a:b]) for a, b in itertools.pairwise(ptr)]
     # Tables without a variable are beyond propagation; one of them may be zero all the same.
     lone = model.log_tables[model.table_ptr[:-1][model.arities == 0]]
-    fixed = np.full(n, -1, dtype=np.int64)
-    if (left == 0).any() or (lone == -np.inf).any():
-        nothing = FactorGraph([], [((), -np.inf)], name=model.name)
-        fixed[:] = 0
-        for v, state in model.evidence.items():
-            fixed[v] = state
-        return Simplified(model, nothing, np.zeros(0, dtype=np.int64), [], fixed)
-    kept = [np.flatnonzero(alive[ptr[v] : ptr[v + 1]]) for v in range(n)]
-    single = left == 1
-    fixed[single] = [kept[v][0] for v in np.flatnonzero(single)]
-    if not single.any() and alive.all():
-        return Simplified(model, model, np.arange(n), kept, fixed)
-    number = np.cumsum(~single) - 1
+    if (lone == -np.inf).any() or any(k.size == 0 for k in kept):
+        return None
+    return kept
+
+
+def _restricted(
+    model: FactorGraph, kept: list[NDArray[np.int64]], single: NDArray, number: NDArray
+) -> FactorGraph:
+    """The model over the kept states; variables with a single one are sliced away."""
+    full = [k.size for k in kept] == model.cardinalities.tolist()
+    if full and not single.any():
+        return model
     factors = []
     for scope, table in model.factors:
         cut = table[np.ix_(*(kept[v] for v in scope))] if scope else table
         rest = [v for v in scope if not single[v]]
-        factors.append(([int(number[v]) for v in rest], cut.reshape([left[v] for v in rest])))
-    variables = np.flatnonzero(~single)
-    reduced = FactorGraph(left[variables], factors, name=model.name)
-    return Simplified(model, reduced, variables, [kept[v] for v in variables], fixed)
+        factors.append(([int(number[v]) for v in rest], cut.reshape([kept[v].size for v in rest])))
+    cards = [kept[v].size for v in np.flatnonzero(~single)]
+    return FactorGraph(np.array(cards, dtype=np.int64), factors, name=model.name)
+
+
+def _ties(model: FactorGraph) -> dict[int, tuple[int, NDArray[np.int64]]]:
+    """{j: (i, states)}: x_j = states[x_i]; no variable is in two ties of one round."""
+    found: dict[int, tuple[int, NDArray[np.int64]]] = {}
+    if not has_zeros(model):
+        return found
+    taken: set[int] = set()
+    for _, scopes, tables in model.batches():
+        if scopes.shape[1] != 2 or tables.shape[1] != tables.shape[2]:
+            continue
+        positive = tables > -np.inf
+        tied = (positive.sum(axis=1) == 1).all(axis=1) & (positive.sum(axis=2) == 1).all(axis=1)
+        for f in np.flatnonzero(tied):
+            i, j = (int(v) for v in scopes[f])
+            if not taken & {i, j}:
+                taken |= {i, j}
+                found[j] = (i, positive[f].argmax(axis=1))
+    return found
+
+
+def _merged(model: FactorGraph, ties: dict[int, tuple[int, NDArray[np.int64]]]) -> FactorGraph:
+    """The model with x_j written as a function of x_i; j stays as a variable forced to state 0."""
+    factors: list[tuple[list[int], NDArray[np.float64]]] = []
+    for scope, table in model.factors:
+        named = list(scope)
+        for j in [v for v in scope if v in ties]:
+            i, states = ties[j]
+            axis = named.index(j)
+            table = np.take(table, states, axis=axis)
+            named[axis] = i
+            if named.count(i) == 2:
+                first, second = (k for k, v in enumerate(named) if v == i)
+                table = np.moveaxis(np.diagonal(table, axis1=first, axis2=second), -1, first)
+                del named[second]
+        factors.append((named, table))
+    for j in ties:
+        only = np.full(int(model.cardinalities[j]), -np.inf)
+        only[0] = 0.0
+        factors.append(([j], only))
+    return FactorGraph(model.cardinalities, factors, name=model.name)
 
 
 def state_ptr(cardinalities: NDArray) -> NDArray[np.int64]:

@@ -32,7 +32,7 @@ class _Weights(NamedTuple):
 
 
 def load_rbm(path: FilePath) -> FactorGraph:
-    """The RBM in an .npz, .mat or .h5 file as a factor graph: visible units first, in state 1 when on.
+    """The RBM in an .npz, .mat or .h5 file as a factor graph: visible units first, state 1 is on.
 
     W may be stored as (visible, hidden) or transposed: the lengths of the biases tell. With as
     many visible as hidden units they cannot, and W is taken as (visible, hidden). Other arrays in

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +32,9 @@ class Feasibility(enum.Enum):
     IMPOSSIBLE = "proven: no state has weight, Z = 0"
     UNKNOWN = "no state found within the limit; raise time_limit"
 
+
+_LEAST_BELIEF = 1e-9
+"""Beliefs may be wrong: no state is ruled out by them."""
 
 _ENDINGS = (Feasibility.FOUND, Feasibility.IMPOSSIBLE, Feasibility.UNKNOWN)
 
@@ -69,13 +72,23 @@ def feasible_state(
 
 
 def feasible_states(
-    model: FactorGraph, *, clock: Clock, seed: Seed = None
+    model: FactorGraph,
+    *,
+    clock: Clock,
+    seed: Seed = None,
+    beliefs: Sequence[NDArray[np.float64]] | None = None,
 ) -> Iterator[FeasibleState]:
-    """Restart after restart, with states preferred at random in proportion to local weight."""
+    """Restart after restart, with states preferred at random in proportion to local weight.
+
+    `beliefs`, one probability vector per variable, take the place of the local weight.
+    """
     rng = generator(seed)
     tables = _tables(model)
     alive = possible_states(model)
-    scores = _local_scores(model, tables.ptr)
+    if beliefs is None:
+        scores = _local_scores(model, tables.ptr)
+    else:
+        scores = np.log(np.maximum(np.concatenate([np.zeros(0), *beliefs]), _LEAST_BELIEF))
     weights = np.ones(model.n_factors)
     limit = 100
     while True:
