@@ -53,6 +53,24 @@ _HOME = {
     "coset_sum": "tightz.estimation.coset_sum",
     "split": "tightz.estimation.splitting",
     "splitting_bounds": "tightz.estimation.splitting",
+    "read_fg": "tightz.models.formats",
+    "write_fg": "tightz.models.formats",
+    "read_cnf": "tightz.models.formats",
+    "write_cnf": "tightz.models.formats",
+    "read_bif": "tightz.models.formats",
+    "read_xmlbif": "tightz.models.formats",
+    "from_ising": "tightz.models.formats",
+    "from_qubo": "tightz.models.formats",
+    "from_dimod": "tightz.models.formats",
+    "to_ising": "tightz.models.formats",
+    "to_qubo": "tightz.models.formats",
+    "potts": "tightz.models.potts",
+    "potts_grid": "tightz.models.potts",
+    "block_mean_field": "tightz.families.block",
+    "BlockMeanField": "tightz.families.block",
+    "MissingExtraError": "tightz.errors",
+    "train_rbm": "tightz.models.train_rbm",
+    "load_mnist": "tightz.models.mnist",
     "required_trials": "tightz.estimation.theorems",
     "Bound": "tightz.bounds",
     "Proof": "tightz.bounds",
@@ -70,6 +88,7 @@ if TYPE_CHECKING:
     from tightz.bounds import Bound as Bound
     from tightz.bounds import Proof as Proof
     from tightz.bounds import Side as Side
+    from tightz.errors import MissingExtraError as MissingExtraError
     from tightz.errors import ModelError as ModelError
     from tightz.errors import ParameterError as ParameterError
     from tightz.errors import ResourceError as ResourceError
@@ -88,6 +107,8 @@ if TYPE_CHECKING:
     from tightz.families import PointMass as PointMass
     from tightz.families import StructuredMeanField as StructuredMeanField
     from tightz.families import strips as strips
+    from tightz.families.block import BlockMeanField as BlockMeanField
+    from tightz.families.block import block_mean_field as block_mean_field
     from tightz.families.layer import LayerMeanField as LayerMeanField
     from tightz.families.layer import layer_mean_field as layer_mean_field
     from tightz.models import FactorGraph as FactorGraph
@@ -96,8 +117,23 @@ if TYPE_CHECKING:
     from tightz.models import ising_grid as ising_grid
     from tightz.models import rbm as rbm
     from tightz.models.collapse import collapse as collapse
+    from tightz.models.formats import from_dimod as from_dimod
+    from tightz.models.formats import from_ising as from_ising
+    from tightz.models.formats import from_qubo as from_qubo
+    from tightz.models.formats import read_bif as read_bif
+    from tightz.models.formats import read_cnf as read_cnf
+    from tightz.models.formats import read_fg as read_fg
+    from tightz.models.formats import read_xmlbif as read_xmlbif
+    from tightz.models.formats import to_ising as to_ising
+    from tightz.models.formats import to_qubo as to_qubo
+    from tightz.models.formats import write_cnf as write_cnf
+    from tightz.models.formats import write_fg as write_fg
+    from tightz.models.mnist import load_mnist as load_mnist
+    from tightz.models.potts import potts as potts
+    from tightz.models.potts import potts_grid as potts_grid
     from tightz.models.rbm_files import load_rbm as load_rbm
     from tightz.models.rbm_files import save_rbm as save_rbm
+    from tightz.models.train_rbm import train_rbm as train_rbm
     from tightz.models.uai import read_mar as read_mar
     from tightz.models.uai import read_pr as read_pr
     from tightz.models.uai import read_uai as read_uai

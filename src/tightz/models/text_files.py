@@ -63,7 +63,7 @@ class Words:
             line = self.data.count(b"\n", 0, junk) + 1
             raise ModelError(
                 f"byte {junk} is {self.data[junk : junk + 1]!r}, which no text holds; expected a "
-                f"UAI text file ({self.label}, line {line})"
+                f"text file ({self.label}, line {line})"
             )
         self._letters = np.frombuffer(self.data, dtype=np.uint8)
         inside = np.zeros(self._letters.size + 2, dtype=np.int8)
