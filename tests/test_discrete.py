@@ -20,7 +20,7 @@ from tightz.estimation.cutset_sum import CutsetSum
 from tightz.estimation.discrete import discrete_lower
 from tightz.estimation.portfolio import lower, upper
 from tightz.families.block import BlockMeanField, block_mean_field, evaluate_tables
-from tightz.families.clusters import ClusterMeanField, cluster_labels
+from tightz.families.clustered import ClusterMeanField, cluster_labels
 from tightz.models.bits import state_of_code, to_bits
 from tightz.models.encoding import encode
 from tightz.models.potts import potts, potts_grid

@@ -275,7 +275,7 @@ def test_refused_model_files(tmp_path: Path, text: str, line: int, expected: str
 def test_binary_junk(tmp_path: Path, content: bytes, line: int) -> None:
     path = put(tmp_path, content)
     found = message(path)
-    assert "which no text holds; expected a UAI text file" in found
+    assert "which no text holds; expected a text file" in found
     assert found.endswith(f"({path}, line {line})")
 
 

@@ -13,7 +13,7 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ResourceError
 from tightz.estimation.cutset_sum import CutsetSum
 from tightz.families.block import BlockMeanField, block_mean_field
-from tightz.families.clusters import ClusterMeanField, cluster_labels
+from tightz.families.clustered import ClusterMeanField, cluster_labels
 from tightz.models.preprocess import has_zeros
 from tightz.references.bethe import bethe
 from tightz.references.bethe.propagation import BetheStatus

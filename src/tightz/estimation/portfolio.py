@@ -190,11 +190,14 @@ def lower(job: Job) -> Iterator[Bound | Launch]:
     if encoding.bits is not None:
         yield Launch((discrete_lower,))
     yield from _plain(job, encoding)
-    if _is_dense(encoding.polynomial):
-        yield from _layer(job, encoding)
+    dense = _is_dense(encoding.polynomial)
+    if dense:
+        yield from _layer(job, encoding, restarts=1)
     aided = Workspace.build(encoding, seed=job.seed, time_limit=0.2 * job.clock.left)
     if job.clock.expired:
         return
+    if dense:
+        yield from _layer(job, encoding, restarts=4, states=aided.original_states())
     yield from _structured(job, aided)
     yield from _projections(job, aided)
     if encoding.bits is None:
@@ -217,14 +220,18 @@ def _is_dense(polynomial: SpinPolynomial) -> bool:
     return polynomial.degree <= 2 and polynomial.n_terms > 8 * polynomial.n
 
 
-def _layer(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
-    """Sum out an independent set exactly, mean field on the rest."""
-    for restarts in (1, 4, 16):
-        r = layer_mean_field(encoding.polynomial, restarts=restarts, seed=stream(job.seed, 99))
-        yield r.bound
-        job.offer_marginals(list(encoding.marginals(r.spin_means)), r.bound.method, r.log_z)
-        if 4 * r.seconds > job.share(0.5).left:
-            return
+def _layer(
+    job: Job, encoding: SpinEncoding, *, restarts: int, states: NDArray | None = None
+) -> Iterator[Bound]:
+    """Sum out an independent set exactly, mean field on the rest, also from heavy states."""
+    r = layer_mean_field(
+        encoding.polynomial,
+        restarts=restarts,
+        seed=stream(job.seed, SEARCH, restarts),
+        starts=None if states is None else states[:16],
+    )
+    yield r.bound
+    job.offer_marginals(list(encoding.marginals(r.spin_means)), r.bound.method, r.log_z)
 
 
 def _structured(job: Job, aided: Workspace) -> Iterator[Bound]:

@@ -73,6 +73,12 @@ class Workspace:
     def states(self) -> NDArray[np.int8] | None:
         return None if self.guide is None else self.guide.states
 
+    def original_states(self) -> NDArray[np.int8] | None:
+        """The guide's states with summed-out spins at their heaviest values."""
+        if self.guide is None or self.collapsed is None:
+            return self.states
+        return self.collapsed.lift_states(self.guide.states)
+
     @property
     def k(self) -> int:
         """The collapse in force, 0 for none."""
