@@ -11,11 +11,13 @@ import tightz as tz
 from tests import naive
 from tests.strategies import binary_models, projected_models
 from tightz.estimation.guide import build_guide
+from tightz.estimation.trials import TrialPlan
 from tightz.families import MeanField, evaluate
 from tightz.families.projection import heaviest_in_coset
 from tightz.models.collapse import collapse
 from tightz.models.encoding import encode
 from tightz.projections import Coset, DenseParity, Reliability
+from tightz.runtime.seeds import generator
 
 
 @settings(max_examples=60)
@@ -101,6 +103,30 @@ def test_states_that_satisfy_the_parities_are_used_as_they_are():
     coset = Coset.build(polynomial, (tz.projections.Parities(a, b)), Reliability(guide.reliability))
     result = MeanField(restarts=4).project(coset, np.random.default_rng(1), guide.states)
     assert result.log_gamma >= polynomial.log_weight(best)[0]
+
+
+def test_polishing_never_loses_and_stays_below_log_z():
+    """Annealed starts and a second basis: at least the first basis's value in every restart."""
+    model = tz.ising_grid(4, coupling=(-4, 4), seed=2)
+    polynomial = encode(model).polynomial
+    seed = np.random.SeedSequence(3)
+    options = {
+        "polynomial": polynomial, "family": MeanField(restarts=3), "hashing": DenseParity(),
+        "pivots": tz.FirstColumns(), "seed": seed, "pairs": np.zeros((0, 2), dtype=np.int64),
+    }  # fmt: skip
+    improved = 0
+    for m in (0, 2, 5, 9):
+        for t in range(6):
+            plain = TrialPlan(**options).run((m, t))
+            polished = TrialPlan(**options, polish=True).run((m, t))
+            assert (polished.log_gammas >= plain.log_gammas).all()
+            improved += polished.log_gamma > plain.log_gamma + 1e-6
+            a, b = DenseParity().draw(m, 16, generator(seed, m, t, 0))
+            states = naive.coset_states(a, b)
+            if len(states):
+                logs = naive.log_weights(model.cardinalities, model.factors, states)
+                assert polished.log_gamma <= naive.log_sum_exp(logs) + 1e-9
+    assert improved >= 3
 
 
 def test_flip_costs():

@@ -118,7 +118,9 @@ def estimate(
     collapse        sum out exactly every spin with at most this many neighbours first; None picks
                     by cost, 0 switches it off. n, cosets and the theory then speak of the
                     collapsed model; log Z and the marginals are the model's own
-    search_sweeps   parallel-tempering sweeps that look for starts; None picks by cost, 0 is off
+    search_sweeps   parallel-tempering sweeps that look for starts; None picks by cost, 0 is off.
+                    With a search, mean field also tries annealed starts and, in every coset, a
+                    second basis whose constrained spins are the weakest of the solution so far
     pairs           rows (i, j) of model variables whose joint marginals are wanted (collapse is
                     then off unless given, in which case the pair must survive it)
     on_trial        called with each Trial as it completes, in a fixed order
@@ -152,6 +154,7 @@ def estimate(
         pairs=spin_pairs,
         states=work.states,
         collapsed=collapsed,
+        polish=work.guide is not None and isinstance(family, MeanField),
     )
 
     position = {m: i for i, m in enumerate(chosen)}
