@@ -189,11 +189,16 @@ def test_certificate_trials_run_on_a_given_executor():
             submitted.append(args)
             return super().submit(function, *args, **kwargs)
 
+    def until_certified(bound):
+        if bound.proof is Proof.CONFIDENCE:
+            raise KeyboardInterrupt
+
     model = tz.ising_grid(11, coupling=(-2, 2), seed=1)
     with Pool(2) as pool:
         result = tz.log_partition(
-            model, time_limit=4, seed=0, exact=False, methods=[portfolio.lower], executor=pool
-        )
+            model, time_limit=60, seed=0, exact=False, methods=[portfolio.lower], executor=pool,
+            on_bound=until_certified,
+        )  # fmt: skip
     assert submitted
     assert any(b.proof is Proof.CONFIDENCE for b in result.bounds)
 

@@ -278,7 +278,7 @@ def _projections(job: Job, aided: Workspace) -> Iterator[Bound]:
     )
     table: list[list[float]] = []
     next_look = 1
-    while not clock.expired:
+    while not (clock.expired if table else job.clock.expired):  # one round at least
         t = len(table)
         rows = []
         round_ = [(m, t) for m in levels]
