@@ -129,7 +129,7 @@ def mfrp(
             collapse=None if tight else 0,
             search_sweeps=None if tight else 0,
             seed=seed,
-            on_trial=lambda _: step(),
+            on_batch=lambda done: step(len(done)),
         )
     certificate = e.certificate(delta)
     if as_json:

@@ -34,7 +34,7 @@ def demo(size: int, seed: int, output: str) -> None:
     plain = tz.mean_field(model, restarts=20, seed=seed)
     with progress("paper's algorithm and ours", 2 * 21 * 5) as step:
         options: dict[str, Any] = {"levels": range(21), "trials": 5, "seed": seed}
-        options["on_trial"] = lambda _: step()
+        options["on_batch"] = lambda done: step(len(done))
         printed = tz.estimate(model, collapse=0, search_sweeps=0, **options)
         aided = tz.estimate(model, **options)
     exact = tz.exact(model)

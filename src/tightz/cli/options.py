@@ -98,19 +98,19 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def progress(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr when it is a terminal; a no-op otherwise. Yields the step function."""
+def progress(label: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar on stderr when it is a terminal; a no-op otherwise. Yields step(by=1)."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda: None
+        yield lambda by=1: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
         task = bars.add_task(label, total=total)
-        yield lambda: bars.advance(task)
+        yield lambda by=1: bars.advance(task, by)
 
 
 def table(columns: list[str], rows: list[list[str]], title: str = "") -> None:

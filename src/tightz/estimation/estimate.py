@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -13,7 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from tightz.errors import ParameterError, require_range
 from tightz.estimation.moments import WeightedMoments
 from tightz.estimation.results import Estimate, MeanFieldResult
-from tightz.estimation.trials import Trial, TrialPlan, run_trials
+from tightz.estimation.trials import (
+    STATUSES,
+    TrialBatch,
+    TrialPlan,
+    all_positions,
+    run_batches,
+)
 from tightz.estimation.workspace import Workspace
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
@@ -27,8 +32,6 @@ from tightz.runtime.seeds import Seed, generator, seed_sequence
 
 DEFAULT_LEVELS = 20
 """The paper's experiments run m = 0..20."""
-
-LOG_2 = math.log(2.0)
 
 
 def mean_field(
@@ -105,7 +108,7 @@ def estimate(
     pairs: ArrayLike | None = None,
     executor: Executor | None = None,
     threads: int | None = None,
-    on_trial: Callable[[Trial], None] | None = None,
+    on_batch: Callable[[TrialBatch], None] | None = None,
 ) -> Estimate:
     """max over m of MFRP with everything that tightens it, every (level, trial, restart) kept.
 
@@ -123,7 +126,7 @@ def estimate(
                     second basis whose constrained spins are the weakest of the solution so far
     pairs           rows (i, j) of model variables whose joint marginals are wanted (collapse is
                     then off unless given, in which case the pair must survive it)
-    on_trial        called with each Trial as it completes, in a fixed order
+    on_batch        called with each TrialBatch as it completes, in a fixed order
 
     The trial at (level, trial) depends on the seed and its position only, so the numbers are the
     same serial, threaded or on any executor. `mfrp` is the paper's algorithm without the aids.
@@ -157,21 +160,23 @@ def estimate(
         polish=work.guide is not None and isinstance(family, MeanField),
     )
 
-    position = {m: i for i, m in enumerate(chosen)}
+    row = np.zeros(max(chosen) + 1, dtype=np.int64)
+    row[chosen] = np.arange(len(chosen))
     log_gammas = np.full((len(chosen), trials, family.restarts), np.nan)
     sweeps = np.zeros((len(chosen), trials), dtype=np.int64)
     ranks = np.zeros((len(chosen), trials), dtype=np.int64)
     statuses = np.empty((len(chosen), trials), dtype=object)
     singles, joint = WeightedMoments(work.original.n), WeightedMoments(len(spin_pairs))
-    for trial in run_trials(plan, chosen, trials, executor=executor, threads=threads):
-        at = position[trial.level], trial.trial
-        log_gammas[at] = trial.log_gammas
-        sweeps[at], ranks[at], statuses[at] = trial.sweeps, trial.rank, trial.status
-        log_weight = trial.log_gamma + trial.level * LOG_2
-        singles.add(log_weight, trial.spin_means)
-        joint.add(log_weight, trial.pair_means)
-        if on_trial is not None:
-            on_trial(trial)
+    places = all_positions(chosen, trials)
+    for done in run_batches(plan, places, executor=executor, threads=threads):
+        at = row[done.levels], done.trials
+        log_gammas[at] = done.log_gammas
+        sweeps[at], ranks[at] = done.sweeps, done.ranks
+        statuses[at] = [STATUSES[code] for code in done.statuses]
+        singles.merge(done.spins)
+        joint.merge(done.pairs)
+        if on_batch is not None:
+            on_batch(done)
     return Estimate(
         levels=np.array(chosen, dtype=np.int64),
         log_gammas=log_gammas,

@@ -22,15 +22,41 @@ class WeightedMoments:
         if log_weight == -math.inf:
             return
         if log_weight > self._log_scale:
-            shrink = math.exp(self._log_scale - log_weight)
-            self._weight *= shrink
-            self._sum *= shrink
-            self._squares *= shrink
-            self._log_scale = log_weight
+            self._rescale(log_weight)
         w = math.exp(log_weight - self._log_scale)
         self._weight += w
         self._sum += w * values
         self._squares += w * values * values
+
+    def merge(self, other: WeightedMoments) -> None:
+        """Take in all that `other` has seen."""
+        if other._log_scale > self._log_scale:
+            self._rescale(other._log_scale)
+        if other._log_scale > -math.inf:
+            w = math.exp(other._log_scale - self._log_scale)
+            self._weight += w * other._weight
+            self._sum += w * other._sum
+            self._squares += w * other._squares
+
+    def to_array(self) -> NDArray[np.float64]:
+        """Everything in one vector [log scale, weight, sums, squares], for files and cables."""
+        return np.concatenate([[self._log_scale, self._weight], self._sum, self._squares])
+
+    @classmethod
+    def from_array(cls, packed: NDArray[np.float64]) -> WeightedMoments:
+        """The inverse of `to_array`."""
+        size = (packed.size - 2) // 2
+        moments = cls(size)
+        moments._log_scale, moments._weight = float(packed[0]), float(packed[1])
+        moments._sum, moments._squares = packed[2 : 2 + size].copy(), packed[2 + size :].copy()
+        return moments
+
+    def _rescale(self, log_scale: float) -> None:
+        shrink = math.exp(self._log_scale - log_scale)
+        self._weight *= shrink
+        self._sum *= shrink
+        self._squares *= shrink
+        self._log_scale = log_scale
 
     @property
     def mean(self) -> NDArray[np.float64]:

@@ -1,14 +1,22 @@
-"""Trials: one random projection and its I-projection, for every level and repetition."""
+"""Trials: one random projection and its I-projection, for every level and repetition.
+
+Work travels in batches: a run is a list of positions (level, trial) cut into batches of a fixed
+size, so that what comes back does not depend on who computed it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.estimation.moments import WeightedMoments
 from tightz.estimation.workspace import lifted_means
 from tightz.families.projection import Family, IProjection, Status
 from tightz.models.collapse import Collapsed
@@ -19,6 +27,16 @@ from tightz.projections.pivots import PivotPolicy, Reliability
 from tightz.runtime.executors import map_ordered
 from tightz.runtime.seeds import generator
 from tightz.search.annealing import AnnealedMeanField
+
+Position = tuple[int, int]
+"""(level, trial): what a trial's random draws depend on, besides the seed."""
+
+BATCH = 16
+"""Trials that travel together unless the caller says otherwise."""
+
+STATUSES = tuple(Status)
+
+LOG_2 = math.log(2.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +69,7 @@ class TrialPlan:
     lift: bool = True
     polish: bool = False
 
-    def run(self, position: tuple[int, int]) -> Trial:
+    def run(self, position: Position) -> Trial:
         """Draw (A, b), reduce it, project, and keep what the aggregates need."""
         level, trial = position
         parities = self.hashing.draw(
@@ -100,14 +118,71 @@ class TrialPlan:
         return lifted_means(best, self.collapsed) if self.lift else np.zeros(0)
 
 
-def run_trials(
+@dataclass(frozen=True, eq=False)
+class TrialBatch:
+    """The outcomes at `levels[i], trials[i]`, in that order, with their averages of q.
+
+    log_gammas (k, restarts); ranks, sweeps (k,); statuses (k,) indices into STATUSES. `spins` and
+    `pairs` average E s_i and E s_i s_j over the batch, weighted by 2^level gamma.
+    """
+
+    levels: NDArray[np.int64]
+    trials: NDArray[np.int64]
+    log_gammas: NDArray[np.float64]
+    ranks: NDArray[np.int64]
+    sweeps: NDArray[np.int64]
+    statuses: NDArray[np.int8]
+    spins: WeightedMoments
+    pairs: WeightedMoments
+
+    def __len__(self) -> int:
+        return int(self.levels.size)
+
+    @property
+    def log_gamma(self) -> NDArray[np.float64]:
+        """(k,) the best restart of each trial."""
+        return self.log_gammas.max(axis=1)
+
+
+def run_batch(plan: TrialPlan, positions: Sequence[Position]) -> TrialBatch:
+    """The trials at `positions`, one after the other."""
+    done = [plan.run(position) for position in positions]
+    spins, pairs = WeightedMoments(done[0].spin_means.size), WeightedMoments(len(plan.pairs))
+    for trial in done:
+        log_weight = trial.log_gamma + trial.level * LOG_2
+        spins.add(log_weight, trial.spin_means)
+        pairs.add(log_weight, trial.pair_means)
+    return TrialBatch(
+        levels=np.array([t.level for t in done], dtype=np.int64),
+        trials=np.array([t.trial for t in done], dtype=np.int64),
+        log_gammas=np.array([t.log_gammas for t in done]),
+        ranks=np.array([t.rank for t in done], dtype=np.int64),
+        sweeps=np.array([t.sweeps for t in done], dtype=np.int64),
+        statuses=np.array([STATUSES.index(t.status) for t in done], dtype=np.int8),
+        spins=spins,
+        pairs=pairs,
+    )
+
+
+def all_positions(levels: Sequence[int], trials: int) -> Iterator[Position]:
+    """Repetition by repetition, each sweeping the levels: every prefix is nearly balanced."""
+    return ((level, trial) for trial in range(trials) for level in levels)
+
+
+def run_batches(
     plan: TrialPlan,
-    levels: Sequence[int],
-    trials: int,
+    positions: Iterable[Position],
     *,
     executor: Executor | None = None,
     threads: int | None = None,
-) -> Iterator[Trial]:
-    """All trials, repetition by repetition, each sweeping the levels; always in this order."""
-    positions = ((level, trial) for trial in range(trials) for level in levels)
-    return map_ordered(plan.run, positions, executor=executor, threads=threads)
+    batch: int = BATCH,
+) -> Iterator[TrialBatch]:
+    """All the positions' trials in batches of `batch`, in the order of the positions."""
+    run = partial(run_batch, plan)
+    return map_ordered(run, _batches(positions, batch), executor=executor, threads=threads)
+
+
+def _batches(positions: Iterable[Position], size: int) -> Iterator[tuple[Position, ...]]:
+    source = iter(positions)
+    while chunk := tuple(islice(source, size)):
+        yield chunk
