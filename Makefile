@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench uai reproduce clean help
+.PHONY: demo test lint bench uai reproduce docs verify package clean help
 
 help:
 	@echo "make demo   run a paper grid and save a plot (out/demo.png)"
@@ -12,6 +12,9 @@ help:
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  print the figures we hold ourselves to (about an hour; BENCH=exact for one)"
 	@echo "make uai    every UAI-2014 model in TIGHTZ_DATA for 60 s each"
+	@echo "make docs   the documentation site, in docs/_build/html"
+	@echo "make verify the trust suite, about 30 minutes (SCALE=0.01 for a look)"
+	@echo "make package  wheel and sdist, each installed and tried in a clean environment"
 	@echo "make reproduce  the paper's figures and table (hours; see docs/reproduction.md)"
 
 $(STAMP): pyproject.toml
@@ -43,6 +46,17 @@ reproduce: $(STAMP)
 	$(BIN)/tightz reproduce runtime
 	$(BIN)/tightz reproduce ising
 	$(BIN)/tightz reproduce rbm
+
+docs: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+verify: $(STAMP)
+	$(BIN)/python -m verification $(SCALE)
+
+package: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m verification.package
 
 clean:
 	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,100 @@
+"""The trust suite in small: every check passes, and every check can fail."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import tightz as tz
+from verification import Row
+from verification.__main__ import main, summary
+from verification.agreement import ROUTES, agreement
+from verification.coverage import coverage
+from verification.memory import memory
+from verification.violations import EVERY, examine, hunt, violation
+
+
+def quiet(text):
+    assert text
+
+
+def test_no_bound_is_violated_and_the_control_is():
+    rows = list(hunt(0.0, 1, quiet))
+    assert {row.check for row in rows} == {f"bounds: {name}" for name in EVERY if name != "control"}
+    for row in rows:
+        assert row.passed, row
+
+
+def test_a_method_on_the_wrong_side_is_caught(monkeypatch):
+    monkeypatch.setitem(
+        EVERY, "mean field", (lambda model, seed: [("lower", tz.exact(model).log_z + 1e-3)], 1)
+    )
+    assert examine(range(14)).failed["mean field"] > 5
+
+
+def test_a_crash_is_a_failure(monkeypatch):
+    def crash(model, seed):
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(EVERY, "mean field", (crash, 1))
+    tally = examine(range(7))
+    assert tally.failed["mean field"] == 7
+    assert "ZeroDivisionError" in tally.first["mean field"]
+
+
+@pytest.mark.parametrize(
+    ("side", "value", "log_z", "wrong"),
+    [
+        ("lower", 1.0, 2.0, False),
+        ("lower", 2.0 + 1e-6, 2.0, True),
+        ("upper", 1.0, 2.0, True),
+        ("upper", math.inf, 2.0, False),
+        ("both", 2.0, 2.0, False),
+        ("both", 2.1, 2.0, True),
+        ("lower", -math.inf, -math.inf, False),
+        ("lower", 0.0, -math.inf, True),
+        ("lower", math.nan, 0.0, True),
+    ],
+)
+def test_violation(side, value, log_z, wrong):
+    assert (violation(side, value, log_z) > 0.0) is wrong
+
+
+def test_certificates_cover_and_the_control_does_not():
+    rows = list(coverage(0.0, 1, quiet))
+    assert len(rows) == 6
+    for row in rows:
+        assert row.passed, row
+        assert row.control_caught is not False
+
+
+def test_independent_routes_agree():
+    rows = list(agreement(0.0, quiet))
+    assert len(rows) == len(ROUTES)
+    for row in rows:
+        assert row.passed, row
+
+
+def test_disagreement_is_noticed(monkeypatch):
+    monkeypatch.setitem(ROUTES, "exact = splitting to the end", (lambda rng: (1.0, 1.001), 10))
+    rows = {row.check: row for row in agreement(0.0, quiet)}
+    assert not rows["agreement: exact = splitting to the end"].passed
+
+
+def test_memory_ceilings():
+    for row in memory(0.0, quiet):
+        assert row.passed, row
+
+
+def test_summary_names_what_failed():
+    good, bad = Row("good", 10, 0), Row("bad", 10, 1, "first failure")
+    blind = Row("blind", 10, 0, control_caught=False)
+    assert summary([good]).endswith("all passed")
+    assert "2 FAILED: bad, blind" in summary([good, bad, blind])
+    assert "MISSED" in summary([blind])
+
+
+def test_unknown_part_is_refused(capsys):
+    assert main(["nonsense"]) == 2
+    assert "expected a scale and any of agreement" in capsys.readouterr().out

@@ -1,0 +1,71 @@
+"""`python -m verification [SCALE] [NAME ...]`: run the trust suite and print one table."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from verification.agreement import agreement
+from verification.coverage import coverage
+from verification.memory import memory
+from verification.rows import Row
+from verification.suites import suites
+from verification.violations import hunt
+
+
+def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
+    """The parts of the suite by name, each a function of (scale, progress)."""
+    return {
+        "agreement": agreement,
+        "memory": memory,
+        "coverage": lambda scale, progress: coverage(scale, workers, progress),
+        "bounds": lambda scale, progress: hunt(scale, workers, progress),
+        "suites": suites,
+    }
+
+
+def summary(rows: list[Row]) -> str:
+    """The table, one line a check."""
+    width = max(len(row.check) for row in rows)
+    lines = [f"{'check':{width}}  {'cases':>9}  {'failures':>8}  control  detail"]
+    for row in rows:
+        control = {None: "-", True: "caught", False: "MISSED"}[row.control_caught]
+        lines.append(
+            f"{row.check:{width}}  {row.cases:>9,}  {row.failures:>8}  {control:>7}  {row.detail}"
+        )
+    failed = [row.check for row in rows if not row.passed]
+    cases = sum(row.cases for row in rows)
+    verdict = f"{len(rows)} checks, {cases:,} cases: "
+    verdict += "all passed" if not failed else f"{len(failed)} FAILED: {', '.join(failed)}"
+    return "\n".join([*lines, verdict])
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 1 if anything failed."""
+    numbers = [a for a in arguments if a.replace(".", "", 1).isdigit()]
+    scale = float(numbers[0]) if numbers else 1.0
+    parts = checks(os.cpu_count() or 1)
+    unknown = [a for a in arguments if a not in parts and a not in numbers]
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; expected a scale and any of {', '.join(parts)}")
+        return 2
+    wanted = [a for a in arguments if a in parts] or list(parts)
+    start = time.perf_counter()
+    rows: list[Row] = []
+    for name in wanted:
+        say = partial(_say, name, start)
+        rows += parts[name](scale, say)
+    print(summary(rows))
+    print(f"scale {scale:g}, {time.perf_counter() - start:.0f} s")
+    return int(any(not row.passed for row in rows))
+
+
+def _say(name: str, start: float, text: str) -> None:
+    print(f"\r\033[K{time.perf_counter() - start:6.0f} s  {name}: {text}", end="", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
