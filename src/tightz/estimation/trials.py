@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -18,13 +17,16 @@ from numpy.typing import NDArray
 
 from tightz.estimation.moments import WeightedMoments
 from tightz.estimation.workspace import lifted_means
+from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family, IProjection, Status
 from tightz.models.collapse import Collapsed
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import HashFamily, Parities
 from tightz.projections.pivots import PivotPolicy, Reliability
-from tightz.runtime.executors import map_ordered
+from tightz.runtime.backends import Backend as Backend
+from tightz.runtime.backends import on_device
+from tightz.runtime.executors import Submits, map_ordered
 from tightz.runtime.seeds import generator
 from tightz.search.annealing import AnnealedMeanField
 
@@ -33,6 +35,12 @@ Position = tuple[int, int]
 
 BATCH = 16
 """Trials that travel together unless the caller says otherwise."""
+
+BATCH_SECONDS = 0.5
+"""What `batch_size` aims at on one core of today: far above the cost of sending a batch."""
+
+MIN_BATCHES = 64
+"""A run is cut into at least this many batches, so that many workers share a short one."""
 
 STATUSES = tuple(Status)
 
@@ -169,17 +177,50 @@ def all_positions(levels: Sequence[int], trials: int) -> Iterator[Position]:
     return ((level, trial) for trial in range(trials) for level in levels)
 
 
+def batch_size(plan: TrialPlan, levels: Sequence[int], trials: int) -> int:
+    """Trials a batch: about BATCH_SECONDS by a forecast of the work, within a factor of 10.
+
+    Depends on the plan and the positions only, never on workers or timings, since averages over a
+    batch do depend on its size (in the last bits).
+    """
+    positions = len(levels) * trials
+    if not isinstance(plan.family, MeanField):
+        return 1  # no forecast; a trial of another family is seldom short
+    n, m = plan.polynomial.n, np.asarray(levels, dtype=np.float64)
+    # Measured on grids: restarts x members of terms x 0.1 us, times 1 + m (n - m) / 10 n for the
+    # long products that m parities make; polishing costs five such projections.
+    level = 1.0 + float((m * (n - m)).mean()) / (10.0 * max(n, 1))
+    work = plan.family.restarts * (plan.polynomial.spins.size + n) * level
+    seconds = 2e-4 + 1e-7 * work * (5.0 if plan.polish else 1.0)
+    return max(1, min(int(BATCH_SECONDS / seconds), positions // MIN_BATCHES))
+
+
 def run_batches(
     plan: TrialPlan,
     positions: Iterable[Position],
     *,
-    executor: Executor | None = None,
+    executor: Submits | None = None,
     threads: int | None = None,
     batch: int = BATCH,
+    backend: Backend = "auto",
 ) -> Iterator[TrialBatch]:
-    """All the positions' trials in batches of `batch`, in the order of the positions."""
+    """All the positions' trials in batches of `batch`, in the order of the positions.
+
+    backend: "cpu", "cuda" (an error where that cannot be), or "auto": a GPU where one is usable
+    and can run this plan, unless an executor is given.
+    """
+    if on_device(backend, partial(_why_not_device, plan), worthwhile=executor is None):
+        from tightz.gpu.batches import run_batches_cuda
+
+        return run_batches_cuda(plan, positions, batch=batch, fall_back=backend == "auto")
     run = partial(run_batch, plan)
     return map_ordered(run, _batches(positions, batch), executor=executor, threads=threads)
+
+
+def _why_not_device(plan: TrialPlan, simulator: bool) -> str:
+    from tightz.gpu.availability import why_not
+
+    return why_not(plan, simulator=simulator)
 
 
 def _batches(positions: Iterable[Position], size: int) -> Iterator[tuple[Position, ...]]:

@@ -7,13 +7,21 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 
+from tightz.runtime.backends import Backend, on_device
 from tightz.search.parallel_tempering import Tempering
 
 SLICE_WORK = 1e8
 """Work between two looks at the clock: 10 to 50 ms."""
+
+MAX_LANES = 1024
+"""Threads of a block on a GPU, so replicas times temperatures of a run there."""
+
+ENOUGH_RUNS = 32
+"""Runs from which a GPU, a block a run, is worth its transfers."""
 
 
 def run_copies(
@@ -22,6 +30,7 @@ def run_copies(
     sweeps: int | None,
     deadline: float | None,
     threads: int | None,
+    backend: Backend = "cpu",
     finished: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Advance all runs together until `sweeps`, the deadline or `finished()`; True for the last.
@@ -29,16 +38,23 @@ def run_copies(
     At least one slice is made. A slice's length depends on the model only, so what happens up to
     any sweep does not depend on the clock or on `threads` (default: all cores), and `finished`
     sees the same sequence of states every time. The deadline is on the clock of
-    `time.perf_counter`.
+    `time.perf_counter`. On a GPU the runs go side by side, one block each: worth it for
+    ENOUGH_RUNS or more, which is what backend="auto" asks for.
     """
     first = runs[0]
     lanes = first.rep.beta.size
     length = int(np.clip(SLICE_WORK / max(1, first.problem.work * lanes), 1, 200))
     workers = min(threads or os.cpu_count() or 1, len(runs))
+    why_not = partial(_why_not_device, lanes)
+    device = on_device(backend, why_not, worthwhile=len(runs) >= ENOUGH_RUNS)
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
         while sweeps is None or first.sweeps < sweeps:
             step = length if sweeps is None else min(length, sweeps - first.sweeps)
-            if pool is None:
+            if device:
+                from tightz.gpu.tempering import advance_on_device
+
+                advance_on_device(runs, step)
+            elif pool is None:
                 for run in runs:
                     run.advance(step)
             else:
@@ -49,3 +65,14 @@ def run_copies(
             if deadline is not None and time.perf_counter() >= deadline:
                 return False
     return False
+
+
+def _why_not_device(lanes: int, simulator: bool) -> str:
+    from tightz.gpu import why_no_device
+
+    if lanes > MAX_LANES:
+        return (
+            f"a run has {lanes} replicas; a block holds {MAX_LANES}. Use fewer replicas or a "
+            "ladder with fewer max_temperatures"
+        )
+    return why_no_device(simulator)

@@ -291,8 +291,8 @@ def _solve(
         from ortools.sat.python import cp_model
     except ImportError as error:
         raise MissingExtraError(
-            f"a coset with {coset.n_free} free spins is beyond enumeration and needs OR-tools; "
-            'install it with: pip install "tightz[wish]"'
+            f"a coset with {coset.n_free} free spins is beyond enumeration and needs OR-tools: "
+            "pip install 'tightz[wish]'"
         ) from error
     poly = coset.polynomial
     model = cp_model.CpModel()
@@ -311,7 +311,10 @@ def _solve(
 
     total = float(np.abs(poly.theta).sum())
     if not math.isfinite(total):
-        raise ParameterError(f"the coefficients' magnitudes sum to {total}; CP-SAT needs it finite")
+        raise ParameterError(
+            f"the magnitudes of the model's coefficients sum to {total}; CP-SAT needs a finite "
+            "sum. Rescale the model"
+        )
     unit = 2.0 ** (OBJECTIVE_BITS - 1 - max(-900, math.frexp(total)[1]))  # total * unit < 2^49
     scaled = np.rint(poly.theta * unit)
     # unit is a power of two, so scaled / unit is exact; the factor covers the sum itself.

@@ -17,6 +17,7 @@ from tightz.families.ascent import best_vertex
 from tightz.models.encoding import Model, SpinEncoding, encode, model_digest
 from tightz.models.factor_graph import FactorGraph
 from tightz.projections.coset import Coset
+from tightz.runtime.backends import Backend
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.search.copies import run_copies
@@ -77,6 +78,7 @@ def ground_state(
     enumerate_up_to: int = 20,
     method: ParallelTempering = SEARCHER,
     threads: int | None = None,
+    backend: Backend = "auto",
 ) -> GroundState:
     """Search for the heaviest state (MAP) of a binary model.
 
@@ -84,6 +86,7 @@ def ground_state(
     state at least as heavy as `target` (a log weight); or all copies agree on the best weight and
     none has improved for `patience` times the sweeps that it took (math.inf: never stop so).
     Models of at most `enumerate_up_to` free variables are enumerated and the result is proven.
+    A GPU (`backend`) pays for many runs: "auto" takes one from 32 on.
     """
     _check(time_limit, sweeps, runs, patience, enumerate_up_to)
     start = time.perf_counter()
@@ -112,6 +115,7 @@ def ground_state(
             sweeps=sweeps,
             deadline=None if time_limit is None else start + time_limit,
             threads=threads,
+            backend=backend,
             finished=lambda: _reached(copies, goal) or _agreed(copies, patience),
         )
         states, _ = merge_best(poly, [c.best for c in copies], 1)

@@ -14,6 +14,7 @@ from tightz.families.ascent import tanh
 from tightz.search.moves import (
     MAX_DESCENT,
     exchange,
+    extreme,
     flip_gain,
     flip_spin,
     offer,
@@ -93,23 +94,34 @@ def quench(poly, x, products):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def quench_lane(poly, rep, lane, x, products):  # type: ignore[no-untyped-def]
+    """A lane's state, quenched, in x (n, 1) with products (groups, 1); returns its energy."""
+    for i in range(x.shape[0]):
+        x[i, 0] = rep.spins[i, lane]
+    for g in range(products.shape[0]):
+        products[g, 0] = rep.products[g, lane]
+    return rep.energy[lane] + quench(poly, x, products)
+
+
+@njit(cache=True, nogil=True)
+def keep_quenched(poly, best, sparse, x, products, energy, differs, queue):  # type: ignore[no-untyped-def]
+    """Offer a quenched state, and its child with the best state where that is heavier."""
+    offer(best, x[:, 0], energy)
+    if sparse and best.size[0] > 1:
+        top = extreme(best.energy, best.size[0], 1.0)
+        gain = recombine(poly, x, best.spins[top], products, differs, queue)
+        if gain > 0.0:
+            offer(best, x[:, 0], energy + gain)
+
+
+@njit(cache=True, nogil=True)
 def _collect(poly, rep, plan, best, x, products, differs, queue):  # type: ignore[no-untyped-def]
     """Quench the coldest states, recombine each with the best, offer both."""
     replicas, temperatures = rep.lane_of.shape
     for a in range(replicas):
         for k in range(plan.quench_from, temperatures):
-            lane = rep.lane_of[a, k]
-            for i in range(x.shape[0]):
-                x[i, 0] = rep.spins[i, lane]
-            for g in range(products.shape[0]):
-                products[g, 0] = rep.products[g, lane]
-            energy = rep.energy[lane] + quench(poly, x, products)
-            offer(best, x[:, 0], energy)
-            if plan.sparse and best.size[0] > 1:
-                top = np.argmax(best.energy[: best.size[0]])
-                gain = recombine(poly, x, best.spins[top], products, differs, queue)
-                if gain > 0.0:
-                    offer(best, x[:, 0], energy + gain)
+            energy = quench_lane(poly, rep, rep.lane_of[a, k], x, products)
+            keep_quenched(poly, best, plan.sparse, x, products, energy, differs, queue)
 
 
 @njit(cache=True, nogil=True)

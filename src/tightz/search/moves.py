@@ -6,13 +6,14 @@ is better), and lane_of[replica, k] says which lane sits at inverse temperature 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tightz.search.randomness import draw, state_hash
+from tightz.search.randomness import GOLDEN, draw, mix, state_hash, uniform
 
 MAX_DESCENT = 1000
 """Most zero-temperature sweeps of one quench; a handful is usual, rounding might never end."""
@@ -113,7 +114,8 @@ def exchange(rep, parity, swaps):  # type: ignore[no-untyped-def]
             low, high = rep.lane_of[a, k], rep.lane_of[a, k + 1]
             gain = (rep.betas[k] - rep.betas[k + 1]) * (rep.energy[high] - rep.energy[low])
             swaps[1, k] += 1
-            if gain >= 0.0 or draw(rep.clock) < np.exp(gain):
+            coin = draw(rep.clock)  # always: rounding of equal energies must not shift the stream
+            if gain >= 0.0 or coin < math.exp(gain):
                 swaps[0, k] += 1
                 rep.lane_of[a, k], rep.lane_of[a, k + 1] = high, low
                 rep.beta[low], rep.beta[high] = rep.betas[k + 1], rep.betas[k]
@@ -173,6 +175,8 @@ def grow_cluster(poly, differs, start, queue):  # type: ignore[no-untyped-def]
 def swap_clusters(poly, rep, a, b, differs, queue, clusters):  # type: ignore[no-untyped-def]
     """Exchange clusters of differing spins between lanes a and b, each with probability 1/2.
 
+    The coins are lane a's own, hashed with the sweep's clock, so pairs may work side by side.
+
     Houdayer (2001); isoenergetic as in Zhu, Ochoa and Katzgraber (2015). Where the lanes differ,
     s_a = -s_b, so exchanging is flipping in both. A term that meets a cluster an odd number of
     times has opposite values in the two lanes, so E_a + E_b stays what it was, fields and long
@@ -180,13 +184,15 @@ def swap_clusters(poly, rep, a, b, differs, queue, clusters):  # type: ignore[no
     accepted between lanes of one temperature.
     """
     n = differs.size
+    position = mix(rep.keys[a] ^ mix(rep.clock[0]))
     for i in range(n):
         differs[i] = rep.spins[i, a] != rep.spins[i, b]
     for start in range(n):
         if not differs[start]:
             continue
         size = grow_cluster(poly, differs, start, queue)
-        if draw(rep.clock) < 0.5:
+        position += GOLDEN
+        if uniform(position) < 0.5:
             continue
         change = 0.0
         for c in range(size):
@@ -227,20 +233,31 @@ def recombine(poly, x, other, products, differs, queue):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True)
+def extreme(values, size, sign):  # type: ignore[no-untyped-def]
+    """The first position of the largest of sign * values[:size]."""
+    top = 0
+    for c in range(1, size):
+        if sign * values[c] > sign * values[top]:
+            top = c
+    return top
+
+
+@njit(cache=True, nogil=True)
 def offer(best, x, energy):  # type: ignore[no-untyped-def]
     """Keep state x (n,) if it is new and among the heaviest that fit; returns whether it was."""
     capacity = best.energy.size
     size = best.size[0]
     at = size
     if size == capacity:
-        at = np.argmin(best.energy)
+        at = extreme(best.energy, size, -1.0)
         if energy <= best.energy[at]:
             return False
     h = state_hash(x)
     for c in range(size):
         if best.hash[c] == h:
             return False
-    best.spins[at] = x
+    for i in range(x.size):
+        best.spins[at, i] = x[i]
     best.energy[at] = energy
     best.hash[at] = h
     best.size[0] = max(size, at + 1)

@@ -170,30 +170,40 @@ class Tempering:
         """Make `sweeps` sweeps, keeping energies, best states and states at beta = 1."""
         if sweeps <= 0:
             return
+        tally = self.new_tally(sweeps)
+        rest = (self.rep, self.best, tally, sweeps, self.sweeps + 1, self.plan())
+        temper(self.problem.grouped, *rest)
+        self.take(tally, sweeps)
+
+    def new_tally(self, sweeps: int) -> Tally:
+        """Room for what a slice of `sweeps` records; the counts go on from the last slice's."""
         replicas, temperatures = self.rep.lane_of.shape
-        n = self.problem.polynomial.n
         sampling = self.config.keep_samples > 0
         room = replicas * (sweeps // self.sample_every + 1) if sampling else 0
-        tally = Tally(
+        return Tally(
             trace=np.empty((sweeps, replicas, temperatures)),
             flips=self.flips,
             swaps=self.swaps,
             clusters=self.clusters,
-            samples=np.empty((room, n), dtype=np.int8),
+            samples=np.empty((room, self.problem.polynomial.n), dtype=np.int8),
             size=np.zeros(1, dtype=np.int64),
         )
-        plan = Plan(
+
+    def plan(self) -> Plan:
+        """What the next slice does besides sweeps and exchanges."""
+        return Plan(
             cluster_every=self.config.cluster_every,
             cluster_from=self.cluster_from,
             quench_every=self.config.quench_every,
-            quench_from=max(0, temperatures - self.config.quench_coldest),
-            sample_every=self.sample_every if sampling else 0,
+            quench_from=max(0, self.rep.betas.size - self.config.quench_coldest),
+            sample_every=self.sample_every if self.config.keep_samples > 0 else 0,
             unit=self.unit,
             sparse=self.problem.degree <= self.config.sparse_below,
         )
+
+    def take(self, tally: Tally, sweeps: int) -> None:
+        """Book a slice of `sweeps` that has been made and recorded in `tally`."""
         numbers = np.arange(self.sweeps + 1, self.sweeps + sweeps + 1)
-        rest = (self.rep, self.best, tally, sweeps, self.sweeps + 1, plan)
-        temper(self.problem.grouped, *rest)
         self.sweeps += sweeps
         if self.sweeps // REFRESH_EVERY > (self.sweeps - sweeps) // REFRESH_EVERY:
             self.refresh()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tightz.errors import ParameterError, require_range
 from tightz.models.encoding import model_digest
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.runtime.backends import Backend
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
 from tightz.search.copies import run_copies
@@ -85,6 +86,7 @@ def sample_pool(
     runs: int = 2,
     method: ParallelTempering = SAMPLER,
     threads: int | None = None,
+    backend: Backend = "auto",
 ) -> StatePool:
     """Temper `runs` independent copies for `sweeps` sweeps each, or until `time_limit` seconds.
 
@@ -92,6 +94,7 @@ def sample_pool(
     machine and `threads`; a time limit cuts that run short. About `samples` states at
     temperature 1 are returned, evenly spaced after a burn-in of a quarter of the run. Within the
     burn-in the even runs restart from the best states found and the odd ones from slow cooling.
+    A GPU (`backend`) pays for many runs: "auto" takes one from 32 on.
     """
     sweeps = _checked_limits(sweeps, time_limit, samples, runs)
     start = time.perf_counter()
@@ -109,13 +112,13 @@ def sample_pool(
     deadline = None if time_limit is None else start + time_limit
     opening = int(np.clip(OPENING_WORK / max(1, problem.work * copies[0].rep.beta.size), 1, 300))
     opening = opening if sweeps is None else min(opening, sweeps // 4)
-    run_copies(copies, sweeps=opening, deadline=deadline, threads=threads)
+    run_copies(copies, sweeps=opening, deadline=deadline, threads=threads, backend=backend)
     for c, copy in enumerate(copies):  # starts differ, so that runs stuck in different phases show
         if c % 2:
             copy.anneal(ANNEAL_SWEEPS)
         elif copy.sweeps:
             copy.adopt_best(generator(root, 2, c))
-    run_copies(copies, sweeps=sweeps, deadline=deadline, threads=threads)
+    run_copies(copies, sweeps=sweeps, deadline=deadline, threads=threads, backend=backend)
 
     states, log_weights = merge_best(polynomial, [c.best for c in copies], config.keep_best)
     kept = [thin(c.samples[c.settled(c.sample_at)], config.keep_samples) for c in copies]

@@ -14,6 +14,7 @@ from tightz.bounds import Bound
 from tightz.estimation.splitting.results import SplittingResult
 from tightz.estimation.splitting.run import PRODUCT, STRUCTURED, Family, SplittingTree
 from tightz.models.encoding import Model
+from tightz.runtime.backends import Backend
 from tightz.runtime.seeds import Seed
 
 __all__ = [
@@ -39,11 +40,13 @@ def splitting_bounds(
     threads: int | None = None,
     max_leaves: int | None = None,
     max_splits: int | None = None,
+    backend: Backend = "auto",
 ) -> Iterator[Bound]:
     """A stream of ever tighter deterministic bounds on log Z; see `SplittingTree`."""
     tree = SplittingTree(
         model, time_limit=time_limit, seed=seed, collapse=collapse, family=family, upper=upper,
         exact_width=exact_width, threads=threads, max_leaves=max_leaves, max_splits=max_splits,
+        backend=backend,
     )  # fmt: skip
     return tree.run()
 
@@ -60,6 +63,7 @@ def split(
     threads: int | None = None,
     max_leaves: int | None = None,
     max_splits: int | None = None,
+    backend: Backend = "auto",
 ) -> SplittingResult:
     """Both ends of log Z by splitting, with the leaves and their mixture; see `SplittingTree`.
 
@@ -68,6 +72,7 @@ def split(
     tree = SplittingTree(
         model, time_limit=time_limit, seed=seed, collapse=collapse, family=family, upper=upper,
         exact_width=exact_width, threads=threads, max_leaves=max_leaves, max_splits=max_splits,
+        backend=backend,
     )  # fmt: skip
     for _ in tree.run():
         pass

@@ -15,6 +15,7 @@ parent's bound where the children's sum is smaller.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -70,6 +71,19 @@ class Fitter(Protocol):
         """A fitter where the two spins of `parity` are tied as `region` says; None: no support."""
 
 
+Start = tuple[Region, NDArray[np.float64] | None, NDArray[np.int8]]
+"""What a fit starts from: the region, the parent's q given that region, states of the pool."""
+
+
+class _Pinned(NamedTuple):
+    """Starts (n_free, lanes), the field that pins, and the pinned positions with their signs."""
+
+    starts: NDArray[np.float64]
+    field: NDArray[np.float64]
+    at: NDArray[np.int64]
+    pins: NDArray[np.float64]
+
+
 @dataclass(frozen=True, eq=False)
 class ProductFitter:
     """Mean field on a coset; pinned spins have means +-1."""
@@ -84,6 +98,32 @@ class ProductFitter:
     def fit(
         self, region: Region, parent: NDArray[np.float64] | None, states: NDArray[np.int8]
     ) -> Fit:
+        pinned = self._pinned(region, parent, states)
+        v = pinned.starts.copy()
+        held = self.coset.grouped._replace(field=pinned.field)
+        gains = np.zeros(v.shape[1])
+        ascend_means(held, v, np.zeros(0), self.family.tol, self.family.max_sweeps, gains)
+        v = _ended(pinned, v)
+        return _best(v, evaluate(self.coset, v))
+
+    def fit_on_device(self, tasks: Sequence[Start]) -> list[Fit]:
+        """`fit` of each (region, parent, states), all ascents side by side on the GPU."""
+        from tightz.gpu.leaves import ascend_on_device
+
+        pinned = [self._pinned(*task) for task in tasks]
+        starts = [p.starts for p in pinned]
+        counts = [start.shape[1] for start in starts]
+        v = np.concatenate(starts, axis=1)
+        fields = np.repeat(np.stack([p.field for p in pinned], axis=1), counts, axis=1)
+        ascend_on_device(self.coset.grouped, fields, v, self.family.tol, self.family.max_sweeps)
+        parts = np.split(v, _offsets(starts), axis=1)
+        ends = [_ended(p, part) for p, part in zip(pinned, parts, strict=True)]
+        values = np.split(evaluate(self.coset, np.concatenate(ends, axis=1)), _offsets(ends))
+        return [_best(end, value) for end, value in zip(ends, values, strict=True)]
+
+    def _pinned(
+        self, region: Region, parent: NDArray[np.float64] | None, states: NDArray[np.int8]
+    ) -> _Pinned:
         coset = self.coset
         at, pins = pins_of(coset, region)
         starts = [START * states[:, coset.free].astype(np.float64)]
@@ -93,18 +133,9 @@ class ProductFitter:
         if v.shape[1] == 0:
             v = np.zeros((coset.n_free, 1))
         v[at] = pins[:, None]
-        grouped = coset.grouped
-        field = grouped.field.copy()
+        field = coset.grouped.field.copy()
         field[at] = pins * (1e3 + 2.0 * np.abs(coset.polynomial.theta).sum())
-        begun = v[:, 0].copy()
-        gains = np.zeros(v.shape[1])
-        held = grouped._replace(field=field)
-        ascend_means(held, v, np.zeros(0), self.family.tol, self.family.max_sweeps, gains)
-        v = np.column_stack([v, begun])  # the start itself counts: conditioning never loses
-        v[at] = pins[:, None]
-        values = evaluate(coset, v)
-        best = int(np.argmax(values))
-        return Fit(float(values[best]), v[:, best].copy())
+        return _Pinned(v, field, at, pins)
 
     def condition(self, q: NDArray[np.float64], spin: int, sign: int) -> NDArray[np.float64]:
         out = q.copy()
@@ -136,6 +167,23 @@ class ProductFitter:
         rank[held] = 0.0
         parities = Parities(matrix, (region.sign[held] < 0).astype(np.uint8))
         return ProductFitter(Coset.build(poly, parities, Reliability(rank)), self.family)
+
+
+def _ended(pinned: _Pinned, v: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The ascents' ends and the first start: that counts too, so conditioning never loses."""
+    v = np.column_stack([v, pinned.starts[:, 0]])
+    v[pinned.at] = pinned.pins[:, None]
+    return v
+
+
+def _best(v: NDArray[np.float64], values: NDArray[np.float64]) -> Fit:
+    best = int(np.argmax(values))
+    return Fit(float(values[best]), v[:, best].copy())
+
+
+def _offsets(ends: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
+    """Where each but the first begins when they are put side by side."""
+    return np.cumsum([end.shape[1] for end in ends])[:-1]
 
 
 def pins_of(coset: Coset, region: Region) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

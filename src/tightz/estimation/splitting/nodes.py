@@ -28,6 +28,27 @@ class Part(NamedTuple):
     members: NDArray[np.int64]
 
 
+class Opening(NamedTuple):
+    """A region about to be fitted from its parent's q given it, `start`, and pool `states`."""
+
+    region: Region
+    fitter: Fitter
+    start: NDArray[np.float64]
+    states: NDArray[np.int8]
+    members: NDArray[np.int64]
+
+    def fit(self) -> Fit:
+        """The region's q."""
+        return self.fitter.fit(self.region, self.start, self.states)
+
+
+class Split(NamedTuple):
+    """A split about to be tried: the parity and its two sides."""
+
+    parity: Parity
+    sides: tuple[Opening, Opening]
+
+
 class Plan(NamedTuple):
     """A split that was tried: the parity, its two parts and the sum of their lower bounds."""
 

@@ -205,6 +205,11 @@ class SplittingResult:
             f"{self.depths.max(initial=0)}, {self.seconds:.3g} s"
         )
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         return (
             f"SplittingResult(lower={self.lower:.6f}, upper={self.upper:.6f}, "

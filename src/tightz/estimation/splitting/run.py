@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -31,6 +32,7 @@ from tightz.models.collapse import collapse as collapse_polynomial
 from tightz.models.encoding import Model, encode, model_digest
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.references.mini_bucket.order import Order
+from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 from tightz.search.pool import sample_pool
@@ -75,6 +77,8 @@ class SplittingTree:
     exact_width   regions that elimination with at most this many neighbours solves are closed;
                   also the mini-buckets' ibound. A larger `collapse` raises it
     max_splits    with no time limit the same seed gives the same tree
+    backend       "cuda" bounds the leaves of a MeanField tree on the GPU, hundreds a round;
+                  "auto" does so where there is one, "cpu" never
 
     Both ends are monotone: a region keeps its own bound where its parts add up to less.
     """
@@ -92,12 +96,15 @@ class SplittingTree:
         threads: int | None = None,
         max_leaves: int | None = None,
         max_splits: int | None = None,
+        backend: Backend = "auto",
     ) -> None:
         if time_limit is not None and not time_limit > 0.0:
-            raise ParameterError(f"time_limit is {time_limit}; expected positive seconds, or None")
+            raise ParameterError(
+                f"time_limit is {time_limit}; expected a positive number of seconds, or None"
+            )
         if family is not None and not isinstance(family, MeanField | StructuredMeanField):
             raise ParameterError(
-                f"family is {family!r}; splitting takes MeanField or StructuredMeanField"
+                f"family is {family!r}; expected tz.MeanField(...) or tz.StructuredMeanField(...)"
             )
         require_range("exact_width", exact_width, 0, 20)
         require_range("collapse", collapse or 0, 0, 20)
@@ -111,6 +118,7 @@ class SplittingTree:
         self.collapse = collapse
         self.threads = threads or os.cpu_count() or 1
         self.max_leaves, self.max_splits = max_leaves, max_splits
+        self.backend: Backend = backend
         self.encoding = encode(model)
         poly = self.encoding.polynomial
         self.want_upper = upper and poly.n_terms <= MAX_UPPER_TERMS
@@ -286,6 +294,7 @@ class SplittingTree:
             bounder=self.bounder, kept=kept, states=states, seed=self.seed, upper=self.want_upper,
             max_leaves=min(room, 100_000) if self.max_leaves is None else self.max_leaves,
             max_splits=self.max_splits,
+            device=on_device(self.backend, partial(_why_not_device, fitter)),
         )  # fmt: skip
         self.tree = Tree.plant(setting, fitter, fit, self.lower, ceiling)
         self.tree.deadline = self._deadline
@@ -331,6 +340,14 @@ def choose_family(poly: SpinPolynomial, time_limit: float | None) -> Family:
     seconds = (poly.n / 300.0) ** 2.5
     allowed = 20.0 if time_limit is None else time_limit / 6.0
     return STRUCTURED if pairs <= 8 * poly.n and seconds <= allowed else PRODUCT
+
+
+def _why_not_device(fitter: Fitter, simulator: bool) -> str:
+    from tightz.gpu import why_no_device
+
+    if not isinstance(fitter, ProductFitter):
+        return "leaves of structured families are bounded on the CPU; use family=tz.MeanField()"
+    return why_no_device(simulator)
 
 
 def _product(family: Family) -> MeanField:

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tightz.estimation.splitting.candidates import Effort, propose
 from tightz.estimation.splitting.fits import Fit, Fitter, ProductFitter, region_states
 from tightz.estimation.splitting.forest import cut_strength
-from tightz.estimation.splitting.nodes import Node, Part, Plan, log_difference
+from tightz.estimation.splitting.nodes import Node, Opening, Part, Plan, Split, log_difference
 from tightz.estimation.splitting.region import Parity, Region
 from tightz.estimation.splitting.upper import Ceiling, UpperBounder, scale
 from tightz.references.mini_bucket.order import Order
@@ -32,6 +32,9 @@ BATCH = 2
 
 CHEAP = 400_000
 """A look-ahead by mean field costs about its incidences; this many of them fill a round."""
+
+DEVICE_BATCH = 512
+"""Look-aheads per round on a GPU."""
 
 PRODUCT_EFFORT = Effort(disagreeing=4, cut=0, pairs=2, random=1)
 TREE_EFFORT = Effort(disagreeing=2, cut=1, pairs=0, random=0)
@@ -51,7 +54,10 @@ UPPER_CANDIDATES = 3
 
 
 class Setting(NamedTuple):
-    """What the tree works on: `kept` are the working model's spins in the original."""
+    """What the tree works on: `kept` are the working model's spins in the original.
+
+    `device`: mean field of a round's look-aheads runs side by side on a GPU.
+    """
 
     bounder: UpperBounder
     kept: NDArray[np.int64]
@@ -60,6 +66,7 @@ class Setting(NamedTuple):
     upper: bool
     max_leaves: int
     max_splits: int | None
+    device: bool = False
 
 
 @dataclass(eq=False)
@@ -108,11 +115,16 @@ class Tree:
         """One round of look-aheads and upper bounds; False when the deadline cut it short."""
         before = self.splits
         tasks: list[tuple[Callable[[Node], object], Node]] = []
-        tasks += [(self._look, node) for node in self._choose_lower()]
+        lower = self._choose_lower()
+        if self.setting.device:
+            for node, found in zip(lower, self._look_on_device(lower), strict=True):
+                self._apply(node, found)
+            lower = []
+        tasks += [(self._look, node) for node in lower]
         if self.setting.upper:
             looking = {node.number for _, node in tasks}
             tasks += self._choose_upper(looking)
-        self.stalled = not tasks and self.splits == before
+        self.stalled = not tasks and not self._heap and self.splits == before
         if pool is None:
             for work, node in tasks:
                 if time.perf_counter() >= self.deadline:
@@ -147,6 +159,7 @@ class Tree:
         if isinstance(part.fitter, ProductFitter):
             size = max(1, part.fitter.coset.polynomial.spins.size)
             batch = int(np.clip(CHEAP // size, BATCH, 64))
+            batch = DEVICE_BATCH if self.setting.device else batch
         while len(chosen) < batch and self._heap and not self.finished:
             _, _, node = heapq.heappop(self._heap)
             if node.dead or node.exact or node.children:
@@ -185,27 +198,57 @@ class Tree:
 
     def _look(self, node: Node) -> Plan | Ceiling | None:
         """Try a few splits and keep the best; or find that the region is narrow enough."""
+        found = self._solved(node.part)
+        if found is not None:
+            return found
+        best: Plan | None = None
+        for split in self._openings(node):
+            best = _better(best, _plan(split, [o.fit() for o in split.sides]))
+            if time.perf_counter() >= self.deadline:
+                break
+        return best
+
+    def _look_on_device(self, nodes: Sequence[Node]) -> list[Plan | Ceiling | None]:
+        """`_look` for all the nodes, the ascents of those on the root's coset in one launch."""
+        solved = [self._solved(node.part) for node in nodes]
+        rest = [node for node, found in zip(nodes, solved, strict=True) if found is None]
+        splits = {node.number: self._openings(node) for node in rest}
+        root = self.root.part.fitter
+        sides = [o for found in splits.values() for split in found for o in split.sides]
+        batched = [o for o in sides if o.fitter is root]
+        fits: dict[int, Fit] = {}
+        if batched and isinstance(root, ProductFitter):
+            starts = [(o.region, o.start, o.states) for o in batched]
+            fits = dict(zip(map(id, batched), root.fit_on_device(starts), strict=True))
+        out: list[Plan | Ceiling | None] = []
+        for node, found in zip(nodes, solved, strict=True):
+            best: Plan | None = None
+            for split in splits.get(node.number, ()):
+                both = [fits[id(o)] if id(o) in fits else o.fit() for o in split.sides]
+                best = _better(best, _plan(split, both))
+            out.append(best if found is None else found)
+        return out
+
+    def _solved(self, part: Part) -> Ceiling | None:
+        """The region's log Z where elimination is cheap by now."""
+        if not self._nearly_narrow(part.region):
+            return None
+        return self.setting.bounder.exact(self._original(part.region))
+
+    def _openings(self, node: Node) -> list[Split]:
+        """The splits worth a look, each with both sides ready to be fitted."""
         part = node.part
-        if self._nearly_narrow(part.region):
-            found = self.setting.bounder.exact(self._original(part.region))
-            if found is not None:
-                return found
         members = self.setting.states[part.members]
         effort = PRODUCT_EFFORT if isinstance(part.fitter, ProductFitter) else TREE_EFFORT
         if len(members) < 2 and node.number:
             effort = POOR_EFFORT
         rng = generator(self.setting.seed, 1, node.number)
-        best: Plan | None = None
         strength = self._strengths(part.fitter)
-        for parity in propose(
+        proposed = propose(
             part.fitter, part.fit.q, part.region.free, members, strength, effort, rng
-        ):
-            plan = self._try(part, parity)
-            if plan is not None and (best is None or plan.log_sum > best.log_sum):
-                best = plan
-            if time.perf_counter() >= self.deadline:
-                break
-        return best
+        )
+        splits = [self._split(part, parity) for parity in proposed]
+        return [split for split in splits if split is not None]
 
     def _strengths(self, fitter: Fitter) -> NDArray[np.float64]:
         key = id(fitter) if not isinstance(fitter, ProductFitter) else 0
@@ -213,15 +256,11 @@ class Tree:
             self._strength[key] = cut_strength(fitter)
         return self._strength[key]
 
-    def _try(self, part: Part, parity: Parity) -> Plan | None:
-        plus = self._child(part, parity, 1)
-        minus = self._child(part, parity, -1)
-        if plus is None or minus is None:
-            return None
-        total = float(np.logaddexp(plus.fit.log_gamma, minus.fit.log_gamma))
-        return Plan(parity, (plus, minus), total)
+    def _split(self, part: Part, parity: Parity) -> Split | None:
+        plus, minus = self._open(part, parity, 1), self._open(part, parity, -1)
+        return None if plus is None or minus is None else Split(parity, (plus, minus))
 
-    def _child(self, part: Part, parity: Parity, sign: int) -> Part | None:
+    def _open(self, part: Part, parity: Parity, sign: int) -> Opening | None:
         """One side of a split: started from the parent's q given that side, and from the pool."""
         region = part.region.restrict(parity, sign)
         pool = self.setting.states
@@ -243,7 +282,7 @@ class Tree:
             states = region_states(pool, members, 3)
         else:
             states = region_states(pool, members, 1 if (1.0 + sign * mean) / 2.0 < RARE else 0)
-        return Part(region, fitter, fitter.fit(region, start, states), members)
+        return Opening(region, fitter, start, states, members)
 
     def _original(self, region: Region) -> Region:
         return region.lifted(self.setting.kept, self.setting.bounder.poly.n)
@@ -310,7 +349,8 @@ class Tree:
         _, parity, ceilings = best
         plan = node.plan
         if plan is None or plan.parity != parity:
-            plan = self._try(node.part, parity)
+            split = self._split(node.part, parity)
+            plan = None if split is None else _plan(split, [o.fit() for o in split.sides])
         return None if plan is None else plan._replace(ceilings=ceilings)
 
     def _apply(self, node: Node, result: object) -> None:
@@ -326,6 +366,20 @@ class Tree:
         elif isinstance(result, Plan):
             node.plan = result
             self._push(node)
+
+
+def _plan(split: Split, fits: Sequence[Fit]) -> Plan:
+    """The split with both sides fitted."""
+    plus, minus = (
+        Part(side.region, side.fitter, fit, side.members)
+        for side, fit in zip(split.sides, fits, strict=True)
+    )
+    total = float(np.logaddexp(plus.fit.log_gamma, minus.fit.log_gamma))
+    return Plan(split.parity, (plus, minus), total)
+
+
+def _better(best: Plan | None, plan: Plan) -> Plan:
+    return plan if best is None or plan.log_sum > best.log_sum else best
 
 
 def _wait(future: Future[object], deadline: float) -> bool:

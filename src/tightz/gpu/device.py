@@ -1,0 +1,46 @@
+"""The device and its compiler: imported only by code that is about to run on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+if not hasattr(np, "row_stack"):  # gone from numpy 2.5, still asked for by numba.cuda
+    np.row_stack = np.vstack  # noqa: NPY201
+
+from numba import cuda as numba_cuda
+from numba.core import config
+
+cuda: Any = numba_cuda
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]  # a run of few trials is no mistake
+
+SIMULATED = bool(config.ENABLE_CUDASIM)  # type: ignore[attr-defined]
+"""Whether NUMBA_ENABLE_CUDASIM runs the kernels as Python threads: small cases only."""
+
+THREADS = 2 if SIMULATED else 128
+"""Threads of the blocks that treat one projection each."""
+
+WIDTH = 2 if SIMULATED else 32
+"""Lanes that share one ascent. A power of two, at most a warp."""
+
+GROUPS = 1 if SIMULATED else 4
+"""Ascents per block; they do not talk to each other."""
+
+
+def free_bytes() -> int:
+    """Device memory that is free now."""
+    return 2**28 if SIMULATED else int(cuda.current_context().get_memory_info()[0])
+
+
+def arrays_to_device(record: Any) -> Any:
+    """The same NamedTuple with its arrays on the device."""
+    return type(record)(
+        *(
+            cuda.to_device(np.ascontiguousarray(one)) if isinstance(one, np.ndarray) else one
+            for one in record
+        )
+    )
+
+
+__all__ = ["GROUPS", "SIMULATED", "THREADS", "WIDTH", "arrays_to_device", "cuda", "free_bytes"]
