@@ -82,6 +82,14 @@ def test_anytime_equals_a_direct_search_over_z():
     assert got == pytest.approx(best, abs=0.003)
 
 
+def test_anytime_shifts_with_log_z_however_large():
+    table = np.random.default_rng(6).normal(size=(3, 8))
+    base = anytime_certificate(table, 0.05)
+    for shift in (1e3, 1e9, -1e12):
+        moved = anytime_certificate(table + shift, 0.05)
+        assert moved - shift == pytest.approx(base, abs=1e-8 + 4e-16 * abs(shift))
+
+
 def test_missing_trials_are_neutral():
     table = np.array([[0.3, 1.0, np.nan], [0.1, np.nan, np.nan]])
     assert np.isfinite(anytime_certificate(table, 0.05))

@@ -80,6 +80,9 @@ _HOME = {
     "UnsupportedModelError": "tightz.errors",
     "ParameterError": "tightz.errors",
     "ResourceError": "tightz.errors",
+    "report": "tightz.reports",
+    "ReportData": "tightz.reports",
+    "Progress": "tightz.reports.progress",
 }
 
 __all__ = sorted([*_HOME, "__version__"])
@@ -150,6 +153,9 @@ if TYPE_CHECKING:
     from tightz.references.mini_bucket import MiniBucket as MiniBucket
     from tightz.references.tree_reweighted import TreeReweighted as TreeReweighted
     from tightz.references.upper_bound import upper_bound as upper_bound
+    from tightz.reports import ReportData as ReportData
+    from tightz.reports import report as report
+    from tightz.reports.progress import Progress as Progress
     from tightz.search.annealing import AnnealedMeanField as AnnealedMeanField
     from tightz.search.exact_mpe import ExactPointMass as ExactPointMass
     from tightz.search.ground_state import ground_state as ground_state

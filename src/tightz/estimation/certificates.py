@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, logsumexp
 
@@ -18,13 +19,19 @@ from tightz.errors import ParameterError
 BETS = np.array([0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 1.0])
 """Stakes lambda mixed over, uniformly; lambda = 1 is the product of the G themselves."""
 
+PRECISION = 1e-9
+"""The anytime certificate is below its largest value by at most this many nats."""
+
 
 def _check(log_g: ArrayLike, delta: float) -> NDArray[np.float64]:
     values = np.asarray(log_g, dtype=np.float64)
     if not 0.0 < delta < 1.0:
         raise ParameterError(f"delta is {delta}; expected a probability strictly between 0 and 1")
     if values.size == 0 or np.isnan(values).any():
-        raise ParameterError("a certificate needs at least one trial, and no NaN")
+        raise ParameterError(
+            f"log_g has shape {values.shape} and {np.isnan(values).sum()} NaN; a certificate needs "
+            "at least one trial, and no NaN"
+        )
     return values
 
 
@@ -77,29 +84,60 @@ def anytime_certificate(log_g: ArrayLike, delta: float) -> float:
     if not 0.0 < delta < 1.0:
         raise ParameterError(f"delta is {delta}; expected a probability strictly between 0 and 1")
     if table.size == 0 or np.isnan(table[:, 0]).all():
-        raise ParameterError("a certificate needs at least one trial")
+        raise ParameterError(
+            f"log_g has shape {table.shape} and no trial that was run; expected at least one trial"
+        )
     finite = table[np.isfinite(table)]
     if finite.size == 0:
         return -math.inf
     target = -math.log(delta)
     low, high = float(finite.min()) - target - 50.0, float(finite.max()) + 1.0
-    if not _rejects(table, low, target):
+    if not _rejects(table, low, target, BETS):
         return -math.inf
-    for _ in range(60):
+    while high - low > PRECISION:
         middle = 0.5 * (low + high)
-        if _rejects(table, middle, target):
+        if middle in (low, high):  # neighbouring floats: log Z is huge
+            break
+        if _rejects(table, middle, target, BETS):
             low = middle
         else:
             high = middle
     return low
 
 
-def _rejects(table: NDArray[np.float64], log_z: float, target: float) -> bool:
-    """Whether the mixture's wealth against Z <= exp(log_z) ever reached exp(target)."""
-    ratio = np.where(np.isnan(table), 0.0, table - log_z)  # a missing trial multiplies by 1
-    with np.errstate(divide="ignore"):
-        kept, staked = np.log1p(-BETS)[:, None, None], np.log(BETS)[:, None, None]
-    wealth = np.cumsum(np.logaddexp(kept, ratio + staked), axis=2)
-    paths = wealth.reshape(-1, table.shape[1])
-    mixture = np.logaddexp.reduce(paths, axis=0) - math.log(len(paths))
-    return bool(mixture.max() >= target)
+@njit(cache=True, nogil=True)
+def _rejects(table, log_z, target, bets):  # type: ignore[no-untyped-def]
+    """Whether the mixture's wealth against Z <= exp(log_z) ever reached exp(target).
+
+    table (levels, trials), a missing trial (NaN) multiplies by 1. wealth (levels, bets) is
+    sum_t log(1 - lambda + lambda G_t / z); trials are taken in time and the first crossing ends it.
+    """
+    levels, trials = table.shape
+    wealth = np.zeros((levels, bets.size))
+    for t in range(trials):
+        top = -np.inf
+        for i in range(levels):
+            ratio = table[i, t] - log_z
+            for j in range(bets.size):
+                if not np.isnan(ratio):
+                    wealth[i, j] += _log_factor(bets[j], ratio)
+                top = max(top, wealth[i, j])
+        if top < target:
+            continue  # the mixture is at most its largest path
+        total = 0.0
+        for i in range(levels):
+            for j in range(bets.size):
+                total += math.exp(wealth[i, j] - top)
+        if top + math.log(total / wealth.size) >= target:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _log_factor(stake, ratio):  # type: ignore[no-untyped-def]
+    """log(1 - stake + stake e^ratio), without overflow."""
+    if stake == 1.0:
+        return ratio
+    if ratio > 0.0:
+        return ratio + math.log(stake + (1.0 - stake) * math.exp(-ratio))
+    return math.log1p(-stake + stake * math.exp(ratio)) if ratio > -40.0 else math.log1p(-stake)
