@@ -48,7 +48,6 @@ reproduce: $(STAMP)
 	$(BIN)/tightz reproduce rbm
 
 docs: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
 verify: $(STAMP)
