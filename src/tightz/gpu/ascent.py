@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tightz.gpu.device import GROUPS, SIMULATED, WIDTH, cuda
+from tightz.gpu.device import SIMULATED, WIDTH, cuda
 
 SMALLEST = np.float32(1e-6)
 """|v_k| is kept at least this, since v_k is divided by: a loss of at most about 1e-12 nats."""
@@ -73,13 +73,17 @@ def ascent_kernel(slots: int, crowded: bool) -> Any:
         """Ascents of projections which[...], restarts side by side; v (P, restarts, n) in place."""
         near, weight, field = model
         restarts = v.shape[1]
-        ascent = cuda.blockIdx.x * GROUPS + cuda.threadIdx.y
+        ascent = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
         if ascent >= which.size * restarts:
+            return
+        number, restart = ascent // restarts, ascent % restarts
+        p, start = which[number], coefs[number]
+        sweeps[p, restart], gains[p, restart] = 1, ZERO
+        if n_free[p] == 0:
             return
         # Unsigned indices: a signed one costs a test for negative values at every use.
         lane = np.uint64(cuda.threadIdx.x)
-        p, restart = which[ascent // restarts], ascent % restarts
-        means, spins, start = v[p, restart], free[p], coefs[p]
+        means, spins = v[p, restart], free[p]
         count, at = n_free[p], np.uint64(mask_at[p]) + lane
         degree = np.uint64(near.shape[1])
         q = cuda.local.array(slots, np.float32)

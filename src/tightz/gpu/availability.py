@@ -27,8 +27,6 @@ def why_not_plan(plan: TrialPlan) -> str:
         return f"parities of {type(plan.hashing).__name__} are drawn on the CPU only"
     if plan.polish:
         return "polishing (a second basis per coset after a search) runs on the CPU only"
-    if plan.states is not None and len(plan.states):
-        return "starts from given states run on the CPU only"
     if plan.collapsed is not None and plan.lift:
         return "marginals of a collapsed model are lifted on the CPU only; use collapse=0"
     if plan.polynomial.n == 0 or plan.polynomial.constant == -np.inf:

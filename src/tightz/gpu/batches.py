@@ -19,10 +19,10 @@ from tightz.gpu.chunk import Chunk
 from tightz.gpu.device import cuda, free_bytes
 from tightz.gpu.model import DeviceModel
 
-MOST_BYTES = 8 * 2**30
+MOST_BYTES = 16 * 2**30
 """Device memory that a chunk may take, where that much is free."""
 
-MOST_PROJECTIONS = 2**15
+MOST_PROJECTIONS = 2**16
 """Projections in a chunk: enough to fill the device many times over."""
 
 CONVERGED, NOT_CONVERGED, INFEASIBLE = (
@@ -47,7 +47,9 @@ def run_batches_cuda(
                 run_batch(plan, places[i : i + batch]) for i in range(0, len(places), batch)
             )
         else:
-            yield from _batches(model, levels, trials, batch)
+            chunk = Chunk(model, levels, trials)
+            chunk.run()
+            yield from batches_of(chunk, batch)
 
 
 def _chunks(
@@ -75,11 +77,9 @@ def _columns(parts: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray
     return levels, trials
 
 
-def _batches(
-    model: DeviceModel, levels: NDArray[np.int64], trials: NDArray[np.int64], batch: int
-) -> Iterator[TrialBatch]:
-    chunk = Chunk(model, levels, trials)
-    chunk.run()
+def batches_of(chunk: Chunk, batch: int) -> Iterator[TrialBatch]:
+    """The outcomes of a chunk that has run, `batch` at a time."""
+    model, levels, trials = chunk.model, chunk.levels, chunk.trials
     log_weights = cuda.to_device(chunk.log_gammas.max(axis=1) + levels * LOG_2)
     spins = chunk.moments(model.singles, log_weights, batch)
     pairs = chunk.moments(model.wanted, log_weights, batch)

@@ -13,6 +13,7 @@ from tightz.gpu.draws import draw_rows, draw_starts
 from tightz.gpu.evaluation import batch_moments, best_expectations, evaluate
 from tightz.gpu.model import DeviceModel, slots_for
 from tightz.gpu.reduction import list_members, reduce_rows
+from tightz.gpu.repairs import start_from_heaviest, weigh_repaired
 from tightz.gpu.streams import pcg64_states
 from tightz.gpu.substitution import substitute
 
@@ -100,9 +101,9 @@ class Chunk:
         alike = Alike(
             slots=slots,
             which=cuda.to_device(which),
-            coefs=self._device((slots * WIDTH,), np.float32),
+            coefs=cuda.device_array((len(which), slots * WIDTH), np.float32),
             mask_at=mask_at,
-            masks=cuda.device_array(mask_size, np.uint32),
+            masks=cuda.device_array(mask_size, _mask_type(slots)),
         )
         substitute[len(which), THREADS](
             alike.which, model.terms, self.d_levels, self.row_at, self.rows, self.pivot_row,
@@ -121,13 +122,28 @@ class Chunk:
         draw_starts[self.size, THREADS](
             states, self.free, self.d_n_free, model.spread, SMALLEST, self.v
         )
-        for alike in self.alike:
+        if model.states is not None:
+            self._start_from_states(model.states)
+        for alike in self.alike:  # streams of their own, so that the slowest ascents overlap
             blocks = -(-alike.which.size * family.restarts // GROUPS)
-            ascent_kernel(alike.slots, model.crowded)[blocks, (WIDTH, GROUPS)](
+            ascent_kernel(alike.slots, model.crowded)[blocks, (WIDTH, GROUPS), cuda.stream()](
                 alike.which, model.pairs, self.free, self.d_n_free, alike.coefs, alike.mask_at,
                 alike.masks, model.betas, np.float32(family.tol), model.sweep_limit, self.v,
                 self.d_sweeps, self.d_gains,
             )  # fmt: skip
+
+    def _start_from_states(self, states: Any) -> None:
+        """Three quarters of the restarts, as `MeanField.project` does."""
+        repaired = self._device(states.shape, np.uint64)
+        weights = self._device(states.shape[1:], np.float64)
+        weigh_repaired[self.size, THREADS](
+            self.model.terms, self.model.plan.polynomial.constant, states, self.d_levels,
+            self.row_at, self.rows, self.pivot_row, self.d_feasible, repaired, weights,
+        )  # fmt: skip
+        most = -(-3 * self.model.family.restarts // 4)
+        start_from_heaviest[self.size, THREADS](
+            repaired, weights, self.pivot_row, self.d_feasible, most, self.v
+        )
 
     def evaluate(self) -> None:
         """Every restart's bound in float64."""
@@ -167,3 +183,8 @@ class Chunk:
         ends = np.cumsum(sizes[which], dtype=np.int64)
         places[which] = ends - sizes[which]
         return cuda.to_device(places), max(1, int(ends[-1]))
+
+
+def _mask_type(slots: int) -> Any:
+    """The smallest word that holds a lane's bits: masks are most of what an ascent reads."""
+    return np.uint8 if slots <= 8 else np.uint16 if slots <= 16 else np.uint32

@@ -16,6 +16,7 @@ from tightz.gpu.ascent import SLOTS
 from tightz.gpu.device import WIDTH, cuda
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
+from tightz.projections.gf2 import pack
 from tightz.projections.hashing import SparseParity
 from tightz.search.annealing import AnnealedMeanField
 
@@ -30,6 +31,7 @@ class DeviceModel:
     wanted        (ptr, spins) the plan's pairs
     order         (n,) pivots, most wanted first
     betas         inverse temperatures of the first sweeps; spread: starts lie in [-spread, spread]
+    states        (words, S) the plan's states as bits, bit n set; None without
     density       of the parities; -1 for fair coins
     most_long     (n + 1,) most long terms that each level can leave
     """
@@ -44,6 +46,7 @@ class DeviceModel:
     betas: Any
     spread: float
     density: float
+    states: Any
     most_long: NDArray[np.int64]
 
     @classmethod
@@ -67,6 +70,7 @@ class DeviceModel:
             betas=cuda.to_device(betas.astype(np.float32)),
             spread=spread,
             density=plan.hashing.density if isinstance(plan.hashing, SparseParity) else -1.0,
+            states=_state_bits(plan) if isinstance(family, MeanField) else None,
             most_long=most_long(poly),
         )
 
@@ -94,7 +98,8 @@ class DeviceModel:
         masks = 4 * WIDTH * (self.most_long // (32 * WIDTH) + 1) * self.n
         means = self.n * (4 * (2 + self.family.restarts) + 8)
         terms = 8 * self.plan.polynomial.n_terms + 8 * words * self.most_long
-        return level * (8 * words + 1) + terms + masks + means
+        states = 0 if self.states is None else 8 * (words + 1) * self.states.shape[1]
+        return level * (8 * words + 1) + terms + masks + means + states
 
 
 def slots_for(long_terms: NDArray) -> NDArray[np.int64]:
@@ -116,6 +121,15 @@ def most_long(poly: SpinPolynomial) -> NDArray[np.int64]:
     touching = np.bincount(poly.spins[np.repeat(short, poly.arities)], minlength=poly.n)
     worst = np.concatenate([[0], np.cumsum(np.sort(touching)[::-1])])
     return int((~short).sum()) + np.minimum(worst, int(short.sum()))
+
+
+def _state_bits(plan: TrialPlan) -> Any:
+    """The plan's states as words of bits, 1 for spin -1; bit n meets the parities' right side."""
+    if plan.states is None or not len(plan.states):
+        return None
+    right_side = np.ones((len(plan.states), 1), np.uint8)
+    down = (np.asarray(plan.states) < 0).astype(np.uint8)
+    return cuda.to_device(np.ascontiguousarray(pack(np.concatenate([down, right_side], axis=1)).T))
 
 
 def _to_device(*arrays: NDArray) -> tuple[Any, ...]:

@@ -21,8 +21,8 @@ def substitute(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Images, coefficients and masks of the long terms of projections which[...].
 
-    images: bit k of term a in images[image_at[p] + (k // 64) * A + a], A = n_long[p]. coefs[p, a]:
-    signed theta, 1 in slots that stay empty. masks: bit j of word masks[mask_at[p] +
+    images: bit k of term a in images[image_at[p] + (k // 64) * A + a], A = n_long[p]. coefs[i, a],
+    p = which[i]: signed theta, 1 in slots that stay empty. masks: bit j of word masks[mask_at[p] +
     (idx * mask_words + u) * WIDTH + lane] tells whether free spin number idx is in the image of
     long term (32 u + j) * WIDTH + lane.
     """
@@ -44,9 +44,9 @@ def substitute(  # type: ignore[no-untyped-def]
                     bits ^= ONE << np.uint64(spin & 63)
             images[image_at[p] + w * count + a] = bits
         flip = (bits >> np.uint64(n & 63)) & ONE
-        coefs[p, a] = -theta[term] if flip else theta[term]
+        coefs[cuda.blockIdx.x, a] = -theta[term] if flip else theta[term]
     for a in range(count + t, coefs.shape[1], size):
-        coefs[p, a] = np.float32(1.0)
+        coefs[cuda.blockIdx.x, a] = np.float32(1.0)
     cuda.syncthreads()
     for i in range(t, n_free[p] * mask_words * WIDTH, size):
         lane = i % WIDTH

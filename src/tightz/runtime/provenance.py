@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tightz.runtime.seeds import Seed, seed_sequence
@@ -13,7 +13,7 @@ def provenance(seed: Seed, digest: str, **parameters: Any) -> dict[str, Any]:
     """A plain dictionary that goes into every result and every JSON record."""
     root = seed_sequence(seed)
     return {
-        "tightz": version("tightz"),
+        "tightz": _own_version(),
         "numpy": version("numpy"),
         "numba": version("numba"),
         "python": platform.python_version(),
@@ -21,3 +21,13 @@ def provenance(seed: Seed, digest: str, **parameters: Any) -> dict[str, Any]:
         "model_sha256": digest,
         "parameters": {name: repr(value) for name, value in parameters.items()},
     }
+
+
+def _own_version() -> str:
+    """The installed version, or the source tree's where the package is not installed."""
+    try:
+        return version("tightz")
+    except PackageNotFoundError:
+        import tightz
+
+        return tightz.__version__
