@@ -63,6 +63,11 @@ class CosetSum:
             "the cosets of one matrix partition the space, so their bounds add up",
         )  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         return (
             f"CosetSum(log_z={self.log_z:.6f}, {len(self.log_gammas)} cosets, "

@@ -42,7 +42,7 @@ def discrete_lower(job: Job) -> Iterator[Bound]:
     """One state, block mean field, then cutset sums fed by block Gibbs sampling."""
     model = job.working
     if not model.n_variables:
-        value = -math.inf if job.simplified.contradiction else math.fsum(model.log_tables)
+        value = -math.inf if job.prepared.contradiction else math.fsum(model.log_tables)
         yield Bound(
             Side.BOTH, value, Proof.DETERMINISTIC, "propagation", confidence=1.0,
             why="zeros and evidence leave every variable one state, or contradict each other",

@@ -49,7 +49,9 @@ def at_equal_work(
     less than one run; `Standing` says by how much.
     """
     if (updates is None) == (seconds is None):
-        raise ParameterError("give one budget: updates or seconds")
+        raise ParameterError(
+            f"updates is {updates} and seconds is {seconds}; expected one budget and the other None"
+        )
     require_range("budget", updates if updates is not None else seconds or 0.0, 1e-9)
     standings = []
     for number, (name, run) in enumerate(contenders.items()):
@@ -64,6 +66,9 @@ def at_equal_work(
             if (spent >= updates) if updates is not None else (elapsed >= (seconds or 0.0)):
                 break
             if updates is not None and outcome.updates <= 0:
-                raise ParameterError(f"{name} reports no updates; compare it by seconds")
+                raise ParameterError(
+                    f"{name} reports {outcome.updates} updates for a run; expected at least 1. "
+                    "Compare it by seconds"
+                )
         standings.append(Standing(name, float(best), runs, spent, elapsed))
     return standings

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tightz.errors import ParameterError, require_range
-from tightz.estimation.moments import WeightedMoments
 from tightz.estimation.results import Estimate, MeanFieldResult
-from tightz.estimation.trials import (
-    STATUSES,
-    TrialBatch,
-    TrialPlan,
-    all_positions,
-    run_batches,
-)
-from tightz.estimation.workspace import Workspace
+from tightz.estimation.setup import Setup, set_up
+from tightz.estimation.stored import Store, open_table, opened, through_store
+from tightz.estimation.trials import Backend, Position, TrialBatch, all_positions, run_batches
+from tightz.families.block import family_for
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
-from tightz.models.collapse import Collapsed
-from tightz.models.encoding import Model, SpinEncoding, encode, model_digest
-from tightz.projections.coset import Coset, check_level
+from tightz.models.encoding import Model, encode, model_digest
+from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, HashFamily
 from tightz.projections.pivots import FirstColumns, PivotPolicy
+from tightz.runtime.executors import Submits
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
-
-DEFAULT_LEVELS = 20
-"""The paper's experiments run m = 0..20."""
+from tightz.runtime.store import RunStore
 
 
 def mean_field(
@@ -45,13 +37,15 @@ def mean_field(
     """Plain mean field: the best of `restarts` coordinate ascents; a deterministic lower bound."""
     start = time.perf_counter()
     root = seed_sequence(seed)
-    family = MeanField(restarts=restarts, tol=tol, max_sweeps=max_sweeps)
     encoding = encode(model, multivalued=True)
+    family = family_for(encoding.polynomial, restarts=restarts, tol=tol, max_sweeps=max_sweeps)
     best = family.project(Coset.build(encoding.polynomial), generator(root))
+    ptr, spins, signs = encoding.products
+    products = signs * best.expectations(ptr, spins)
     return MeanFieldResult(
         log_z=best.log_gamma,
         log_zs=best.log_gammas,
-        marginals=encoding.marginals(_means_or_nan(best.spin_means(), best.log_gamma)),
+        marginals=encoding.from_products(_means_or_nan(products, best.log_gamma)),
         status=best.status,
         sweeps=best.sweeps,
         seconds=time.perf_counter() - start,
@@ -69,8 +63,9 @@ def mfrp(
     max_sweeps: int = 1000,
     seed: Seed = None,
     pairs: ArrayLike | None = None,
-    executor: Executor | None = None,
+    executor: Submits | None = None,
     threads: int | None = None,
+    backend: Backend = "auto",
 ) -> Estimate:
     """Algorithm 1 as printed: 2^m Median_t max_j exp(objective) over T random projections.
 
@@ -90,6 +85,7 @@ def mfrp(
         pairs=pairs,
         executor=executor,
         threads=threads,
+        backend=backend,
     )
 
 
@@ -106,143 +102,152 @@ def estimate(
     collapse: int | None = None,
     search_sweeps: int | None = None,
     pairs: ArrayLike | None = None,
-    executor: Executor | None = None,
+    executor: Submits | None = None,
     threads: int | None = None,
+    backend: Backend = "auto",
     on_batch: Callable[[TrialBatch], None] | None = None,
+    store: Store | None = None,
+    resume: bool = False,
+    partial: bool = False,
 ) -> Estimate:
     """max over m of MFRP with everything that tightens it, every (level, trial, restart) kept.
 
     levels          numbers of parities m; default 0..20, or 0..n for smaller models
     trials          random projections per level (T); restarts: starts per projection (J)
-    family          the I-projection, default MeanField(restarts); restarts is ignored if given
+    family          the I-projection, default MeanField(restarts), or for variables of more than two
+                    states BlockMeanField(restarts); restarts is ignored if given
     hashing         how parities are drawn, default DenseParity()
     pivots          which spins are constrained; default the least reliable ones where a search was
                     made (Reliability), else FirstColumns()
     collapse        sum out exactly every spin with at most this many neighbours first; None picks
                     by cost, 0 switches it off. n, cosets and the theory then speak of the
-                    collapsed model; log Z and the marginals are the model's own
+                    collapsed model; log Z and the marginals are the model's own (variables of
+                    more than two states: their bits are then taken as independent)
     search_sweeps   parallel-tempering sweeps that look for starts; None picks by cost, 0 is off.
                     With a search, mean field also tries annealed starts and, in every coset, a
                     second basis whose constrained spins are the weakest of the solution so far
     pairs           rows (i, j) of model variables whose joint marginals are wanted (collapse is
                     then off unless given, in which case the pair must survive it)
+    executor        where trials run: a concurrent.futures.Executor, a dask client, an MPI pool;
+                    default threads of this process (`threads`, all cores unless given)
+    backend         "cpu", "cuda", or "auto": a GPU where one is usable and can run this plan
+                    (plain or annealed mean field, no search, no collapse)
     on_batch        called with each TrialBatch as it completes, in a fixed order
+    store           a path (or RunStore) that keeps every batch as it completes
+    resume          take up the run that `store` holds: same model and parameters, or it is refused.
+                    Stored batches are loaded, the others computed; the result is the same
+    partial         Ctrl-C returns the whole repetitions made so far instead of raising
 
     The trial at (level, trial) depends on the seed and its position only, so the numbers are the
-    same serial, threaded or on any executor. `mfrp` is the paper's algorithm without the aids.
+    same serial, threaded or on any executor, and close to them on a GPU. `mfrp` is the paper's
+    algorithm without the aids.
     """
     start = time.perf_counter()
-    require_range("trials", trials, 1)
-    family = MeanField(restarts=restarts) if family is None else family
-    hashing = DenseParity() if hashing is None else hashing
-    root = seed_sequence(seed)
-    work = Workspace.build(
+    kept, root = (None, seed_sequence(seed)) if store is None else opened(store, seed, resume)
+    setup = set_up(
         model,
-        seed=root,
-        collapse=0 if pairs is not None and collapse is None else collapse,
-        search_sweeps=search_sweeps,
-        at_least=max(levels, default=0) if levels is not None else 0,
-    )
-    encoding, collapsed = work.encoding, work.collapsed
-    chosen = _checked_levels(levels, work.polynomial.n)
-    model_pairs = _spin_pairs(encoding, pairs)
-    spin_pairs = _kept_pairs(model_pairs, collapsed)
-    policy = work.pivots(pivots)
-    plan = TrialPlan(
-        polynomial=work.polynomial,
+        levels=levels,
+        trials=trials,
         family=family,
-        hashing=hashing,
-        pivots=policy,
+        restarts=restarts,
+        hashing=DenseParity() if hashing is None else hashing,
+        pivots=pivots,
+        collapse=collapse,
+        search_sweeps=search_sweeps,
+        pairs=pairs,
         seed=root,
-        pairs=spin_pairs,
-        states=work.states,
-        collapsed=collapsed,
-        polish=work.guide is not None and isinstance(family, MeanField),
     )
-
-    row = np.zeros(max(chosen) + 1, dtype=np.int64)
-    row[chosen] = np.arange(len(chosen))
-    log_gammas = np.full((len(chosen), trials, family.restarts), np.nan)
-    sweeps = np.zeros((len(chosen), trials), dtype=np.int64)
-    ranks = np.zeros((len(chosen), trials), dtype=np.int64)
-    statuses = np.empty((len(chosen), trials), dtype=object)
-    singles, joint = WeightedMoments(work.original.n), WeightedMoments(len(spin_pairs))
-    places = all_positions(chosen, trials)
-    for done in run_batches(plan, places, executor=executor, threads=threads):
-        at = row[done.levels], done.trials
-        log_gammas[at] = done.log_gammas
-        sweeps[at], ranks[at] = done.sweeps, done.ranks
-        statuses[at] = [STATUSES[code] for code in done.statuses]
-        singles.merge(done.spins)
-        joint.merge(done.pairs)
-        if on_batch is not None:
-            on_batch(done)
-    return Estimate(
-        levels=np.array(chosen, dtype=np.int64),
-        log_gammas=log_gammas,
-        sweeps=sweeps,
-        ranks=ranks,
-        statuses=statuses,
-        n=work.polynomial.n,
-        marginals=encoding.marginals(singles.mean),
-        marginal_spread=encoding.spread(singles.spread),
-        pairs=np.asarray(pairs if pairs is not None else np.zeros((0, 2)), dtype=np.int64),
-        pair_marginals=_pair_tables(singles.mean, joint.mean, model_pairs),
-        pair_spread=joint.spread / 4.0,
-        strongly_universal=hashing.strongly_universal,
-        seconds=time.perf_counter() - start,
-        provenance=provenance(
-            root,
-            model_digest(model),
-            levels=list(chosen),
-            trials=trials,
-            family=family,
-            hashing=hashing,
-            pivots=type(policy).__name__,
-            collapse=work.k,
-            search_sweeps=work.search_sweeps,
-        ),
+    return run_setup(
+        setup,
+        executor=executor,
+        threads=threads,
+        backend=backend,
+        on_batch=on_batch,
+        store=kept,
+        resume=resume,
+        partial=partial,
+        start=start,
     )
 
 
-def _kept_pairs(pairs: NDArray[np.int64], collapsed: Collapsed | None) -> NDArray[np.int64]:
-    """Pairs of the model's spins as spins of the working polynomial."""
-    if collapsed is None:
-        return pairs
-    number = np.full(collapsed.original.n, -1, dtype=np.int64)
-    number[collapsed.kept] = np.arange(collapsed.kept.size)
-    if (number[pairs] < 0).any():
-        raise ParameterError("a pair's variable was summed out; use collapse=0 with pairs")
-    return number[pairs]
+def run_setup(
+    setup: Setup,
+    *,
+    executor: Submits | None,
+    threads: int | None,
+    backend: Backend,
+    on_batch: Callable[[TrialBatch], None] | None,
+    store: RunStore | None,
+    resume: bool,
+    partial: bool,
+    start: float,
+) -> Estimate:
+    """Run or resume the trials of `setup` and gather them; the arguments are those of `estimate`.
+
+    `start` is when the work began, on `time.perf_counter`.
+    """
+
+    def compute(places: Iterable[Position], size: int) -> Iterator[TrialBatch]:
+        return run_batches(
+            setup.plan, places, executor=executor, threads=threads, batch=size, backend=backend
+        )
+
+    table = setup.empty_table()
+    with ExitStack() as stack:
+        writer = None
+        if store is None:
+            batches = compute(all_positions(setup.levels, setup.trials), setup.batch)
+        else:
+            options = {"threads": threads, "executor": _name(executor), "backend": backend}
+            writer = open_table(store, setup, resume=resume, options=options)
+            batches = through_store(stack.enter_context(writer), compute)
+        try:
+            for done in batches:
+                table.take(done)
+                if on_batch is not None:
+                    on_batch(done)
+        except KeyboardInterrupt:
+            if not partial or table.done == 0:
+                raise
+        complete = table.done == len(setup.levels) * setup.trials
+        table.cut()
+        result = Estimate(
+            levels=table.levels,
+            log_gammas=table.log_gammas,
+            sweeps=table.sweeps,
+            ranks=table.ranks,
+            statuses=table.statuses,
+            n=setup.plan.polynomial.n,
+            marginals=setup.work.encoding.from_products(table.singles.mean),
+            marginal_spread=setup.work.encoding.spread(table.singles.spread),
+            pairs=setup.pairs,
+            pair_marginals=_pair_tables(
+                table.singles.mean[setup.work.encoding.product_of_spin],
+                table.joint.mean,
+                setup.spin_pairs,
+            ),
+            pair_spread=table.joint.spread / 4.0,
+            strongly_universal=setup.plan.hashing.strongly_universal,
+            seconds=time.perf_counter() - start if writer is None else writer.seconds,
+            provenance=provenance(setup.plan.seed, setup.digest, **setup.parameters),
+        )
+        if writer is not None:
+            writer.append_answer(
+                {"estimate": result.log_z, "lower": result.lower.log_z, "complete": complete},
+                list(result.marginals),
+                result.marginal_spread,
+            )
+            writer.finish("finished" if complete else "interrupted")
+    return result
+
+
+def _name(executor: Submits | None) -> str | None:
+    return None if executor is None else type(executor).__name__
 
 
 def _means_or_nan(means: NDArray[np.float64], log_gamma: float) -> NDArray[np.float64]:
     """Marginals of a model with Z = 0 do not exist."""
     return np.full_like(means, np.nan) if log_gamma == -np.inf else means
-
-
-def _checked_levels(levels: Sequence[int] | None, n: int) -> list[int]:
-    if levels is None:
-        return list(range(min(DEFAULT_LEVELS, n) + 1))
-    chosen = [check_level(int(m), n) for m in levels]
-    if not chosen or len(set(chosen)) != len(chosen):
-        raise ParameterError(f"levels are {chosen}; expected distinct numbers of parities")
-    return chosen
-
-
-def _spin_pairs(encoding: SpinEncoding, pairs: ArrayLike | None) -> NDArray[np.int64]:
-    """Model variables -> spins; only unobserved binary variables have exactly one."""
-    if pairs is None:
-        return np.zeros((0, 2), dtype=np.int64)
-    rows = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-    named, first, spins = np.unique(encoding.variables, return_index=True, return_counts=True)
-    spin_of = dict(zip(named[spins == 1].tolist(), first[spins == 1].tolist(), strict=True))
-    for i, j in rows.tolist():
-        if i not in spin_of or j not in spin_of or i == j:
-            raise ParameterError(
-                f"pair ({i}, {j}): expected two different unobserved binary variables of the model"
-            )
-    return np.array([[spin_of[i], spin_of[j]] for i, j in rows.tolist()]).reshape(-1, 2)
 
 
 def _pair_tables(

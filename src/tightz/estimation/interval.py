@@ -110,6 +110,11 @@ class LogPartition:
 
         return plot_interval(self, ax=ax)
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         if self.is_exact:
             return f"LogPartition(log_z={self.lower:.8f}, exact, {self.seconds:.2f} s)"

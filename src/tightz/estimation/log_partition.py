@@ -7,13 +7,16 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from typing import Any
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.errors import ParameterError, require_range
+from tightz.errors import ParameterError
 from tightz.estimation import portfolio
 from tightz.estimation.interval import LogPartition
 from tightz.estimation.portfolio import Job, Method
+from tightz.estimation.stored import Store, opened
+from tightz.estimation.stored_interval import IntervalSession
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.runtime.memory import parse_memory
@@ -35,6 +38,8 @@ def log_partition(
     methods: Sequence[Method] | None = None,
     executor: Executor | None = None,
     on_bound: Callable[[Bound], None] | None = None,
+    store: Store | None = None,
+    resume: bool = False,
 ) -> LogPartition:
     """An interval on log Z within `time_limit` seconds, each end with its proof.
 
@@ -44,6 +49,11 @@ def log_partition(
                  of a `Job` that yields `Bound` records and watches `job.clock`
     executor     anything with `submit`: runs the trials of the certificate
     on_bound     called in this thread with every record as it arrives
+    store        a path (or RunStore) that keeps every record as it arrives. With a store, session
+                 s certifies at 1 - delta / 2^s, so that all sessions together keep 1 - delta
+    resume       take up the run that `store` holds: its bounds are valid for the same model and
+                 count on, `time_limit` more seconds are spent, `seconds` is the whole run's.
+                 Searches, trees and certificates start anew; on_bound sees the old records first
 
     Policy: a trivial interval at once; exact elimination alone where it fits in memory and time;
     otherwise lower and upper streams side by side until the clock ends. Ctrl-C returns what is
@@ -55,49 +65,68 @@ def log_partition(
     if not 0.0 < delta < 1.0:
         raise ParameterError(f"delta is {delta}; expected a probability strictly between 0 and 1")
     memory = parse_memory(max_memory)
-    require_range("max_memory", memory, 1)
-    root = seed_sequence(seed)
-    clock = Clock(time_limit)
-    job = Job(model, clock, time_limit, delta, root, exact, memory, executor)
-    board = _Board(clock, on_bound)
-    interrupted = False
-    try:
-        for bound in portfolio.trivial(job):
-            board.take(bound)
-        if not board.closed:
-            _race(job, board, methods)
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        clock.stop()
-    estimate, error, source = board.point_estimate(job)
+    kept, root = (None, seed_sequence(seed)) if store is None else opened(store, seed, resume)
     record = provenance(
         root, model.digest, time_limit=time_limit, delta=delta, exact=exact, max_memory=memory
     )
-    return LogPartition(
-        lower_proof=board.lower,
-        upper_proof=board.upper,
-        certified=board.certified,
-        estimate=estimate,
-        estimate_error=error,
-        estimate_source=source,
-        marginals=job.marginals,
-        marginal_source=job.marginal_source,
-        bounds=board.bounds,
-        notes=list(job.notes),
-        interrupted=interrupted,
-        seconds=clock.elapsed,
-        model=model,
-        sampler=job.sampler,
-        provenance=record,
-    )
+    with ExitStack() as stack:
+        session = None
+        if kept is not None:
+            session = IntervalSession.open(
+                kept, model, root, resume=resume, delta=delta, exact=exact, methods=methods,
+                time_limit=time_limit, max_memory=memory,
+            )  # fmt: skip
+            stack.enter_context(session.writer)
+            delta, root = session.delta(delta), session.seed(root)
+        clock = Clock(time_limit)
+        job = Job(model, clock, time_limit, delta, root, exact, memory, executor)
+        board = _Board(clock, on_bound, session)
+        interrupted = False
+        try:
+            if session is not None:
+                session.prepare(job)
+                board.recall(session.bounds)
+            for bound in portfolio.trivial(job):
+                board.take(bound)
+            if not board.closed or (session is not None and session.lacks_marginals):
+                _race(job, board, methods)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            clock.stop()
+        estimate, error, source = board.point_estimate(job)
+        result = LogPartition(
+            lower_proof=board.lower,
+            upper_proof=board.upper,
+            certified=board.certified,
+            estimate=estimate,
+            estimate_error=error,
+            estimate_source=source,
+            marginals=job.marginals,
+            marginal_source=job.marginal_source,
+            bounds=board.bounds,
+            notes=list(job.notes),
+            interrupted=interrupted,
+            seconds=board.seconds,
+            model=model,
+            sampler=job.sampler,
+            provenance=record,
+        )
+        if session is not None:
+            session.conclude(result, job.marginal_quality)
+    return result
 
 
 class _Board:
     """The best of each side so far."""
 
-    def __init__(self, clock: Clock, on_bound: Callable[[Bound], None] | None) -> None:
-        self.clock, self.on_bound = clock, on_bound
+    def __init__(
+        self,
+        clock: Clock,
+        on_bound: Callable[[Bound], None] | None,
+        session: IntervalSession | None = None,
+    ) -> None:
+        self.clock, self.on_bound, self.session = clock, on_bound, session
         self.bounds: list[Bound] = []
         self.projected = -math.inf
         self.lower, self.upper, self.certified = UNKNOWN_LOWER, UNKNOWN_UPPER, UNKNOWN_LOWER
@@ -106,13 +135,29 @@ class _Board:
     def closed(self) -> bool:
         return self.lower.side is Side.BOTH
 
+    @property
+    def seconds(self) -> float:
+        """Since the start of the run, earlier sessions included."""
+        return self.clock.elapsed + (0.0 if self.session is None else self.session.before)
+
+    def recall(self, bounds: list[Bound]) -> None:
+        """Take over the records of earlier sessions as they are."""
+        for bound in bounds:
+            self._keep(bound)
+
     def take(self, bound: Bound) -> None:
         """Record a bound if it says anything new."""
-        bound = portfolio.stamped(bound, self.clock.elapsed)
+        bound = portfolio.stamped(bound, self.seconds)
+        if self._keep(bound) and self.session is not None:
+            self.session.writer.append_bound(bound)
+
+    def _keep(self, bound: Bound) -> bool:
         value = bound.log_z
         if math.isnan(value):
             raise ArithmeticError(f"{bound.method} produced NaN: this is a bug")
         news = False
+        if self.closed:
+            return False
         if bound.side is Side.BOTH:
             self.lower = self.upper = self.certified = bound
             news = True
@@ -131,6 +176,7 @@ class _Board:
             self.bounds.append(bound)
             if self.on_bound is not None:
                 self.on_bound(bound)
+        return news
 
     def point_estimate(self, job: Job) -> tuple[float, float, str]:
         """Exact, or what a stream left as its estimate, kept inside the proven interval."""

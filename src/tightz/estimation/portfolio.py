@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,23 +17,26 @@ from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.estimation.certificates import anytime_certificate
 from tightz.estimation.discrete import discrete_lower, first_state
 from tightz.estimation.estimate import mean_field
+from tightz.estimation.preparation import Prepared, prepare
+from tightz.estimation.rising import rising_mini_buckets
 from tightz.estimation.splitting import SplittingTree
-from tightz.estimation.trials import TrialPlan
+from tightz.estimation.trials import TrialPlan, all_positions, run_batches
 from tightz.estimation.workspace import SEARCH, Workspace, lifted_means
+from tightz.families.block import family_for
 from tightz.families.layer import layer_mean_field
-from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
 from tightz.models.encoding import SpinEncoding, encode
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.preprocess import Simplified, simplify
-from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.models.preprocess import has_zeros
+from tightz.models.spin_polynomial import MAX_ARITY, SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
 from tightz.references.exact import exact, plan
-from tightz.references.mini_bucket import mini_bucket_bounds
+from tightz.references.mini_bucket.order import Order, elimination_order
+from tightz.references.mini_bucket.partition import partition
 from tightz.references.tree_reweighted import TreeReweighted, tree_reweighted_bounds
 from tightz.runtime.clock import Clock
-from tightz.runtime.executors import map_ordered
+from tightz.runtime.executors import Submits
 from tightz.runtime.seeds import Seed, generator, stream
 
 LEVELS = (1, 2, 4, 6, 8, 10)
@@ -41,6 +44,9 @@ LEVELS = (1, 2, 4, 6, 8, 10)
 
 WIDTHS = (2, 4, 6, 8, 10)
 """Structured families tried in turn; 10 is also the widest elimination when exact is off."""
+
+_DRAWS = 20_000
+"""States drawn for marginals where spins are not the model's variables."""
 
 FLOPS_PER_SECOND = 1.5e8
 """A cautious speed of exact elimination, to decide whether it fits into the time limit."""
@@ -57,7 +63,7 @@ class Job:
     seed: np.random.SeedSequence
     exact: bool
     max_memory: int
-    executor: Executor | None = None
+    executor: Submits | None = None
     notes: list[str] = field(default_factory=list)
     marginals: list[NDArray[np.float64]] | None = None
     marginal_source: str = ""
@@ -66,21 +72,21 @@ class Job:
     sampler: Callable[..., Any] | None = None
 
     @cached_property
-    def simplified(self) -> Simplified:
-        """The model without evidence and without what its zeros make impossible."""
-        return simplify(self.model)
+    def prepared(self) -> Prepared:
+        """The model without evidence, what zeros decide, leaves and small components."""
+        return prepare(self.model, log2_size=16.0 if self.exact else float(WIDTHS[-1]))
 
     @property
     def working(self) -> FactorGraph:
         """What the streams run on: the same log Z as `model`, perhaps fewer variables."""
-        return self.simplified.reduced
+        return self.prepared.reduced
 
     def offer_marginals(
         self, marginals: list[NDArray[np.float64]], source: str, quality: float
     ) -> None:
         """Keep the marginals of `working` from the q with the best bound (exact: +inf)."""
         if quality > self.marginal_quality:
-            self.marginals = self.simplified.lift_marginals(marginals)
+            self.marginals = self.prepared.lift_marginals(marginals)
             self.marginal_source, self.marginal_quality = source, quality
 
     def lifted(self, sampler: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +94,7 @@ class Job:
 
         def sample(k: int, seed: Seed = None) -> Any:
             drawn = sampler(k, seed)
-            return drawn._replace(states=self.simplified.lift_states(drawn.states))
+            return drawn._replace(states=self.prepared.lift_states(drawn.states, stream(seed, 1)))
 
         return sample
 
@@ -130,13 +136,20 @@ class Launch(tuple[Method, ...]):
 def exact_first(job: Job) -> Iterator[Bound | Launch]:
     """Exact elimination where it fits in memory and time, otherwise both sides at once."""
     yield from first_state(job)
-    slow_to_plan = job.working.n_factors > 20_000
+    slow_to_plan = job.working.n_factors > 20_000 or not _narrow(job)
     if slow_to_plan:
         yield Launch((lower, upper))
     if _exact_fits(job):
         yield from exactly(job)
     elif not slow_to_plan:
         yield Launch((lower, upper))
+
+
+def _narrow(job: Job) -> bool:
+    """Whether a quick elimination order stays in memory; a slower search may still find one."""
+    order = elimination_order(job.working, Order.MIN_FILL)
+    ibound = max(1, int(math.log2(job.max_memory)) - 3)  # 8 bytes an entry
+    return partition(job.working, order, ibound).exact
 
 
 def _exact_fits(job: Job) -> bool:
@@ -161,8 +174,8 @@ def exactly(job: Job) -> Iterator[Bound]:
 
 
 def upper(job: Job) -> Iterator[Bound]:
-    """Tree-reweighted bounds for pairwise models, then mini-buckets of growing size."""
-    if job.working.arities.max(initial=0) <= 2:
+    """Tree-reweighted bounds for positive pairwise models, then mini-buckets of rising size."""
+    if job.working.arities.max(initial=0) <= 2 and not has_zeros(job.working):
         clock = job.share(0.25)
         for bound in tree_reweighted_bounds(job.working, TreeReweighted()):
             yield bound
@@ -170,12 +183,13 @@ def upper(job: Job) -> Iterator[Bound]:
                 break
     widest = 30 if job.exact else WIDTHS[-1]
     try:
-        yield from mini_bucket_bounds(
-            job.working,
-            ibounds=range(2, widest + 1, 2),
-            time_limit=max(0.01, job.clock.left),
-            max_memory=job.max_memory // 2,
-        )
+        for bound in rising_mini_buckets(
+            job.working, job.clock, widest=widest, max_memory=job.max_memory // 2
+        ):
+            yield bound
+            if bound.side is Side.BOTH and bound.log_z > -math.inf:  # narrow: marginals are cheap
+                found = exact(job.working, max_memory=job.max_memory).marginals
+                job.offer_marginals(found, "exact", math.inf)
     except ResourceError as error:
         job.notes.append(f"mini-bucket: {error}")
 
@@ -187,9 +201,16 @@ def lower(job: Job) -> Iterator[Bound | Launch]:
     except UnsupportedModelError:
         yield from discrete_lower(job)
         return
-    if encoding.bits is not None:
+    if encoding.reason:
+        yield Bound(
+            Side.BOTH, -math.inf, Proof.DETERMINISTIC, "linear algebra", confidence=1.0,
+            why=encoding.reason,
+        )  # fmt: skip
+        return
+    if not encoding.direct:
         yield Launch((discrete_lower,))
-    yield from _plain(job, encoding)
+    if encoding.bits is None:  # otherwise discrete_lower begins with a table per variable
+        yield from _plain(job, encoding)
     dense = _is_dense(encoding.polynomial)
     if dense:
         yield from _layer(job, encoding, restarts=1)
@@ -200,8 +221,9 @@ def lower(job: Job) -> Iterator[Bound | Launch]:
         yield from _layer(job, encoding, restarts=4, states=aided.original_states())
     yield from _structured(job, aided)
     yield from _projections(job, aided)
-    if encoding.bits is None:
-        yield from _splitting(job)
+    # The tree's upper bounds tabulate every term; parities may have made long ones.
+    if encoding.bits is None and encoding.polynomial.degree <= MAX_ARITY:
+        yield from _splitting(job, encoding)
 
 
 def _plain(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
@@ -244,7 +266,7 @@ def _structured(job: Job, aided: Workspace) -> Iterator[Bound]:
         family = (
             StructuredMeanField(width=width, restarts=restarts)
             if width
-            else MeanField(restarts=4 * restarts)
+            else family_for(aided.polynomial, restarts=4 * restarts)
         )
         q = family.project(coset, generator(job.seed, SEARCH, width), aided.states)
         name = f"structured mean field, width {width}" if width else "mean field, tempering starts"
@@ -253,8 +275,11 @@ def _structured(job: Job, aided: Workspace) -> Iterator[Bound]:
         )
         if q.log_gamma > best and q.log_gamma > -math.inf:
             best = q.log_gamma
-            means = lifted_means(q, aided.collapsed)
-            job.offer_marginals(list(aided.encoding.marginals(means)), name, best)
+            if aided.collapsed is None:
+                marginals = aided.encoding.marginals_of(q.expectations)
+            else:
+                marginals = aided.encoding.marginals(lifted_means(q, aided.collapsed))
+            job.offer_marginals(list(marginals), name, best)
         if clock.expired:
             return
 
@@ -263,12 +288,12 @@ def _projections(job: Job, aided: Workspace) -> Iterator[Bound]:
     """Trials round by round, read through the anytime certificate at growing intervals."""
     n = aided.polynomial.n
     levels = [m for m in LEVELS if m <= n]
-    if not levels:
+    if not levels or job.clock.expired:
         return
     clock = job.share(0.4)
     plan_ = TrialPlan(
         polynomial=aided.polynomial,
-        family=MeanField(restarts=8),
+        family=family_for(aided.polynomial, restarts=8),
         hashing=DenseParity(),
         pivots=aided.pivots(),
         seed=job.seed,
@@ -276,33 +301,35 @@ def _projections(job: Job, aided: Workspace) -> Iterator[Bound]:
         states=aided.states,
         lift=False,
     )
-    table: list[list[float]] = []
+    endless = all_positions(levels, sys.maxsize)
+    values: list[float] = []
     next_look = 1
-    while not (clock.expired if table else job.clock.expired):  # one round at least
-        t = len(table)
-        rows = []
-        round_ = [(m, t) for m in levels]
-        for trial in map_ordered(plan_.run, round_, executor=job.executor, threads=1):
-            m = trial.level
-            rows.append(trial.log_gamma + m * math.log(2.0))
-            yield _lower(trial.log_gamma, f"one coset, m = {m}", "Z(A, b) is part of Z")
-        table.append(rows)
-        if len(table) >= next_look:
-            next_look = math.ceil(1.3 * len(table)) + 1
+    for trial in run_batches(plan_, endless, executor=job.executor, threads=1, batch=1):
+        m, log_gamma = int(trial.levels[0]), float(trial.log_gamma[0])
+        values.append(log_gamma + m * math.log(2.0))
+        yield _lower(log_gamma, f"one coset, m = {m}", "Z(A, b) is part of Z")
+        rounds, begun = divmod(len(values), len(levels))
+        if begun:
+            continue
+        if rounds >= next_look:
+            next_look = math.ceil(1.3 * rounds) + 1
+            table = np.array(values).reshape(rounds, -1).T
             yield Bound(
-                Side.LOWER, anytime_certificate(np.array(table).T, job.delta), Proof.CONFIDENCE,
-                f"projections, {len(table)} trials at {len(levels)} levels",
+                Side.LOWER, anytime_certificate(table, job.delta), Proof.CONFIDENCE,
+                f"projections, {rounds} trials at {len(levels)} levels",
                 confidence=1.0 - job.delta,
                 why="a mixture of bets over stakes and levels reached 1/delta (Ville)",
             )  # fmt: skip
+        if clock.expired:  # one round at least
+            return
 
 
-def _splitting(job: Job) -> Iterator[Bound]:
+def _splitting(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
     """The splitting tree to the end of the time; its mixture gives estimate, marginals, samples."""
     if job.clock.expired:
         return
     tree = SplittingTree(
-        job.working,
+        job.working if encoding.direct else encoding.polynomial,
         time_limit=0.95 * job.clock.left,
         seed=stream(job.seed, SEARCH, 1),
         exact_width=WIDTHS[-1],
@@ -310,10 +337,29 @@ def _splitting(job: Job) -> Iterator[Bound]:
     yield from tree.run()
     result = tree.result()
     if result.lower > -math.inf:
-        job.sampler = job.lifted(result.sample)
+        sample = _decoded(result.sample, encoding)
+        job.sampler = job.lifted(sample)
         value, error = result.estimate(1000, stream(job.seed, SEARCH, 2))[:2]
         job.estimate = (value, error, "importance samples from the splitting tree's mixture")
-        job.offer_marginals(list(result.marginals), "splitting tree", result.lower)
+        marginals = list(result.marginals)
+        if not encoding.direct:  # a spin that follows from others has no mean of its own
+            states = sample(_DRAWS, stream(job.seed, SEARCH, 3)).states
+            cards = job.working.cardinalities
+            counts = (np.bincount(x, minlength=d) for x, d in zip(states.T, cards, strict=True))
+            marginals = [count / _DRAWS for count in counts]
+        job.offer_marginals(marginals, "splitting tree", result.lower)
+
+
+def _decoded(sample: Callable[..., Any], encoding: SpinEncoding) -> Callable[..., Any]:
+    """A sampler of the polynomial's states as one of the encoded model's."""
+    if encoding.direct:
+        return sample
+
+    def decoded(k: int, seed: Seed = None) -> Any:
+        drawn = sample(k, seed)
+        return drawn._replace(states=encoding.lift_states(1 - 2 * drawn.states))
+
+    return decoded
 
 
 def _lower(value: float, method: str, why: str) -> Bound:

@@ -55,6 +55,11 @@ class MeanFieldResult:
             "every distribution q gives a lower bound on log Z (paper, eq. 2)",
         )  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         return (
             f"MeanFieldResult(log_z={self.log_z:.6f} (lower bound), restarts={self.log_zs.size}, "
@@ -213,7 +218,8 @@ class Estimate:
         """Theorem 2 for this table: meaningful when the family is PointMass."""
         if not bool((self.statuses == Status.OPTIMAL).any()):
             raise ParameterError(
-                "Theorem 2 speaks of heaviest states; run estimate(family=tz.PointMass(...))"
+                "no trial found a proven heaviest state, which Theorem 2 speaks of; run "
+                "tz.estimate(model, family=tz.PointMass()) or tz.wish(model)"
             )
         return theorem_2(
             self.levels, self.log_gamma, delta=delta, assumptions=self.assumptions(delta)
@@ -240,6 +246,11 @@ class Estimate:
         from tightz.plots import plot_levels
 
         return plot_levels(self, ax=ax)
+
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
 
     def __repr__(self) -> str:
         return (

@@ -20,6 +20,7 @@ from tightz.estimation.workspace import lifted_means
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family, IProjection, Status
 from tightz.models.collapse import Collapsed
+from tightz.models.encoding import Products, mean_products
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import HashFamily, Parities
@@ -76,6 +77,7 @@ class TrialPlan:
     collapsed: Collapsed | None = None
     lift: bool = True
     polish: bool = False
+    products: Products | None = None
 
     def run(self, position: Position) -> Trial:
         """Draw (A, b), reduce it, project, and keep what the aggregates need."""
@@ -122,8 +124,18 @@ class TrialPlan:
         )
 
     def _lift(self, best: IProjection) -> NDArray[np.float64]:
-        """Means of all the model's spins, unless nobody wants them (lift=False)."""
-        return lifted_means(best, self.collapsed) if self.lift else np.zeros(0)
+        """Means of the products that give the model's marginals (default: of all its spins).
+
+        Spins that a collapse has summed out come back as means, so there products of several are
+        taken as if independent. Empty where nobody wants them (lift=False).
+        """
+        if not self.lift:
+            return np.zeros(0)
+        if self.collapsed is None and self.products is not None:
+            ptr, spins, signs = self.products
+            return signs * best.expectations(ptr, spins)
+        means = lifted_means(best, self.collapsed)
+        return means if self.products is None else mean_products(self.products, means)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tightz.errors import require_range
 from tightz.estimation.guide import Guide, build_guide, search_effort
 from tightz.families.projection import IProjection
+from tightz.models.bits import BlockPolynomial
 from tightz.models.collapse import Collapsed, collapse
 from tightz.models.encoding import Model, SpinEncoding, encode
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -67,6 +68,8 @@ class Workspace:
                 time_limit=time_limit,
             )
         polynomial = original if collapsed is None else collapsed.polynomial
+        if collapsed is not None and isinstance(original, BlockPolynomial):
+            polynomial = original.carried(polynomial, collapsed.kept)
         return cls(encoding, original, collapsed, polynomial, guide, sweeps)
 
     @property

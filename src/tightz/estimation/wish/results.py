@@ -184,6 +184,11 @@ class WishResult:
             ]
         )
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         kind = "two-sided" if self.two_sided else "not two-sided"
         return (

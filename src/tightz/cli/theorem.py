@@ -1,0 +1,253 @@
+"""`tightz theorem`: the theorems' own parameters as an ordinary, resumable command."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tightz.cli.commands import J_HELP, LEVELS_HELP, _levels, check_resume, store_options
+from tightz.cli.options import (
+    chosen_executor,
+    common_options,
+    delta_option,
+    emit,
+    executor_options,
+    load,
+    model_argument,
+    record,
+)
+
+if TYPE_CHECKING:
+    from tightz.estimation.forecast import Forecast
+    from tightz.estimation.theorem_run import TheoremRun
+    from tightz.estimation.theorems import TheoremStatement
+    from tightz.estimation.trials import TrialBatch
+    from tightz.families.projection import Family
+
+PLAIN_EVERY = 10.0
+"""Seconds between lines of progress where stderr is not a terminal."""
+
+
+@click.command("theorem")
+@model_argument
+@delta_option
+@click.option("--levels", default="all", show_default=True, help=f"all, or: {LEVELS_HELP}")
+@click.option(
+    "--trials",
+    "-t",
+    type=int,
+    help="Random projections per level (T).  [default: ln(n/delta)/0.0042, at n = 400 and "
+    "delta = 0.05 T = 2140]",
+)
+@click.option("--restarts", "-j", type=int, default=8, show_default=True, help=J_HELP)
+@click.option(
+    "--family",
+    type=click.Choice(["mean-field", "structured", "point-mass"]),
+    default="mean-field",
+    show_default=True,
+    help="Kind of q; point-mass (heaviest states) is what Theorem 2 speaks of.",
+)
+@click.option(
+    "--collapse", type=int, default=0, show_default=True, help="Sum out easy spins first."
+)
+@click.option("--search/--no-search", default=False, help="Look for heavy states first.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where trials run.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the forecast and stop.")
+@store_options
+@executor_options
+@common_options
+def theorem(
+    model: str,
+    evidence: str | None,
+    delta: float,
+    levels: str,
+    trials: int | None,
+    restarts: int,
+    family: str,
+    collapse: int,
+    search: bool,
+    backend: str,
+    dry_run: bool,
+    store: str | None,
+    resume: bool,
+    workers: int | None,
+    cluster: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Theorems 1 and 2 with their own number of trials at every level from 0 to n.
+
+    T = ln(n/delta)/0.0042 projections at each of the n + 1 levels (n = 400, delta = 0.05: 2140
+    each, 858,000 in all). A short pilot forecasts the cost. Theorem 1 then holds with confidence
+    1 - 2 delta, Theorem 2 with 1 - delta, where their assumptions do; the certificate holds with
+    1 - delta whatever the solver. Ctrl-C prints what the trials so far say; with --store the run
+    goes on later with --resume.
+
+    \b
+    Example: tightz theorem grid.uai --delta 0.05 --store run.db
+    """
+    from tightz.estimation.theorem_run import theorem_forecast, theorem_run
+
+    check_resume(store, resume)
+    graph = load(model, evidence)
+    chosen = None if levels == "all" else _levels(levels, graph.n_variables)
+    arguments: dict[str, Any] = {
+        "delta": delta,
+        "levels": chosen,
+        "trials": trials,
+        "restarts": restarts,
+        "family": _family(family, restarts),
+        "collapse": collapse,
+        "search_sweeps": None if search else 0,
+        "seed": seed,
+        "backend": backend,
+    }
+    with chosen_executor(workers, cluster) as executor:
+        if dry_run:
+            plan = theorem_forecast(graph, executor=executor, **arguments)
+            emit(_forecast_record(plan)) if as_json else click.echo(plan.summary())
+            return
+        if resume:
+            _tell_stored(str(store))
+        try:
+            with _progress() as view:
+                run = theorem_run(
+                    graph,
+                    executor=executor,
+                    store=store,
+                    resume=resume,
+                    on_forecast=view.plan,
+                    on_batch=view.step,
+                    **arguments,
+                )
+        except KeyboardInterrupt:  # before the first batch
+            click.echo(_how_to_go_on(store), err=True)
+            sys.exit(130)
+    if as_json:
+        emit(_record(run, view.forecast))
+    else:
+        click.echo(run.summary())
+    if not run.complete:
+        click.echo(_how_to_go_on(store), err=True)
+        sys.exit(130)
+
+
+def _tell_stored(store: str) -> None:
+    from pathlib import Path
+
+    from tightz.runtime.store import RunReader
+
+    if Path(store).exists():
+        with RunReader(store) as run:
+            done, total = run.progress()
+            click.echo(f"{store}: {done:,} of {total:,} trials are there already", err=True)
+
+
+def _how_to_go_on(store: str | None) -> str:
+    if store is None:
+        return "interrupted; nothing was kept: give --store FILE to be able to go on"
+    words = [word for word in sys.argv if word != "--resume"]
+    words[0] = "tightz"
+    return f"interrupted; go on with: {shlex.join([*words, '--resume'])}"
+
+
+def _family(name: str, restarts: int) -> Family:
+    import tightz as tz
+
+    if name == "structured":
+        return tz.StructuredMeanField(restarts=restarts)
+    return tz.PointMass(restarts=restarts) if name == "point-mass" else tz.MeanField(restarts)
+
+
+def _statement_record(statement: TheoremStatement | None) -> dict[str, Any] | None:
+    if statement is None:
+        return None
+    return {**vars(statement), "assumptions": vars(statement.assumptions)}
+
+
+def _forecast_record(plan: Forecast) -> dict[str, Any]:
+    return {**vars(plan), "costs": [vars(cost) for cost in plan.costs]}
+
+
+def _record(run: TheoremRun, plan: Forecast | None) -> dict[str, Any]:
+    e = run.estimate
+    return {
+        "command": "theorem",
+        "complete": run.complete,
+        "n": e.n,
+        "delta": run.delta,
+        "trials": e.log_gammas.shape[1],
+        "theorem_1": _statement_record(run.theorem_1),
+        "theorem_2": _statement_record(run.theorem_2),
+        "certificate": record(run.certificate),
+        "lower": record(run.lower),
+        "estimate": e.log_z,
+        "best_level": e.best_level,
+        "levels": [vars(level) for level in e.by_level],
+        "forecast": None if plan is None else _forecast_record(plan),
+        "seconds": e.seconds,
+        "provenance": e.provenance,
+    }
+
+
+class _View:
+    """Counts trials and tells, on stderr, how far the run is and when it will end."""
+
+    def __init__(self, show: Callable[[int, int], None]) -> None:
+        self.show, self.done = show, 0
+        self.forecast: Forecast | None = None
+
+    def plan(self, plan: Forecast) -> None:
+        self.forecast = plan
+        click.echo(plan.summary(), err=True)
+
+    def step(self, batch: TrialBatch) -> None:
+        self.done += len(batch)
+        if self.forecast is not None:
+            self.show(self.done, self.forecast.total)
+
+
+@contextmanager
+def _progress() -> Iterator[_View]:
+    """A bar with the time left on a terminal, a line now and then elsewhere."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from tightz.estimation.forecast import duration
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
+            task = bars.add_task("trials", total=None)
+            yield _View(lambda done, total: bars.update(task, completed=done, total=total))
+        return
+    last = [time.perf_counter(), 0]
+
+    def line(done: int, total: int) -> None:
+        seconds, made = time.perf_counter() - last[0], done - last[1]
+        if seconds >= PLAIN_EVERY:
+            last[:] = [time.perf_counter(), done]
+            left = duration(seconds * (total - done) / made)
+            click.echo(f"{done:,} of {total:,} trials, {left} left", err=True)
+
+    yield _View(line)

@@ -1,0 +1,124 @@
+"""What a `log_partition` run keeps in its store, and what a resumed one starts from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tightz.bounds import Bound
+from tightz.estimation.interval import LogPartition
+from tightz.estimation.portfolio import Job, Method
+from tightz.estimation.stored import model_shape, seed_record
+from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.seeds import stream
+from tightz.runtime.store import Answer, RunReader, RunStore, RunWriter
+
+SESSION = 2**31 + 1
+"""Key of a resumed session's random streams; levels never reach it."""
+
+
+class IntervalSession:
+    """One session of a stored interval.
+
+    Proven ends are facts about the model and carry over as they are. A certificate spends error
+    probability, and the best of several certificates would spend it several times over: session
+    number s therefore works at confidence 1 - delta / 2^s on random streams of its own, so that
+    all confidence bounds of the run, however many sessions it takes, hold together with
+    probability 1 - delta (union bound).
+    """
+
+    def __init__(self, writer: RunWriter) -> None:
+        self.writer = writer
+        with RunReader(writer.path) as reader:
+            self.bounds: list[Bound] = reader.bounds()
+            self.answer: Answer | None = reader.answer()
+
+    @classmethod
+    def open(
+        cls,
+        store: RunStore,
+        model: FactorGraph,
+        root: np.random.SeedSequence,
+        *,
+        resume: bool,
+        delta: float,
+        exact: bool,
+        methods: Sequence[Method] | None,
+        time_limit: float,
+        max_memory: int,
+    ) -> IntervalSession:
+        """Limits of time and memory belong to the session; the rest must be the stored run's."""
+        names = None if methods is None else [method.__name__ for method in methods]
+        writer = store.open(
+            {
+                "kind": "log_partition",
+                "model_sha256": model.digest,
+                "seed": seed_record(root),
+                "parameters": {"delta": delta, "exact": exact, "methods": names},
+            },
+            {"n": model.n_variables, "shape": model_shape(model)},
+            resume=resume,
+            options={"time_limit": time_limit, "max_memory": max_memory},
+        )
+        return cls(writer)
+
+    @property
+    def before(self) -> float:
+        """Seconds that earlier sessions worked."""
+        return self.writer.before
+
+    def delta(self, delta: float) -> float:
+        """This session's share of the error probability."""
+        return delta / 2.0**self.writer.session
+
+    def seed(self, root: np.random.SeedSequence) -> np.random.SeedSequence:
+        """This session's random streams: fresh ones after the first."""
+        return root if self.writer.session == 1 else stream(root, SESSION, self.writer.session)
+
+    def prepare(self, job: Job) -> None:
+        """Hand the job what earlier sessions concluded, and say what is resumed."""
+        job.notes.extend(self.writer.lost)
+        if self.writer.session > 1:
+            job.notes.append(
+                f"session {self.writer.session}: {len(self.bounds)} bounds of the first "
+                f"{self.before:.1f} s taken over; searches, trees and certificates start anew, "
+                f"the certificate at confidence {1.0 - job.delta:g}"
+            )
+        if self.answer is None:
+            return
+        told = self.answer.record
+        if self.answer.marginals is not None:
+            job.marginals = self.answer.marginals
+            job.marginal_source = str(told["marginal_source"])
+            job.marginal_quality = float(told["marginal_quality"])
+        if told["estimate_error"] != "inf":
+            error = float(told["estimate_error"])
+            job.estimate = (float(told["estimate"]), error, str(told["estimate_source"]))
+
+    @property
+    def lacks_marginals(self) -> bool:
+        """Whether an exact answer is stored whose marginals were never reached."""
+        exact = bool(self.bounds) and self.bounds[-1].log_z > -math.inf
+        return exact and (self.answer is None or self.answer.marginals is None)
+
+    def conclude(self, result: LogPartition, quality: float) -> None:
+        """Write down the answer and end the session."""
+        for note in result.notes:
+            if note not in self.writer.lost:
+                self.writer.append_note(note)
+        self.writer.append_answer(
+            {
+                "lower": result.lower,
+                "upper": result.upper,
+                "certified": result.certified.log_z,
+                "estimate": result.estimate,
+                "estimate_error": result.estimate_error,
+                "estimate_source": result.estimate_source,
+                "marginal_source": result.marginal_source,
+                "marginal_quality": quality,
+            },
+            result.marginals,
+        )
+        self.writer.finish("interrupted" if result.interrupted else "finished")

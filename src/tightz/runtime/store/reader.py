@@ -1,0 +1,266 @@
+"""Reading a run store, also while the run goes on and from a damaged file."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound
+from tightz.runtime.store.records import (
+    Answer,
+    BatchRow,
+    RunMeta,
+    Session,
+    TrialColumns,
+    bound_from_text,
+    text_checksum,
+)
+from tightz.runtime.store.schema import (
+    TEXT_TABLES,
+    StoreError,
+    check_header,
+    connect,
+    exists,
+    is_damage,
+    translated,
+)
+
+CHUNK = 1 << 14
+"""Rows fetched at a time, so that reading a long table does not double its memory."""
+
+
+class RunReader:
+    """A run store opened for reading; each call sees what is committed at that moment."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not exists(self.path):
+            raise StoreError(f"{self.path}: there is no run store here")
+        check_header(self.path)
+        with translated(self.path):
+            self._connection = connect(self.path, write=False)
+        self._meta: RunMeta | None = None
+
+    def meta(self) -> RunMeta:
+        """What the run is about, as its first session wrote it."""
+        if self._meta is None:
+            with translated(self.path):
+                self._meta = read_meta(self._connection)
+        if self._meta is None:
+            self.close()
+            raise StoreError(
+                f"{self.path} is damaged where it says which run it holds, so no row can be "
+                "trusted; start a new run at another path"
+            )
+        return self._meta
+
+    def progress(self) -> tuple[int, int]:
+        """(done, total) trials; total is 0 where the run is not made of trials."""
+        meta = self.meta()
+        (last,) = self._rows("SELECT count(*), max(batch) FROM batches")
+        total = len(meta.levels) * meta.trials
+        done = last[0] * meta.batch
+        if last[0] and last[1] == (total - 1) // meta.batch:
+            done -= -total % meta.batch
+        return done, total
+
+    def trials(self) -> TrialColumns:
+        """Every trial, in the order of the run's positions."""
+        with translated(self.path):
+            return read_columns(self._connection, "", (), self.meta().restarts)
+
+    def table(self) -> NDArray[np.float64]:
+        """(L, T, J) log gammas; NaN where a trial has not been computed."""
+        meta = self.meta()
+        out = np.full((len(meta.levels), meta.trials, meta.restarts), np.nan)
+        row = {level: i for i, level in enumerate(meta.levels)}
+        done = self.trials()
+        out[[row[m] for m in done.levels.tolist()], done.trials] = done.log_gammas
+        return out
+
+    def batch(self, batch: int) -> BatchRow:
+        """One batch as it was committed; refused where it is damaged."""
+        with translated(self.path):
+            found = read_batch(self._connection, self.meta(), batch)
+        if found is None:
+            raise StoreError(f"{self.path}: batch {batch} is not stored, or not intact")
+        return found
+
+    def stored_batches(self) -> list[int]:
+        """Numbers of the batches that are there."""
+        return [b for (b,) in self._rows("SELECT batch FROM batches ORDER BY batch")]
+
+    def moments(self) -> Iterator[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
+        """(batch, spin moments, pair moments), packed as by `WeightedMoments.to_array`."""
+        for batch in self.stored_batches():
+            query = f"SELECT spins, pairs FROM batches WHERE batch = {batch}"
+            for spins, pairs in self._rows(query):
+                yield batch, np.frombuffer(spins), np.frombuffer(pairs)
+
+    def bounds(self) -> list[Bound]:
+        """Every bound in order of arrival; seconds count on through the sessions."""
+        return [
+            bound_from_text(record)
+            for bound, session, record, crc in self._rows("SELECT * FROM bounds ORDER BY bound")
+            if text_checksum(bound, session, record) == crc
+        ]
+
+    def answer(self) -> Answer | None:
+        """What the latest session that ended in order concluded."""
+        for *row, crc in self._rows("SELECT * FROM answers ORDER BY answer DESC"):
+            if text_checksum(*row) == crc:
+                _, _, seconds, record, marginals, spread = row
+                told = json.loads(record)
+                return Answer(
+                    record=told,
+                    marginals=_split(marginals, told.get("cardinalities", [])),
+                    spread=None if spread is None else np.frombuffer(spread),
+                    seconds=seconds,
+                )
+        return None
+
+    def marginals(self) -> list[NDArray[np.float64]] | None:
+        """One probability vector per variable, from the latest answer that has any."""
+        answer = self.answer()
+        return None if answer is None else answer.marginals
+
+    def sessions(self) -> list[Session]:
+        """The processes that worked on this run, in order."""
+        ends = {row[0]: row[1:] for row in self._rows("SELECT * FROM ends")}
+        out = []
+        for session, started, record, _ in self._rows("SELECT * FROM sessions ORDER BY session"):
+            told = json.loads(record)
+            ended, seconds, state, _ = ends.get(session, ("", 0.0, "killed or still running", 0))
+            out.append(
+                Session(session, started, ended, state, seconds, told["versions"], told["options"])
+            )
+        return out
+
+    def notes(self) -> list[str]:
+        """Remarks of the sessions, in order."""
+        return [text for (text,) in self._rows("SELECT text FROM notes ORDER BY note")]
+
+    def seconds(self) -> float:
+        """Time worked so far, all sessions together; a killed one counts to its last record."""
+        (row,) = self._rows(
+            "SELECT coalesce((SELECT max(seconds) FROM ends), 0.0), "
+            "coalesce((SELECT seconds FROM batches ORDER BY batch DESC LIMIT 1), 0.0)"
+        )
+        last = self._rows("SELECT record FROM bounds ORDER BY bound DESC LIMIT 1")
+        return max(*row, *(bound_from_text(record).seconds for (record,) in last))
+
+    def verify(self) -> list[str]:
+        """Structure of the file, checksum of every row, positions of every trial: what is wrong."""
+        try:
+            found = self._connection.execute("PRAGMA integrity_check(20)").fetchall()
+            problems = [f"file structure: {line}" for (line,) in found if line != "ok"]
+            for table in TEXT_TABLES:
+                for *row, crc in self._connection.execute(f"SELECT * FROM {table}"):
+                    if text_checksum(*row) != crc:
+                        problems.append(f"{table} {row[0]}: checksum does not match")
+            problems += self._verify_batches()
+        except (sqlite3.Error, StoreError, OverflowError) as error:
+            return [f"file structure: {error}"]
+        return problems
+
+    def _verify_batches(self) -> list[str]:
+        meta, stored = self.meta(), self.stored_batches()
+        problems = [
+            f"batch {batch}: checksum or positions do not match"
+            for batch in stored
+            if read_batch(self._connection, meta, batch) is None
+        ]
+        owned = {batch for (batch,) in self._rows("SELECT DISTINCT batch FROM trials")}
+        lost = sorted(owned - set(stored))
+        return problems + [f"batch {batch}: trials without their batch record" for batch in lost]
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        with translated(self.path):
+            return self._connection.execute(query).fetchall()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def __enter__(self) -> RunReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RunReader({str(self.path)!r})"
+
+
+def read_meta(connection: sqlite3.Connection) -> RunMeta | None:
+    """The first intact session record; each holds the whole description of the run."""
+    try:
+        for session, started, record, crc in connection.execute("SELECT * FROM sessions"):
+            if text_checksum(session, started, record) == crc:
+                told = json.loads(record)
+                return RunMeta(told["identity"], told["description"], told["versions"], started)
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+    return None
+
+
+def read_columns(
+    connection: sqlite3.Connection, where: str, arguments: tuple[int, ...], restarts: int
+) -> TrialColumns:
+    """Trials as arrays, in the order of the run's positions."""
+    cursor = connection.execute(
+        "SELECT level, trial, rank, sweeps, status, log_gammas FROM trials "
+        f"{where} ORDER BY batch, place",
+        arguments,
+    )
+    numbers: list[NDArray[np.int64]] = [np.zeros((0, 5), dtype=np.int64)]
+    values: list[NDArray[np.float64]] = [np.zeros((0, restarts))]
+    while rows := cursor.fetchmany(CHUNK):
+        numbers.append(np.array([row[:5] for row in rows], dtype=np.int64))
+        packed = b"".join([row[5] for row in rows])
+        values.append(np.frombuffer(packed).reshape(len(rows), restarts))
+    level, trial, rank, sweeps, status = np.concatenate(numbers).T.copy()
+    return TrialColumns(level, trial, rank, sweeps, status, np.concatenate(values))
+
+
+def read_batch(connection: sqlite3.Connection, meta: RunMeta, batch: int) -> BatchRow | None:
+    """Batch number `batch` with its trials; None where it is absent or not intact."""
+    found = connection.execute("SELECT * FROM batches WHERE batch = ?", (batch,)).fetchone()
+    if found is None:
+        return None
+    _, session, seconds, spins, pairs, crc = found
+    try:
+        columns = read_columns(connection, "WHERE batch = ?", (batch,), meta.restarts)
+        row = BatchRow(columns, np.frombuffer(spins), np.frombuffer(pairs))
+    except (ValueError, TypeError, OverflowError):
+        return None
+    levels, trials = positions(meta, batch)
+    placed = np.array_equal(columns.levels, levels) and np.array_equal(columns.trials, trials)
+    return row if placed and row.checksum(batch, session, seconds) == crc else None
+
+
+def positions(meta: RunMeta, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(levels, trials) of a batch: repetition by repetition, each sweeping the levels."""
+    levels = np.array(meta.levels, dtype=np.int64)
+    total = levels.size * meta.trials
+    place = np.arange(batch * meta.batch, min((batch + 1) * meta.batch, total))
+    return levels[place % max(levels.size, 1)], place // max(levels.size, 1)
+
+
+def _split(packed: bytes | None, cardinalities: list[int]) -> list[NDArray[np.float64]] | None:
+    if packed is None:
+        return None
+    return np.split(np.frombuffer(packed), np.cumsum(cardinalities)[:-1])
