@@ -1,0 +1,264 @@
+"""What the page's charts draw, as plain data for chart.js; large runs are thinned here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound
+from tightz.estimation.theorems import lower_median
+from tightz.reports.data import LevelTable, ReportData
+from tightz.reports.words import kind_of, number
+
+MAX_DOTS = 12_000
+"""Trials drawn one by one; beyond that a seeded sample of each level is."""
+
+MAX_STEPS = 3_000
+"""Points of a line over time."""
+
+Spec = dict[str, Any]
+
+
+def plain(values: Sequence[float] | NDArray[np.float64], digits: int = 10) -> list[float | None]:
+    """JSON numbers with `digits` significant digits; null for what is not finite."""
+    return [float(f"{v:.{digits}g}") if math.isfinite(v) else None for v in map(float, values)]
+
+
+def padded(low: float, high: float, share: float = 0.04) -> list[float]:
+    """An axis range a little larger than [low, high], never empty."""
+    room = share * (high - low) or max(1e-3, 1e-3 * abs(low))
+    return [low - room, high + room]
+
+
+def interval_chart(data: ReportData) -> Spec | None:
+    """Both ends over time; None where nothing changed over time."""
+    last = data.seconds if math.isfinite(data.seconds) else 0.0
+    last = max([last, *(b.seconds for b in data.bounds)])
+    steps = {
+        "upper": _running(data.bounds, ("upper", "exact"), np.minimum),
+        "lower": _running(data.bounds, ("lower", "exact"), np.maximum),
+        "certified": _running(data.bounds, ("certified",), np.maximum),
+    }
+    times = {b.seconds for b in data.bounds if math.isfinite(b.log_z)}
+    if len(times) < 2 or last <= 0:
+        return None
+    names = {
+        "upper": "upper end",
+        "lower": "lower end",
+        "certified": f"lower, confidence {_confidence(data)}",
+    }
+    series: list[Spec] = []
+    low, high = steps["lower"], steps["upper"]
+    if low[0].size and high[0].size:
+        grid = _thin_times(np.union1d(low[0], high[0]))
+        grid = grid[grid >= max(low[0][0], high[0][0])]
+        ends = {"y": plain(_at(low, grid)), "y2": plain(_at(high, grid))}
+        series.append(
+            {"name": "between", "kind": "stepband", "color": "trial", "x": plain(grid, 6), **ends}
+        )
+    for key in ("upper", "certified", "lower"):
+        x, y = steps[key]
+        if x.size:
+            kept = _thin_times(x)
+            series.append(
+                {"name": names[key], "kind": "step", "color": key, "x": plain(kept, 6),
+                 "y": plain(_at((x, y), kept))}
+            )  # fmt: skip
+    if data.estimate is not None and math.isfinite(data.estimate) and data.exact is None:
+        series.append(_rule("estimate", "estimate", data.estimate))
+    if not series:
+        return None
+    first = max(min(t for t in times if t > 0), 1e-4) if any(t > 0 for t in times) else 1e-4
+    full = [v for s in series for v in (*s["y"], *s.get("y2", ())) if v is not None]
+    view_y = _interval_view(low, high, full, last)
+    return {
+        "id": "interval", "title": "The interval on log Z over time", "xlabel": "seconds",
+        "ylabel": "log Z [nats]", "short_x": "s", "first": first, "last": last,
+        "log_x": last > 20 * first, "integer_x": False, "series": series,
+        "view": {"x": [0.0, last], "y": view_y},
+        "full": {"x": [0.0, last], "y": padded(min(full), max(full))},
+    }  # fmt: skip
+
+
+def _confidence(data: ReportData) -> str:
+    given = data.certified.confidence if data.certified is not None else None
+    return "unknown" if given is None else f"{given:g}"
+
+
+Steps = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def _running(bounds: Sequence[Bound], kinds: tuple[str, ...], best: np.ufunc) -> Steps:
+    """(times, best value so far) of the finite records of these kinds."""
+    found = [b for b in bounds if kind_of(b) in kinds and math.isfinite(b.log_z)]
+    found.sort(key=lambda b: b.seconds)
+    values = np.array([b.log_z for b in found])
+    return np.array([b.seconds for b in found]), best.accumulate(values) if found else values
+
+
+def _at(steps: Steps, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The step function at `times`, all at or after its first."""
+    values: NDArray[np.float64] = steps[1][np.searchsorted(steps[0], times, side="right") - 1]
+    return values
+
+
+def _thin_times(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """At most MAX_STEPS of the times, first and last kept; a step line stays a valid bound."""
+    unique = np.unique(times)
+    if unique.size <= MAX_STEPS:
+        return unique
+    return unique[np.unique(np.linspace(0, unique.size - 1, MAX_STEPS).round().astype(int))]
+
+
+def _interval_view(low: Steps, high: Steps, full: list[float], last: float) -> list[float]:
+    """The final interval with room around it; where an end is missing, the later half's values."""
+    if low[0].size and high[0].size:
+        bottom, top = sorted((float(low[1][-1]), float(high[1][-1])))
+        margin = max(1.5 * (top - bottom), 1e-4 * max(1.0, abs(bottom)))
+        return [bottom - margin, top + margin]
+    one = low if low[0].size else high
+    late = one[1][one[0] >= last / 2] if one[0].size else np.zeros(0)
+    late = late if late.size > 1 else one[1][-max(2, one[1].size // 2) :]
+    values = late if late.size else np.array(full)
+    return padded(float(values.min()), float(values.max()), 0.25)
+
+
+def _rule(name: str, color: str, value: float) -> Spec:
+    return {"name": name, "kind": "rule", "color": color, "x": [], "y": plain([value])}
+
+
+def sampled(table: LevelTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(row, trial) of the feasible trials to draw: all, or a seeded sample with every extreme."""
+    rows, trials = np.nonzero(np.isfinite(table.values))
+    if rows.size <= MAX_DOTS:
+        return rows, trials
+    rng = np.random.default_rng(0)
+    share = MAX_DOTS // len(table.levels)
+    keep: list[NDArray[np.int64]] = []
+    for at in np.split(
+        np.arange(rows.size), np.searchsorted(rows, np.arange(1, len(table.levels)))
+    ):
+        if at.size > share:
+            values = table.values[rows[at], trials[at]]
+            ends = at[[int(values.argmin()), int(values.argmax())]]
+            at = np.union1d(ends, rng.choice(at, size=max(share - 2, 1), replace=False))
+        keep.append(at)
+    chosen = np.concatenate(keep)
+    return rows[chosen], trials[chosen]
+
+
+def level_rows(table: LevelTable) -> list[dict[str, float]]:
+    """Per level: trials run, infeasible ones, and quantiles, the median as the paper takes it."""
+    out = []
+    for m, row in zip(table.levels.tolist(), table.values, strict=True):
+        done = row[~np.isnan(row)]
+        if not done.size:
+            continue
+        top = float(done.max())
+        mean = -math.inf
+        if math.isfinite(top):
+            mean = top + math.log(float(np.exp(done - top).mean()))
+        ordered = np.sort(done)
+        quarter = (done.size - 1) // 4
+        out.append(
+            {
+                "m": m,
+                "trials": done.size,
+                "infeasible": int((done == -np.inf).sum()),
+                "least": float(ordered[0]),
+                "lower quartile": float(ordered[quarter]),
+                "median": float(lower_median(done)),
+                "upper quartile": float(ordered[done.size - 1 - quarter]),
+                "best": top,
+                "mean": mean,
+            }
+        )
+    return out
+
+
+def level_chart(data: ReportData) -> Spec | None:
+    """Every trial (or a sample) by level, medians, quartiles, and the bounds as rules."""
+    table = data.table
+    if table is None or not np.isfinite(table.values).any():
+        return None
+    rows = level_rows(table)
+    levels = [row["m"] for row in rows]
+
+    def column(key: str) -> list[float | None]:
+        return plain([row[key] for row in rows], 8)
+
+    at, trials = sampled(table)
+    spread = 0.28 * (2.0 * trials / max(table.values.shape[1] - 1, 1) - 1.0)
+    dots = {
+        "name": "one trial" if at.size == np.isfinite(table.values).sum() else "sample of trials",
+        "kind": "dots", "color": "trial",
+        "x": plain(table.levels[at] + spread, 5), "y": plain(table.values[at, trials], 8),
+        "trial": trials.tolist(),
+    }  # fmt: skip
+    series: list[Spec] = []
+    if table.values.shape[1] >= 8 and len(rows) > 1:
+        for name, low, high in (
+            ("least to best", "least", "best"),
+            ("middle half", "lower quartile", "upper quartile"),
+        ):
+            band = {"name": name, "kind": "band", "color": "trial", "x": levels}
+            series.append({**band, "y": column(low), "y2": column(high)})
+    series.append(dots)
+    notes = [f"{row['trials']:,} trials" for row in rows]
+    line = {"kind": "line", "x": levels}
+    series.append({"name": "mean", "color": "mean", "y": column("mean"), **line})
+    series.append(
+        {"name": "median", "color": "median", "y": column("median"), "notes": notes, **line}
+    )
+    empty = [row for row in rows if row["infeasible"]]
+    if empty:
+        series.append(
+            {
+                "name": "infeasible draws", "kind": "rug", "color": "mean",
+                "x": [row["m"] for row in empty], "y": [],
+                "notes": [f"{row['infeasible']:,} of {row['trials']:,}" for row in empty],
+            }
+        )  # fmt: skip
+    values = [v for v in dots["y"] if v is not None]
+    values += [v for s in series for v in s["y"] if v is not None]
+    for name, color, bound in (
+        ("lower end", "lower", data.lower), ("certified", "certified", data.certified),
+    ):  # fmt: skip
+        if bound is not None and math.isfinite(bound.log_z):
+            series.append(_rule(name, color, bound.log_z))
+            values.append(bound.log_z)
+    view = {"x": [min(levels) - 0.6, max(levels) + 0.6], "y": padded(min(values), max(values))}
+    return {
+        "id": "levels", "title": f"{table.meaning} by level", "xlabel": "parity constraints m",
+        "ylabel": f"{table.meaning} [nats]", "short_x": "m", "integer_x": True, "log_x": False,
+        "first": 0, "last": max(levels), "series": series, "view": view, "full": None,
+    }  # fmt: skip
+
+
+def caption(data: ReportData) -> str:
+    """What the level chart shows and leaves out, in words."""
+    table = data.table
+    assert table is not None
+    drawn, done = sampled(table)[0].size, table.done
+    feasible = int(np.isfinite(table.values).sum())
+    planned = table.values.size if table.planned is None else table.planned
+    whole = f"{done:,} of {planned:,} planned trials were run"
+    text = f"{whole}. " if done < planned else f"{done:,} trials. "
+    if drawn < feasible:
+        text += (
+            f"{drawn:,} of them are drawn as dots, a seeded sample of each level with its least "
+            "and its best; medians, quartiles and means count every trial. "
+        )
+    else:
+        text += "Every feasible trial is a dot. "
+    if feasible < done:
+        text += (
+            f"{done - feasible:,} draws are infeasible: log(2^m gamma) is -infinity, they count "
+            "in medians and means and are marked at the foot of the chart. "
+        )
+    best = data.estimate
+    return text + (f"The estimate is {number(best)}." if best is not None else "")

@@ -1,0 +1,167 @@
+"""What a report shows, whatever it came from: results in memory, JSON records or a run store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.errors import ParameterError
+from tightz.models.factor_graph import Bipartite, FactorGraph, Grid
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One thing a theorem needs, and whether this run met it."""
+
+    text: str
+    held: bool
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a theorem says about log Z for this run, end by end, with what it rests on."""
+
+    theorem: str
+    says: str
+    lower: float
+    upper: float
+    lower_holds: bool
+    upper_holds: bool
+    confidence: float
+    assumptions: tuple[Assumption, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LevelTable:
+    """Trials by level: values (L, T) are log(2^m gamma), -inf infeasible, NaN not run (yet).
+
+    planned   trials the whole run is to make; None where it made all it was asked for
+    """
+
+    levels: NDArray[np.int64]
+    values: NDArray[np.float64]
+    meaning: str = "log(2^m gamma)"
+    planned: int | None = None
+
+    @property
+    def done(self) -> int:
+        """Trials that were run."""
+        return int((~np.isnan(self.values)).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals:
+    """One probability vector per variable; the first rows x cols of them are pixels of `shape`."""
+
+    vectors: Sequence[NDArray[np.float64]]
+    source: str
+    shape: tuple[int, int] | None = None
+    spins: bool = False
+
+    @property
+    def binary(self) -> bool:
+        return all(len(vector) <= 2 for vector in self.vectors)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ReportData:
+    """Everything on the page. Bounds are in the order they arrived, `seconds` since the start.
+
+    certified, certified_upper   ends that hold with a confidence, chosen by who made them: the
+                                 best of several with separate confidences would be a selection
+    estimate                     None where there is none; `estimate_error` is NaN or inf if unknown
+    """
+
+    title: str
+    method: str
+    bounds: Sequence[Bound]
+    certified: Bound | None = None
+    certified_upper: Bound | None = None
+    estimate: float | None = None
+    estimate_error: float = math.nan
+    estimate_source: str = ""
+    table: LevelTable | None = None
+    statements: Sequence[Statement] = ()
+    marginals: Marginals | None = None
+    notes: Sequence[str] = ()
+    interrupted: bool = False
+    seconds: float = math.nan
+    model: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def exact(self) -> Bound | None:
+        """The record that closed the interval."""
+        return next((b for b in self.bounds if b.side is Side.BOTH), None)
+
+    @property
+    def lower(self) -> Bound | None:
+        """The best deterministic lower end; None where every one is -inf."""
+        found = [b for b in self.bounds if b.side is Side.LOWER and _always(b)]
+        return max(found, key=lambda b: b.log_z, default=None)
+
+    @property
+    def upper(self) -> Bound | None:
+        """The best deterministic upper end; None where every one is +inf."""
+        found = [b for b in self.bounds if b.side is Side.UPPER and _always(b)]
+        return min(found, key=lambda b: b.log_z, default=None)
+
+    def __repr__(self) -> str:
+        return f"ReportData({self.title!r}, {self.method}, {len(self.bounds)} bounds)"
+
+
+def _always(bound: Bound) -> bool:
+    return bound.proof is Proof.DETERMINISTIC and math.isfinite(bound.log_z)
+
+
+def checked_shape(shape: tuple[int, int] | None, variables: int) -> tuple[int, int] | None:
+    """A shape the caller gave, refused where the model has too few variables for it."""
+    if shape is None:
+        return None
+    rows, cols = (int(side) for side in shape)
+    if rows < 1 or cols < 1 or rows * cols > variables:
+        raise ParameterError(
+            f"shape is {rows} x {cols}; expected positive sides with at most {variables} cells, "
+            "one per variable"
+        )
+    return rows, cols
+
+
+def model_picture(model: FactorGraph) -> tuple[int, int] | None:
+    """The picture a model suggests: its lattice, or the square of an RBM's visible units."""
+    from tightz.estimation.stored import model_shape
+
+    if isinstance(model.layout, Bipartite):
+        side = math.isqrt(model.layout.visible)
+        return (side, side) if side * side == model.layout.visible and side > 1 else None
+    return model_shape(model)
+
+
+def _is_ising_grid(model: FactorGraph | None) -> bool:
+    return model is not None and isinstance(model.layout, Grid) and model.is_binary
+
+
+def as_marginals(
+    vectors: Any,
+    source: str,
+    *,
+    model: FactorGraph | None = None,
+    shape: tuple[int, int] | None = None,
+) -> Marginals | None:
+    """Marginals with the shape given, or the one the model's layout suggests."""
+    if vectors is None or len(vectors) == 0:
+        return None
+    rows = [np.asarray(vector, dtype=np.float64) for vector in vectors]
+    if model is not None and model.n_variables != len(rows):
+        raise ParameterError(
+            f"the run has marginals of {len(rows)} variables, the model has {model.n_variables}; "
+            "give the model of the run"
+        )
+    chosen = checked_shape(shape, len(rows)) or (None if model is None else model_picture(model))
+    return Marginals(rows, source, chosen, _is_ising_grid(model))

@@ -1,0 +1,103 @@
+"""Models and results as small HTML for notebooks: the words of summary(), no colours of its own."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound
+from tightz.models.factor_graph import FactorGraph, Grid
+from tightz.reports.picture import DIVERGING, png
+from tightz.reports.words import bound_line, describe
+
+MAX_SIDE = 200
+"""A lattice with a longer side has no picture: its cells would be smaller than a pixel."""
+
+SHOWN_LINES = 40
+"""Lines of a summary that a cell shows; the rest is a print(result.summary()) away."""
+
+
+def result_html(result: Any) -> str:
+    """A result in the words of its summary(), or of its bound and status where it has none."""
+    text = result.summary() if hasattr(result, "summary") else _without_summary(result)
+    lines = text.splitlines()
+    if len(lines) > SHOWN_LINES:
+        cut = len(lines) - SHOWN_LINES
+        half = SHOWN_LINES // 2
+        lines = [*lines[:half], f"... {cut} lines; print(result.summary()) ...", *lines[-half:]]
+    return _block(type(result).__name__, "\n".join(lines))
+
+
+def bound_html(bound: Bound) -> str:
+    """A bound with the reason why it holds."""
+    line = bound_line(bound)
+    return _block("Bound", line if bound.why in line else f"{line}\n{bound.why}")
+
+
+def model_html(model: FactorGraph) -> str:
+    """Kind and sizes, and the lattice of couplings and fields where the model is a grid."""
+    picture = ""
+    lattice = _lattice(model)
+    if lattice is not None:
+        size = float(np.abs(lattice[np.isfinite(lattice)]).max(initial=0.0)) or 1.0
+        rows, cols = lattice.shape
+        zoom = max(1, min(8, 320 // max(rows, cols)))
+        picture = (
+            f'<div><img alt="couplings and fields of the lattice" width="{cols * zoom}" '
+            f'height="{rows * zoom}" style="image-rendering: pixelated" '
+            f'src="{png(lattice, -size, size, DIVERGING)}"></div>'
+            f"<div>sites show fields, the cells between them couplings: blue -{size:.3g}, "
+            f"white 0, orange {size:.3g}</div>"
+        )
+    name = f"FactorGraph {model.name}" if model.name else "FactorGraph"
+    return _block(name, describe(model), picture)
+
+
+def _block(title: str, text: str, extra: str = "") -> str:
+    style = "margin: 0.2em 0; background: none; color: inherit; white-space: pre-wrap"
+    return (
+        f"<div><strong>{escape(title)}</strong>"
+        f'<pre style="{style}">{escape(text)}</pre>{extra}</div>'
+    )
+
+
+def _without_summary(result: Any) -> str:
+    lines = [bound_line(result.bound)]
+    status = getattr(result, "status", None)
+    if status is not None:
+        lines.append(f"status: {status.value}")
+    return "\n".join([*lines, f"{result.seconds:.2f} s"])
+
+
+def _lattice(model: FactorGraph) -> NDArray[np.float64] | None:
+    """(2 rows - 1, 2 cols - 1): fields at even cells, couplings between them; NaN elsewhere.
+
+    A pair's coupling is half the mean log weight of agreeing minus differing states, a site's
+    field half the log odds of its states 0 and 1: J and h of an Ising model. Bonds around a torus
+    are left out.
+    """
+    layout = model.layout
+    if not isinstance(layout, Grid) or layout.rows * layout.cols != model.n_variables:
+        return None
+    if max(layout.rows, layout.cols) > MAX_SIDE or np.unique(model.cardinalities).size != 1:
+        return None
+    out = np.full((2 * layout.rows - 1, 2 * layout.cols - 1), np.nan)
+    out[::2, ::2] = 0.0
+    out[1::2, ::2] = 0.0
+    out[::2, 1::2] = 0.0
+    states = int(model.cardinalities[0])
+    for batch in model.batches():
+        tables = np.where(np.isfinite(batch.log_tables), batch.log_tables, np.nan)
+        if batch.scopes.shape[1] == 1 and states == 2:
+            row, col = np.divmod(batch.scopes[:, 0], layout.cols)
+            np.add.at(out, (2 * row, 2 * col), 0.5 * (tables[:, 0] - tables[:, 1]))
+        elif batch.scopes.shape[1] == 2 and states > 1:
+            (r0, c0), (r1, c1) = (np.divmod(batch.scopes[:, k], layout.cols) for k in (0, 1))
+            near = np.abs(r0 - r1) + np.abs(c0 - c1) == 1
+            same = np.eye(states, dtype=bool)
+            weight = 0.5 * (tables[:, same].mean(axis=1) - tables[:, ~same].mean(axis=1))
+            np.add.at(out, ((r0 + r1)[near], (c0 + c1)[near]), weight[near])
+    return out

@@ -1,0 +1,228 @@
+"""Results in memory as report data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.errors import ParameterError
+from tightz.reports.data import Assumption, LevelTable, ReportData, Statement, as_marginals
+from tightz.reports.words import describe
+
+if TYPE_CHECKING:
+    from tightz.estimation.interval import LogPartition
+    from tightz.estimation.results import Estimate
+    from tightz.estimation.theorem_run import TheoremRun
+    from tightz.estimation.theorems import TheoremStatement
+    from tightz.estimation.wish import WishResult
+    from tightz.models.factor_graph import FactorGraph
+
+SAYS = {
+    "Theorem 1": "4 Z >= max over m of 2^m Median(gamma) >= Z / (32 (n + 1))",
+    "Theorem 2": "the sum over i of 2^(i-1) Median(heaviest state) is within a factor 32 of Z",
+}
+
+Shape = tuple[int, int] | None
+
+
+def from_result(
+    result: Any, *, model: FactorGraph | None = None, shape: Shape = None
+) -> ReportData:
+    """Any result of this library: an interval, a table of trials, or a single bound."""
+    from tightz.estimation.interval import LogPartition
+    from tightz.estimation.results import Estimate
+    from tightz.estimation.theorem_run import TheoremRun
+    from tightz.estimation.wish import WishResult
+
+    if isinstance(result, LogPartition):
+        data = from_interval(result, shape=shape)
+    elif isinstance(result, Estimate):
+        data = from_estimate(result, model=model, shape=shape)
+    elif isinstance(result, WishResult):
+        data = from_wish(result)
+    elif isinstance(result, TheoremRun):
+        data = from_theorem(result, model=model, shape=shape)
+    elif hasattr(result, "bound") or hasattr(result, "history"):
+        data = from_bound(result, model=model, shape=shape)
+    else:
+        raise ParameterError(
+            f"a report cannot be made from {type(result).__name__}; expected a result such as "
+            "log_partition(...) or estimate(...) returns, or the path of a run store or JSON record"
+        )
+    model = model if model is not None else getattr(result, "model", None)
+    return data if model is None else replace(data, title=model.name, model=describe(model))
+
+
+def from_interval(result: LogPartition, *, shape: Shape = None) -> ReportData:
+    return ReportData(
+        title=result.model.name,
+        method="log_partition",
+        bounds=result.bounds,
+        certified=best_certified(result.bounds),
+        estimate=result.estimate if math.isfinite(result.estimate_error) else None,
+        estimate_error=result.estimate_error,
+        estimate_source=result.estimate_source,
+        marginals=as_marginals(
+            result.marginals, result.marginal_source, model=result.model, shape=shape
+        ),
+        notes=result.notes,
+        interrupted=result.interrupted,
+        seconds=result.seconds,
+        provenance=result.provenance,
+    )
+
+
+def best_certified(bounds: Sequence[Bound]) -> Bound | None:
+    """The best lower end of a stream that may be read at any time, with the confidence it has.
+
+    Sessions of a stored run certify at different confidences; the best of all of them holds where
+    none fails, so the shares of error add up (union bound).
+    """
+    found = [b for b in bounds if b.proof is Proof.CONFIDENCE and b.side is Side.LOWER]
+    if not found:
+        return None
+    shares = {1.0 - (b.confidence or 0.0) for b in found}
+    best = max(found, key=lambda b: b.log_z)
+    return best if len(shares) == 1 else replace(best, confidence=max(0.0, 1.0 - sum(shares)))
+
+
+def from_estimate(
+    result: Estimate,
+    *,
+    delta: float = 0.05,
+    certificate: Bound | None = None,
+    model: FactorGraph | None = None,
+    shape: Shape = None,
+) -> ReportData:
+    """A table of trials; `certificate` is one that is known already (a large table takes long)."""
+    from tightz.families.projection import Status
+
+    statements = [as_statement(result.theorem_1(delta), result.n, result.log_gammas.shape[1])]
+    if (result.statuses == Status.OPTIMAL).any():
+        statements.append(
+            as_statement(result.theorem_2(delta), result.n, result.log_gammas.shape[1])
+        )
+    certificate = result.certificate(delta) if certificate is None else certificate
+    held = [_upper_end(s, result.seconds) for s in statements if s.upper_holds]
+    source = "the average of q over projections, weighted by 2^m gamma: an estimate"
+    return ReportData(
+        title="",
+        method="estimate",
+        bounds=[result.lower, certificate, *held],
+        certified=certificate,
+        certified_upper=held[-1] if held else None,
+        estimate=result.log_z,
+        estimate_source=f"max over m of the median, at m = {result.best_level}; a selection",
+        table=LevelTable(result.levels, result.log_g),
+        statements=statements,
+        marginals=as_marginals(result.marginals, source, model=model, shape=shape),
+        seconds=result.seconds,
+        provenance=result.provenance,
+    )
+
+
+def _upper_end(statement: Statement, seconds: float) -> Bound:
+    """The upper half of a theorem whose assumptions held."""
+    return Bound(
+        Side.UPPER, statement.upper, Proof.CONFIDENCE, statement.theorem, seconds,
+        statement.confidence, statement.says,
+    )  # fmt: skip
+
+
+def from_theorem(
+    run: TheoremRun, *, model: FactorGraph | None = None, shape: Shape = None
+) -> ReportData:
+    """A run at the theorems' parameters, with the certificate that run itself states."""
+    data = from_estimate(
+        run.estimate, delta=run.delta, certificate=run.certificate, model=model, shape=shape
+    )
+    assert data.table is not None
+    planned = run.planned[0] * run.planned[1]
+    return replace(data, method="theorem", table=replace(data.table, planned=planned))
+
+
+def from_wish(result: WishResult) -> ReportData:
+    low, high = result.band
+    scale = np.log(2.0) * result.levels[:, None]
+    return ReportData(
+        title="",
+        method="wish",
+        bounds=result.bounds,
+        certified=low,
+        certified_upper=high,
+        estimate=result.log_z,
+        estimate_source="the sum of medians of Theorem 2",
+        table=LevelTable(result.levels, result.log_maxima + scale, "log(2^m heaviest state)"),
+        statements=[as_statement(result.statement, result.n, result.log_maxima.shape[1])],
+        seconds=result.seconds,
+        provenance=result.provenance,
+    )
+
+
+def from_bound(result: Any, *, model: FactorGraph | None = None, shape: Shape = None) -> ReportData:
+    """A result that is one bound (mean field, exact, an upper bound) or a short stream of them."""
+    history = getattr(result, "history", None)
+    bounds = list(history) if isinstance(history, tuple) else [result.bound]
+    last = bounds[-1] if bounds else None
+    estimate = last is not None and last.side is Side.ESTIMATE
+    model = model if model is not None else getattr(result, "model", None)
+    provenance = getattr(result, "provenance", None)
+    if provenance is None:
+        provenance = {"model_sha256": result.model_digest} if _has_digest(result) else {}
+    return ReportData(
+        title="",
+        method=last.method if last is not None else type(result).__name__,
+        bounds=[b for b in bounds if b.side is not Side.ESTIMATE],
+        certified=best_certified(bounds),
+        estimate=last.log_z if last is not None and estimate else None,
+        estimate_error=float(getattr(result, "standard_error", math.nan)),
+        estimate_source=last.method if last is not None and estimate else "",
+        marginals=as_marginals(
+            getattr(result, "marginals", None),
+            f"{last.method}" if last is not None else "",
+            model=model,
+            shape=shape,
+        ),
+        notes=[result.status.value] if hasattr(getattr(result, "status", None), "value") else [],
+        seconds=result.seconds,
+        provenance=dict(provenance),
+    )
+
+
+def _has_digest(result: Any) -> bool:
+    return hasattr(result, "model_digest")
+
+
+def as_statement(statement: TheoremStatement, n: int, trials: int) -> Statement:
+    """A theorem's statement with its assumptions in words and numbers."""
+    from tightz.estimation.theorems import required_trials
+
+    held = statement.assumptions
+    share = (1.0 - statement.confidence) / (2.0 if statement.theorem == "Theorem 1" else 1.0)
+    needed = required_trials(max(n, 1), share)
+    return Statement(
+        theorem=statement.theorem,
+        says=SAYS[statement.theorem],
+        lower=statement.lower,
+        upper=statement.upper,
+        lower_holds=statement.lower_holds,
+        upper_holds=statement.upper_holds,
+        confidence=statement.confidence,
+        assumptions=(
+            Assumption(
+                f"at least {needed:,} trials at every level; this run has {trials:,}",
+                held.enough_trials,
+            ),
+            Assumption(f"every level m = 0..{n} was run", held.all_levels),
+            Assumption(
+                "the parities keep states pairwise independently (strongly universal)",
+                held.strongly_universal,
+            ),
+            Assumption("every I-projection is a proven global optimum", held.global_optima),
+        ),
+    )

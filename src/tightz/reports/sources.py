@@ -1,0 +1,161 @@
+"""Files as report data: a run store, or the record that a command prints with --json."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.errors import ModelError
+from tightz.reports.data import LevelTable, ReportData, as_marginals
+from tightz.reports.results import best_certified
+from tightz.reports.words import describe
+
+if TYPE_CHECKING:
+    from tightz.models.factor_graph import FactorGraph
+
+SQLITE = b"SQLite format 3\x00"
+LOG_2 = math.log(2.0)
+
+Shape = tuple[int, int] | None
+
+
+def from_file(path: Path, *, model: FactorGraph | None = None, shape: Shape = None) -> ReportData:
+    """A run store or a JSON record, told apart by the first bytes."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(SQLITE))
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file; expected a run store or a JSON record") from None
+    except OSError as error:
+        raise ModelError(
+            f"{path}: cannot be read ({error.strerror}); expected a run store or a JSON record"
+        ) from error
+    if start == SQLITE:
+        from tightz.reports.stores import from_store
+
+        data = from_store(path, model=model, shape=shape)
+    else:
+        data = from_record(_record(path), model=model, shape=shape)
+    if model is not None:
+        return replace(data, title=model.name or path.name, model=describe(model))
+    return data if data.title else replace(data, title=path.name)
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ModelError(
+            f"{path} is neither a run store nor a JSON record ({error}); make one with "
+            "`tightz logz MODEL --store run.db` or `tightz logz MODEL --json > run.json`"
+        ) from None
+    if not isinstance(record, dict) or "command" not in record:
+        raise ModelError(
+            f"{path} has no field 'command'; expected the record of a tightz command with --json"
+        )
+    return record
+
+
+def from_record(
+    record: Mapping[str, Any], *, model: FactorGraph | None = None, shape: Shape = None
+) -> ReportData:
+    """The JSON record of logz, mfrp or another command."""
+    try:
+        return _from_record(record, model, shape)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(
+            f"the record of '{record.get('command')}' is not as this version writes it "
+            f"({type(error).__name__} {error}); run the command again with --json"
+        ) from error
+
+
+def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Shape) -> ReportData:
+    bounds = [_bound(entry) for entry in record.get("bounds", ())] or _single(record)
+    levels = record.get("levels")
+    estimate = _number(record, "estimate")
+    error = _number(record, "estimate_error", _number(record, "standard_error"))
+    if "estimate_error" in record and not math.isfinite(error):
+        estimate = math.nan  # logz says the lower end where it reached no estimate
+    marginals = as_marginals(
+        [[float(p) for p in row] for row in record.get("marginals") or ()],
+        str(record.get("marginal_source", record.get("method", ""))),
+        model=model,
+        shape=shape,
+    )
+    table = None
+    if levels and "log_gammas" in record:
+        m = np.array([int(level["m"]) for level in levels])
+        gammas = np.array(
+            [[[float(g) for g in trial] for trial in row] for row in record["log_gammas"]]
+        )
+        table = LevelTable(m, gammas.max(axis=2) + LOG_2 * m[:, None])
+    return ReportData(
+        title="",
+        method=str(record["command"]),
+        bounds=bounds,
+        certified=best_certified(bounds),
+        estimate=None if math.isnan(estimate) else estimate,
+        estimate_error=error,
+        estimate_source=str(record.get("estimate_source", "")),
+        table=table,
+        marginals=marginals,
+        notes=[str(note) for note in record.get("notes", ())],
+        interrupted=bool(record.get("interrupted", False)),
+        seconds=_number(record, "seconds"),
+        provenance=record.get("provenance") or {},
+    )
+
+
+def _number(record: Mapping[str, Any], key: str, default: float = math.nan) -> float:
+    value = record.get(key)
+    return default if value is None else float(value)
+
+
+def _bound(entry: Mapping[str, Any]) -> Bound:
+    """The inverse of the command line's record of a bound."""
+    return Bound(
+        side=Side(entry["side"]),
+        log_z=float(entry["log_z"]),
+        proof=Proof[entry["proof"]],
+        method=str(entry["method"]),
+        seconds=float(entry["seconds"]),
+        confidence=entry["confidence"],
+        why=str(entry["why"]),
+    )
+
+
+def _single(record: Mapping[str, Any]) -> list[Bound]:
+    """Bounds of a record that has no list of them."""
+    command, seconds = str(record["command"]), _number(record, "seconds", 0.0)
+    sure = Proof.DETERMINISTIC
+    out = []
+    if command == "exact":
+        why = f"variable elimination of width {record['width']}"
+        out.append(Bound(Side.BOTH, float(record["log_z"]), sure, "exact", seconds, 1.0, why))
+    if command == "wish":
+        confidence = float(record["confidence"])
+        for side, value in zip((Side.LOWER, Side.UPPER), record["band"], strict=True):
+            out.append(
+                Bound(side, float(value), Proof.CONFIDENCE, "WISH (band)", seconds, confidence)
+            )
+        return out
+    for side, key in ((Side.LOWER, "lower"), (Side.UPPER, "upper")):
+        if key in record:
+            why = str(record.get(f"{key}_proof", record.get("proof", "")))
+            out.append(Bound(side, float(record[key]), sure, command, seconds, 1.0, why))
+    if "certificate" in record:
+        told = record["certificate"]
+        out.append(
+            Bound(
+                Side.LOWER, float(told["lower"]), Proof.CONFIDENCE, command, seconds,
+                float(told["confidence"]), "computed from independent draws",
+            )
+        )  # fmt: skip
+    return out

@@ -1,0 +1,197 @@
+"""Bounds in words: the same sentences on the page and in notebooks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.models.factor_graph import Bipartite, FactorGraph, Grid
+from tightz.reports.data import ReportData
+
+SIGN = {Side.LOWER: ">=", Side.UPPER: "<=", Side.BOTH: "=", Side.ESTIMATE: "~"}
+
+
+def count(number: int, noun: str) -> str:
+    """`1 bound`, `2,000 bounds`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def number(value: float | None, digits: int = 6) -> str:
+    """A value on the page; infinities and missing values are said, never left blank."""
+    if value is None or math.isnan(value):
+        return "none"
+    if math.isinf(value):
+        return "infinity" if value > 0 else "-infinity"
+    return f"{value:.{digits}f}"
+
+
+def holds(bound: Bound) -> str:
+    """In which sense a bound holds, in a few words."""
+    if bound.proof is Proof.DETERMINISTIC:
+        return "holds always"
+    if bound.proof is Proof.CONFIDENCE:
+        return f"with confidence {bound.confidence:g}"
+    if bound.proof is Proof.IN_EXPECTATION:
+        return "holds in expectation only"
+    return "estimate, not proven"
+
+
+def bound_line(bound: Bound) -> str:
+    """`log Z >= 12.3   (holds always: mean field)`, the style of every summary()."""
+    if bound.side is Side.BOTH:
+        how = f"exact: {bound.why or bound.method}"
+    else:
+        how = f"{holds(bound)}: {bound.method}"
+    return f"log Z {SIGN[bound.side]} {number(bound.log_z)}   ({how})"
+
+
+def describe(model: FactorGraph) -> str:
+    """Kind and sizes of a model in one line."""
+    cards = np.unique(model.cardinalities)
+    states = "no" if not cards.size else str(cards[-1]) if cards.size == 1 else f"up to {cards[-1]}"
+    layout = model.layout
+    if isinstance(layout, Grid):
+        kind = f"{layout.rows} x {layout.cols} {'torus' if layout.periodic else 'grid'}: "
+    elif isinstance(layout, Bipartite):
+        kind = f"two layers of {layout.visible} and {layout.hidden}: "
+    else:
+        kind = ""
+    seen = f", {len(model.evidence):,} observed" if model.evidence else ""
+    return (
+        f"{kind}{model.n_variables:,} variables of {states} states, {model.n_factors:,} factors "
+        f"of arity up to {model.arities.max(initial=0)}{seen}"
+    )
+
+
+def headline(data: ReportData) -> str:
+    """The answer in a sentence or two."""
+    sure, likely = _certain(data), _likely(data)
+    return f"{sure} {likely}" if likely else sure
+
+
+def _likely(data: ReportData) -> str:
+    """What the ends with a confidence add to those that hold always."""
+    low, high = data.certified, data.certified_upper
+    if low is not None and data.lower is not None and low.log_z <= data.lower.log_z:
+        low = None
+    if high is not None and data.upper is not None and high.log_z >= data.upper.log_z:
+        high = None
+    told = [b for b in (low, high) if b is not None and math.isfinite(b.log_z)]
+    if data.exact is not None or not told:
+        return ""
+    words = {Side.LOWER: "at least", Side.UPPER: "at most"}
+    text = " and ".join(f"{words[b.side]} {number(b.log_z)}" for b in told)
+    return f"With confidence {_jointly(told):g} it is {text}."
+
+
+def _jointly(bounds: list[Bound]) -> float:
+    """Ends of one method hold together; those of different ones add up their shares of error."""
+    shares = {b.method: 1.0 - (b.confidence or 0.0) for b in bounds}
+    return max(0.0, 1.0 - sum(shares.values()))
+
+
+def _certain(data: ReportData) -> str:
+    exact = data.exact
+    if exact is not None:
+        if exact.log_z == -math.inf:
+            return "The partition function is zero: no state has weight."
+        return f"log Z = {number(exact.log_z, 8)}, exactly."
+    low, high = data.lower, data.upper
+    if low is not None and high is not None:
+        if low.log_z - high.log_z > 1e-9 * max(1.0, abs(low.log_z)):
+            return (
+                f"The ends contradict each other: {number(low.log_z)} <= log Z <= "
+                f"{number(high.log_z)}. This is a bug of tightz; please report it."
+            )
+        width = number(high.log_z - low.log_z)
+        return f"log Z lies between {number(low.log_z)} and {number(high.log_z)} (width {width})."
+    if low is not None:
+        return f"log Z is at least {number(low.log_z)}; no upper end was proven for certain."
+    if high is not None:
+        return f"log Z is at most {number(high.log_z)}; no lower end was proven for certain."
+    if data.estimate is not None:
+        return f"log Z is estimated at {number(data.estimate)}; nothing is proven."
+    return "Nothing is known about log Z yet."
+
+
+def proofs(data: ReportData) -> list[str]:
+    """What was proven and how, one sentence each."""
+    out: list[str] = []
+    if data.exact is not None:
+        out.append(f"The value is exact. {_because(data.exact)}")
+        return out
+    for end, bound in (("lower", data.lower), ("upper", data.upper)):
+        if bound is None:
+            out.append(f"No {end} end holds always: no method of this run gave a finite one.")
+        else:
+            sign = SIGN[bound.side]
+            out.append(
+                f"log Z {sign} {number(bound.log_z)} holds always, with no probability involved. "
+                f"{_because(bound)}"
+            )
+    for bound in (data.certified, data.certified_upper):
+        if bound is not None:
+            out.append(_confidence(bound, data))
+    if data.estimate is not None:
+        error = data.estimate_error
+        spread = f" with a standard error of {error:.4g}" if math.isfinite(error) else ""
+        source = f" ({data.estimate_source})" if data.estimate_source else ""
+        out.append(
+            f"log Z ~ {number(data.estimate)}{spread} is an estimate{source}. Nothing about it is "
+            "proven."
+        )
+    return out
+
+
+def _confidence(bound: Bound, data: ReportData) -> str:
+    delta = 1.0 - (bound.confidence if bound.confidence is not None else math.nan)
+    text = (
+        f"log Z {SIGN[bound.side]} {number(bound.log_z)} holds with confidence "
+        f"{bound.confidence:g}: over the random draws of such a run it fails with probability at "
+        f"most {delta:.3g}. {_because(bound)}"
+    )
+    low = data.lower
+    if bound.side is Side.LOWER and low is not None and low.log_z >= bound.log_z:
+        text += " The end that holds always is better here."
+    return text
+
+
+def _because(bound: Bound) -> str:
+    why = f": {bound.why}" if bound.why else ""
+    return f"Proven by {bound.method}{why}."
+
+
+def assumptions(data: ReportData) -> list[str]:
+    """What every statement on the page rests on."""
+    out = [
+        "The model is the one with the digest below; log Z is its natural log partition function "
+        "given the evidence.",
+        "Values are evaluated in float64; rounding, about 1e-15 of the sum of the weights, is not "
+        "subtracted.",
+    ]
+    random = [b for b in (data.certified, data.certified_upper) if b is not None]
+    if random or data.statements:
+        out.append(
+            "Statements with a confidence take the pseudo-random draws as independent and uniform. "
+            "Infeasible draws count as Z(A, b) = 0; none was redrawn."
+        )
+    if data.statements:
+        out.append(
+            "An end of a theorem whose assumptions did not hold is shown as it would read and "
+            "marked; it is not a bound."
+        )
+    return out
+
+
+def kind_of(bound: Bound) -> str:
+    """The series a bound is part of: lower, certified, upper, exact, ..."""
+    if bound.side is Side.BOTH:
+        return "exact"
+    if bound.side is Side.ESTIMATE or bound.proof in (Proof.NONE, Proof.IN_EXPECTATION):
+        return "estimate"
+    sure = bound.proof is Proof.DETERMINISTIC
+    if bound.side is Side.LOWER:
+        return "lower" if sure else "certified"
+    return "upper" if sure else "certified upper"
