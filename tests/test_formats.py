@@ -30,9 +30,12 @@ from tightz.models.formats import (
     read_xmlbif,
     to_ising,
     to_qubo,
+    write_bif,
     write_cnf,
     write_fg,
+    write_xmlbif,
 )
+from tightz.models.large_scopes import auxiliaries, noisy_or
 
 FUZZ = int(os.environ.get("TIGHTZ_FUZZ", "1500"))
 
@@ -111,6 +114,68 @@ def test_cnf_counts_models(folder):
     empty = folder / "empty.cnf"
     empty.write_text("p cnf 1 1\n0\n")
     assert log_z(read_cnf(empty)) == -np.inf
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_long_clauses_become_chains(folder, length, seed):
+    """Z and the marginals of the file's variables are those of the clause itself."""
+    rng = np.random.default_rng(seed)
+    signs = rng.choice([-1, 1], size=length)
+    weights = rng.uniform(0.1, 0.9, size=length)
+    lines = [f"p cnf {length} 1", " ".join(map(str, signs * np.arange(1, length + 1))) + " 0"]
+    lines += [f"c p weight {v + 1} {w!r} 0" for v, w in enumerate(weights.tolist())]
+    path = folder / "long.cnf"
+    path.write_text("\n".join(lines) + "\n")
+    model = read_cnf(path)
+    assert model.arities.max() <= 12
+    result = tz.exact(model)
+    false = np.where(signs > 0, 1.0 - weights, weights)
+    z = 1.0 - false.prod()
+    assert result.log_z == pytest.approx(math.log(z), abs=1e-12)
+    for v in range(length):
+        others = np.delete(false, v).prod()
+        on = weights[v] * (1.0 - (others if signs[v] < 0 else 0.0))
+        assert result.marginals[v][1] == pytest.approx(on / z)
+    write_cnf(model, folder / "again.cnf")
+    assert tz.exact(read_cnf(folder / "again.cnf")).log_z == pytest.approx(math.log(z), abs=1e-9)
+
+
+def test_a_clause_of_many_literals_stays_small(folder):
+    n = 5_000
+    path = folder / "huge.cnf"
+    path.write_text(f"p cnf {n} 1\n" + " ".join(map(str, range(1, n + 1))) + " 0\n")
+    tracemalloc.start()
+    try:
+        model = read_cnf(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 600 * path.stat().st_size
+    assert tz.log_partition(model, time_limit=20, seed=0).upper == pytest.approx(n * math.log(2))
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 15), st.integers(0, 2**32 - 1))
+def test_noisy_or(parents, seed):
+    rng = np.random.default_rng(seed)
+    q, leak = rng.uniform(size=parents) * (rng.random(parents) < 0.8), rng.choice([0.0, 0.3])
+    active = rng.integers(0, 2, size=parents)
+    count = auxiliaries(parents, output=True)
+    factors = noisy_or(parents, range(parents), q, leak=leak, first_auxiliary=parents + 1)
+    assert max(len(scope) for scope, _ in factors) <= 8
+    seen = tz.FactorGraph([2] * (parents + 1 + count), factors, evidence=dict(enumerate(active)))
+    result = tz.exact(seen)
+    assert result.log_z == pytest.approx(0.0, abs=1e-12)
+    quiet = (1.0 - leak) * np.prod(q[active == 1])
+    assert result.marginals[parents][0] == pytest.approx(quiet, abs=1e-12)
+
+
+def test_noisy_or_refuses():
+    with pytest.raises(ModelError, match="2 inhibitors for 1 parents"):
+        noisy_or(1, [0], [0.5, 0.5], first_auxiliary=2)
+    with pytest.raises(ModelError, match=r"is 1\.5; expected a number from 0 to 1"):
+        noisy_or(1, [0], [1.5], first_auxiliary=2)
 
 
 @given(tables(binary=True))
@@ -204,6 +269,72 @@ def test_xmlbif(folder):
     assert load(str(path), None).n_variables == 2
 
 
+@st.composite
+def networks(draw):
+    """Bayesian networks with zeros; names that need quoting."""
+    n = draw(st.integers(1, 6))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    cards = rng.integers(1, 4, size=n)
+    factors = []
+    for rank, v in enumerate(order := rng.permutation(n).tolist()):
+        parents = rng.permutation(order[:rank])[: rng.integers(0, 4)].tolist()
+        table = rng.exponential(size=[cards[u] for u in (v, *parents)])
+        table[rng.random(table.shape) < 0.2] = 0.0
+        table[0] += table.sum(axis=0) == 0.0
+        with np.errstate(divide="ignore"):
+            factors.append(([v, *parents], np.log(table / table.sum(axis=0))))
+    if draw(st.booleans()):  # the child last, as in UAI files
+        factors = [([*scope[1:], scope[0]], np.moveaxis(t, 0, -1)) for scope, t in factors]
+    words = st.text(st.sampled_from("abz09-_.& <>='/äß"), min_size=1, max_size=6)
+    plain = words.map(str.strip).filter(bool)
+    names = draw(st.lists(plain, min_size=n, max_size=n, unique=True))
+    states = [draw(st.lists(plain, min_size=d, max_size=d, unique=True)) for d in cards.tolist()]
+    return tz.FactorGraph(cards, factors), names, states
+
+
+@settings(max_examples=60)
+@given(networks())
+def test_bif_and_xmlbif_round_trip(folder, case):
+    model, names, states = case
+    for write, read, ending in ((write_bif, read_bif, "bif"), (write_xmlbif, read_xmlbif, "xml")):
+        path = folder / f"round.{ending}"
+        write(model, path, names=names, states=states)
+        same_weights(model, read(path))
+        for v, name in enumerate(names):  # names are there, in their order
+            for k, state in enumerate(states[v]):
+                assert read(path, {name: state}).evidence == {v: k}
+        write(model, path)
+        same_weights(model, load(str(path), None))
+
+
+def test_what_is_no_network(folder):
+    coin = np.log([0.5, 0.5])
+    copy = np.log([[0.9, 0.2], [0.1, 0.8]])
+    for model, message in [
+        (tz.FactorGraph([2], [((0,), [0.0, 0.0])]), "does not sum to 1 over variable 0"),
+        (tz.FactorGraph([2, 2], [((0,), coin)]), "variable 1 has no table"),
+        (tz.FactorGraph([2], [((0,), coin), ((0,), coin)]), "variable 0 has two tables"),
+        (tz.FactorGraph([2], [((0,), coin), ((), 0.0)]), "has no variable"),
+        (tz.FactorGraph([2, 2], [((0, 1), copy), ((1, 0), copy)]), "cycle"),
+        (tz.FactorGraph([2], [((0,), coin)], evidence={0: 1}), "evidence"),
+        (tz.FactorGraph([2], [((0,), [0.0, -720.0])]), "-708"),
+    ]:
+        for write in (write_bif, write_xmlbif):
+            with pytest.raises(ModelError, match=message):
+                write(model, folder / "never.bif")
+    good = tz.FactorGraph([2], [((0,), coin)])
+    for names, states, message in [
+        (["a", "b"], None, "do not fit"),
+        (["a"], [["x"]], "do not fit"),
+        (["a"], [["x", "x"]], "distinct"),
+        ([" a"], None, "distinct printable names"),
+        (['"a'], None, "the name"),
+    ]:
+        with pytest.raises(ModelError, match=message):
+            write_bif(good, folder / "never.bif", names=names, states=states)
+    assert not (folder / "never.bif").exists()
+
+
 def test_rbm_archives(folder, monkeypatch):
     from scipy.io import savemat
 
@@ -219,7 +350,7 @@ def test_rbm_archives(folder, monkeypatch):
         tz.load_rbm(folder / "bad.mat")
     (folder / "m.h5").write_bytes(b"\x89HDF")
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(MissingExtraError, match="pip install h5py"):
+    with pytest.raises(MissingExtraError, match=r"needs h5py: pip install"):
         tz.load_rbm(folder / "m.h5")
 
 
@@ -230,6 +361,18 @@ def test_hdf5(folder):
     with h5py.File(folder / "w.h5", "w") as file:
         file["W"], file["visible_bias"], file["hidden_bias"] = w, b, c
     same_weights(tz.load_rbm(folder / "w.h5"), tz.rbm(w, b, c))
+    same_weights(load(str(folder / "w.h5"), None), tz.rbm(w, b, c))
+    with h5py.File(folder / "old.hdf5", "w") as file:  # other names, a group beside the arrays
+        file["vishid"], file["visbiases"], file["hidbiases"] = w.T, b[None, :], c[:, None]
+        file.create_group("more")["W"] = np.zeros(3)
+    same_weights(tz.load_rbm(folder / "old.hdf5"), tz.rbm(w, b, c))
+    with h5py.File(folder / "part.h5", "w") as file:
+        file["W"] = w
+    with pytest.raises(ModelError, match="visible_bias"):
+        tz.load_rbm(folder / "part.h5")
+    (folder / "bad.h5").write_bytes((folder / "w.h5").read_bytes()[:300])
+    with pytest.raises(ModelError, match="HDF5"):
+        tz.load_rbm(folder / "bad.h5")
 
 
 BAD = [
@@ -245,23 +388,22 @@ BAD = [
     ("fg", "1\n1\n0\n2\n0\n7\n", "follows the last factor"),
     ("fg", "", "the number of factors"),
     ("cnf", "1 0\n", "before the line"),
-    ("cnf", "p cnf 1 1\n2 0\n", r"literal 2 names a variable beyond 1 \(.*line 2\)"),
+    ("cnf", "p cnf 1 1\n2 0\n", r"literal 2; the file announces variables 1 to 1 \(.*line 2\)"),
     ("cnf", "p cnf 1 1\n1\n", "does not end with 0"),
     ("cnf", "p cnf 1 2\n1 0\n", "2 clauses are announced; 1 follow"),
     ("cnf", "p cnf 1 1\nx 0\n", "a literal is 'x'"),
-    ("cnf", "p cnf 99999999999 0\n", "too many for a file"),
+    ("cnf", "p cnf 99999999999 0\n", "99999999999 variables; a file of 20 bytes"),
     ("cnf", "p cnf 1 0\nc p weight 1 2 0\n", "give both"),
     ("cnf", "p cnf 1 0\nc p weight 1 -2 0\n", "finite number >= 0"),
-    ("cnf", "p cnf 20 1\n" + " ".join(map(str, range(1, 21))) + " 0\n", "2\\^20"),
     ("cnf", "p wcnf 1 1 5\n", "expected `p cnf"),
-    ("bif", "variable a { type discrete [ 3 ] { x, y }; }", "lists 2 states, not '3'"),
+    ("bif", "variable a { type discrete [ 3 ] { x, y }; }", "announces '3' states and lists 2"),
     ("bif", "variable a { type discrete [ 2 ] { x, y }; }", "'a' has no table"),
-    ("bif", "probability ( a ) { table 1; }", "'a' is not declared"),
-    ("bif", DOG.replace("0.6, 0.4", "0.6, 0.7"), r"does not sum to 1.*line 5"),
-    ("bif", DOG.replace("(on)", "(maybe)"), "'maybe' is not a state of 'light'"),
+    ("bif", "probability ( a ) { table 1; }", "'a', which is not declared"),
+    ("bif", DOG.replace("0.6, 0.4", "0.6, 0.7"), r"sums to 1\.3; expected 1.*line 5"),
+    ("bif", DOG.replace("(on)", "(maybe)"), "'light' has no state 'maybe'"),
     ("bif", DOG.replace("default 0.2, 0.8;", ""), "lacks entries"),
     ("bif", DOG[:-4], "expected"),
-    ("xml", XML.replace("0.6 0.4", "0.6"), "1 numbers for 'light'; expected 2"),
+    ("xml", XML.replace("0.6 0.4", "0.6"), "1 numbers are listed for 'light'; expected 2"),
     ("xml", XML.replace("</BIF>", ""), "not well-formed"),
     ("xml", '<!DOCTYPE x [<!ENTITY a "b">]><BIF/>', "entities"),
     ("xml", "<BIF/>", "no VARIABLE"),
@@ -286,7 +428,7 @@ def test_what_cannot_be_written(folder):
         (write_fg, seen, "evidence"),
         (write_fg, loud, "log potential of 1e"),
         (write_cnf, seen, "evidence"),
-        (write_cnf, loud, "beyond doubles"),
+        (write_cnf, loud, "log weight of 1e"),
         (write_cnf, wide, "3 states"),
         (write_cnf, soft, "other than 0 and 1"),
     ]:
@@ -311,7 +453,9 @@ UAI = "MARKOV\n3\n2 3 2\n3\n1 0\n2 0 1\n3 0 1 2\n\n2\n 0.5 0\n\n6\n 1 2 3 4 5 6\
     " 1e-3 1 2 3 4 5 6 7 8 9 1e300 11\n"
 )
 FG = "2\n\n2\n0 2\n2 3\n3\n0 1.5\n1 2.5\n4 0.5\n\n1\n1\n2\n2\n0 1\n1 2\n"
-CNF = "c hello\np cnf 4 3\nc p weight 1 0.25 0\nc p weight -1 0.5 0\n1 -2 0\n2 3 -4 0\n-1 0\n"
+CNF = "c hello\np cnf 14 4\nc p weight 1 0.25 0\nc p weight -1 0.5 0\n1 -2 0\n2 3 -4 0\n-1 0\n" + (
+    "1 -2 3 4 5 6 7 8 9 -10 11 12 13 14 0\n"  # long enough for auxiliary variables
+)
 SEEDS = {"uai": UAI, "fg": FG, "cnf": CNF, "bif": DOG, "xml": XML}
 PIECES = [
     b"0", b"-1", b"99999999999999999999", b"1e400", b"nan", b"inf", b" ", b"\n", b"\0", b"\xff",

@@ -19,9 +19,20 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError, require_range
-from tightz.families.projection import Status
+from tightz.families.block_projection import (
+    BlockProjection,
+    blocks_of,
+    point_tables,
+    project_blocks,
+    random_tables,
+)
+from tightz.families.mean_field import MeanField
+from tightz.families.projection import Family, Status, heaviest_in_coset
+from tightz.models.bits import BlockPolynomial
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.preprocess import has_zeros, state_ptr
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.projections.coset import Coset
 from tightz.runtime.seeds import Seed, generator
 
 _BLOCK_ENTRIES = 1 << 22
@@ -36,6 +47,7 @@ class BlockMeanField:
     """Settings: ascents from `restarts` starts, the temperature lowered over `annealing` sweeps.
 
     Starts that the caller gives are not annealed. With zero potentials a start must be given.
+    As a family of `estimate` it keeps one table per variable over the bits that stay free.
     """
 
     restarts: int = 4
@@ -47,6 +59,21 @@ class BlockMeanField:
         require_range("restarts", self.restarts, 0)
         require_range("max_sweeps", self.max_sweeps, 0)
         require_range("annealing", self.annealing, 0)
+
+    def project(
+        self, coset: Coset, rng: np.random.Generator, states: NDArray | None = None
+    ) -> BlockProjection:
+        """The best product of tables on a coset; up to three quarters start from `states`."""
+        require_range("restarts", self.restarts, 1)
+        blocks = blocks_of(coset)
+        starts = []
+        if states is not None and len(states) and coset.feasible:
+            known = heaviest_in_coset(coset, states, -(-3 * self.restarts // 4))
+            starts.append((point_tables(blocks, known), 0))
+        left = self.restarts - sum(tables.shape[1] for tables, _ in starts)
+        if left:
+            starts.append((random_tables(blocks, left, rng), self.annealing))
+        return project_blocks(coset, starts, tol=self.tol, max_sweeps=self.max_sweeps)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,11 +97,25 @@ class BlockMeanFieldResult:
             "every distribution q gives a lower bound on log Z (paper, eq. 2)",
         )  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         return (
             f"BlockMeanFieldResult(log_z={self.log_z:.6f}, {len(self.log_zs)} starts, "
             f"{self.status.name}, {self.seconds:.3g} s)"
         )
+
+
+def family_for(
+    polynomial: SpinPolynomial, *, restarts: int = 8, tol: float = 1e-6, max_sweeps: int = 1000
+) -> Family:
+    """Mean field where spins are variables, one table per variable where spins are its bits."""
+    if isinstance(polynomial, BlockPolynomial):
+        return BlockMeanField(restarts, tol, max_sweeps, annealing=0)
+    return MeanField(restarts, tol, max_sweeps)
 
 
 class _Arrays(NamedTuple):
@@ -109,16 +150,16 @@ def block_mean_field(
         rows = np.atleast_2d(np.asarray(states, dtype=np.int64))
         if rows.shape[1] != model.n_variables or ((rows < 0) | (rows >= model.cardinalities)).any():
             raise ModelError(
-                f"states of shape {rows.shape} do not fit {model!r}: one row per start, one state "
-                "per variable"
+                f"states have shape {rows.shape}; expected rows of {model.n_variables}, each entry "
+                "a state of its variable (from 0)"
             )
     restarts = config.restarts
     if has_zeros(reduced):
         restarts = 0
         if not len(rows):
             raise ModelError(
-                "block mean field needs a state of positive weight to start from where tables "
-                "hold zeros; tightz.search.feasible.feasible_state(model) looks for one"
+                "the model has zero potentials and no states are given; expected a start of "
+                "positive weight. tightz.search.feasible.feasible_state(model) looks for one"
             )
     arrays = _arrays(reduced)
     rng = generator(seed)
@@ -138,7 +179,7 @@ def block_mean_field(
         if best is None or values[-1] > best[0]:
             best = values[-1], q, converged
     if best is None:
-        raise ModelError("no start: give states, or restarts of at least 1")
+        raise ModelError("restarts is 0 and no states are given; expected at least one start")
     marginals = [np.zeros(int(c)) for c in model.cardinalities]
     for v, state in model.evidence.items():
         marginals[v][state] = 1.0

@@ -50,9 +50,9 @@ class ClusterMeanField:
         lone = bool((model.cardinalities == 1).any())
         if model.arities.max(initial=0) > 2 or has_zeros(model) or model.evidence or lone:
             raise UnsupportedModelError(
-                "clustered mean field treats positive models with factors over at most two "
-                "variables, no evidence and no one-state variables (simplify takes those out); "
-                "tightz.families.block treats any model"
+                f"{model!r} has zeros, evidence, a one-state variable or a factor over more than "
+                "two variables; clustered mean field takes none of these. "
+                "tz.block_mean_field takes any model"
             )
         self.model = model
         self.marginals = [np.array(q) for q in marginals]

@@ -8,14 +8,14 @@ states. Guarantees stated for n binary variables hold with n = the number of bit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ModelError, UnsupportedModelError
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.spin_polynomial import MAX_ARITY
+from tightz.models.spin_polynomial import MAX_ARITY, SpinPolynomial
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,23 +40,47 @@ class BitModel:
             out[:, v] = state_of_code(int(states))[code]
         return out
 
-    def marginals(self, ones: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """One probability vector per variable from P(bit = 1), the bits taken as independent.
+    def marginals_from_products(self, means: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """One probability vector per variable from the means of products of its bits' spins.
 
-        That is what q says where q is a product over bits; otherwise it is an approximation.
+        `means` lists E[chi_a] for the non-empty subsets a of each variable's bits, as binary
+        numbers; P(code) = 2^-k sum_a chi_a(code) E[chi_a].
         """
-        out = []
+        out, at = [], 0
         for v, states in enumerate(self.model.cardinalities):
-            codes = np.ones(1)
-            for b in range(self.ptr[v], self.ptr[v + 1]):
-                codes = (codes[:, None] * np.array([1.0 - ones[b], ones[b]])).ravel()
+            count = int(self.ptr[v + 1] - self.ptr[v])
+            codes = 1 << count
+            chi = np.concatenate([[1.0], means[at : at + codes - 1]]).reshape((2,) * count)
+            at += codes - 1
+            for axis in range(chi.ndim):
+                even, odd = np.take(chi, 0, axis=axis), np.take(chi, 1, axis=axis)
+                chi = np.stack([even + odd, even - odd], axis=axis)
             total = np.zeros(int(states))
-            np.add.at(total, state_of_code(int(states)), codes)
-            out.append(total)
+            np.add.at(total, state_of_code(int(states)), chi.ravel() / codes)
+            out.append(np.maximum(total, 0.0))  # rounding
         return out
 
     def __repr__(self) -> str:
         return f"BitModel({self.model!r} in {self.binary.n_variables} bits)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockPolynomial(SpinPolynomial):
+    """A polynomial whose spins are bits of larger variables: spins of one block are one variable's.
+
+    `blocks` (n,) is ascending. Families that keep a table per variable read it.
+    """
+
+    blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @classmethod
+    def of(cls, poly: SpinPolynomial, blocks: NDArray[np.int64]) -> BlockPolynomial:
+        """The same polynomial with its blocks."""
+        return cls(poly.n, poly.constant, poly.ptr, poly.spins, poly.theta, blocks)
+
+    def carried(self, poly: SpinPolynomial, kept: NDArray[np.int64]) -> BlockPolynomial:
+        """The blocks on `poly`, whose spins are this one's spins `kept`: what a collapse leaves."""
+        return BlockPolynomial.of(poly, self.blocks[kept])
 
 
 def bit_counts(cardinalities: NDArray) -> NDArray[np.int64]:
@@ -73,7 +97,10 @@ def state_of_code(states: int) -> NDArray[np.int64]:
 def to_bits(model: FactorGraph) -> BitModel:
     """Write every variable in bits; refuses a factor of more than 16 bits. No evidence allowed."""
     if model.evidence:
-        raise ModelError("condition the model on its evidence first: model.condition()")
+        raise ModelError(
+            f"the model has evidence on {len(model.evidence)} variables; expected none here. Pass "
+            "model.condition()[0]"
+        )
     counts = bit_counts(model.cardinalities)
     ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     owner = np.repeat(np.arange(model.n_factors), model.arities)
@@ -82,8 +109,8 @@ def to_bits(model: FactorGraph) -> BitModel:
         f = int(np.argmax(width))
         raise UnsupportedModelError(
             f"factor {f} over variables {model.factor(f).scope} takes {width[f]:.0f} bits, so up "
-            f"to 2^{width[f]:.0f} terms; the limit is {MAX_ARITY}. tz.log_partition and "
-            "tz.exact treat the variables as they are"
+            f"to 2^{width[f]:.0f} terms; expected at most {MAX_ARITY} bits. tz.log_partition "
+            "and tz.exact take the variables as they are"
         )
     factors: list[tuple[list[int], NDArray[np.float64]]] = []
     bits = [list(range(ptr[v], ptr[v + 1])) for v in range(model.n_variables)]

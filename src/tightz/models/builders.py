@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tightz.errors import ModelError, require_range
+from tightz.errors import ModelError, require_finite, require_range
 from tightz.models.factor_graph import Bipartite, FactorGraph, Grid, Layout
 from tightz.runtime.seeds import Seed, generator
 
@@ -36,12 +36,18 @@ def ising(
         matrix = np.asarray(couplings, dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             raise ModelError(f"couplings have shape {matrix.shape}; expected a square matrix")
-        if not np.isfinite(matrix).all():
-            raise ModelError("couplings hold a NaN or an infinite entry")
+        require_finite("couplings", matrix)
         if not np.array_equal(matrix, matrix.T):
-            raise ModelError("couplings are not symmetric; pass J with J[i, j] == J[j, i]")
+            i, j = np.argwhere(matrix != matrix.T)[0]
+            raise ModelError(
+                f"couplings[{i}, {j}] is {matrix[i, j]} and couplings[{j}, {i}] is {matrix[j, i]}; "
+                "expected a symmetric matrix (each pair counts once; J + J.T makes a triangle one)"
+            )
         if matrix.diagonal().any():
-            raise ModelError("couplings have a non-zero diagonal; s_i * s_i is constant")
+            i = int(np.argmax(matrix.diagonal() != 0.0))
+            raise ModelError(
+                f"couplings[{i}, {i}] is {matrix[i, i]}; expected 0, since s_i * s_i is constant"
+            )
         n = len(matrix)
         pairs = np.argwhere(np.triu(matrix, 1))
         weights = matrix[pairs[:, 0], pairs[:, 1]]
@@ -121,8 +127,7 @@ def rbm(
             f"({b.size}, {c.size})"
         )
     for label, values in (("W", w), ("visible_bias", b), ("hidden_bias", c)):
-        if not np.isfinite(values).all():
-            raise ModelError(f"{label} holds a NaN or an infinite entry")
+        require_finite(label, values)
     visible, hidden = np.nonzero(w)
     pair_tables = np.zeros((len(visible), 4))
     pair_tables[:, 3] = w[visible, hidden]
@@ -130,6 +135,15 @@ def rbm(
     unary_tables[:, 1] = np.concatenate([b, c])
     pairs = np.stack([visible, hidden + b.size], axis=1)
     return _pairwise(unary_tables, pairs, pair_tables, name, Bipartite(b.size, c.size))
+
+
+def require_finite_couplings(pairs: NDArray, weights: NDArray[np.float64]) -> None:
+    """Refuse a NaN or infinite weight, naming its pair."""
+    bad = ~np.isfinite(weights)
+    if bad.any():
+        k = int(np.argmax(bad))
+        i, j = pairs[k]
+        raise ModelError(f"coupling ({i}, {j}) is {weights[k]}; expected a finite number")
 
 
 def _range(label: str, bounds: tuple[float, float]) -> tuple[float, float]:
@@ -142,15 +156,15 @@ def _range(label: str, bounds: tuple[float, float]) -> tuple[float, float]:
 def _spin_pairs(
     n: int, pairs: NDArray, weights: NDArray, fields: NDArray, *, name: str, layout: Layout = None
 ) -> FactorGraph:
-    for label, values in (("coupling", weights), ("field", fields)):
-        if not np.isfinite(values).all():
-            raise ModelError(
-                f"{label} {int(np.argmin(np.isfinite(values)))} is NaN or infinite; "
-                "weights must be finite"
-            )
+    require_finite_couplings(pairs, weights)
+    require_finite("fields", fields)
     same = pairs[:, 0] == pairs[:, 1]
     if same.any():
-        raise ModelError(f"coupling of spin {pairs[same][0, 0]} with itself; s_i * s_i is constant")
+        i = pairs[same][0, 0]
+        raise ModelError(
+            f"coupling of spin {i} with itself; expected pairs of different spins, since s_i * s_i "
+            f"is constant: leave ({i}, {i}) out"
+        )
     pair_tables = weights[:, None] * np.outer(_SPIN, _SPIN).ravel()
     return _pairwise(fields[:, None] * _SPIN, pairs, pair_tables, name, layout)
 

@@ -146,8 +146,11 @@ def collapse(
     """
     protected = np.zeros(polynomial.n, dtype=bool)
     numbers = np.asarray(keep, dtype=np.int64).ravel()
-    if ((numbers < 0) | (numbers >= polynomial.n)).any():
-        raise ParameterError(f"keep names a spin outside 0 to {polynomial.n - 1}")
+    outside = numbers[(numbers < 0) | (numbers >= polynomial.n)]
+    if outside.size:
+        raise ParameterError(
+            f"keep names spin {outside[0]}; the model has spins 0 to {polynomial.n - 1}"
+        )
     protected[numbers] = True
     if k is None:
         plan, k = _affordable(polynomial, protected, max_terms)

@@ -146,8 +146,13 @@ class FactorGraph:
         logs = []
         for f, (scope, table) in enumerate(factors):
             values = np.asarray(table, dtype=np.float64)
-            if np.isnan(values).any() or (values < 0).any():
-                raise ModelError(f"factor {f} has a negative or NaN entry; potentials are >= 0")
+            bad = ~(values >= 0)
+            if bad.any():
+                at = int(np.argmax(bad.ravel()))
+                raise ModelError(
+                    f"factor {f}, entry {at}: potential is {values.ravel()[at]}; expected a number "
+                    ">= 0 (the constructor takes logs)"
+                )
             with np.errstate(divide="ignore"):
                 logs.append((scope, np.log(values)))
         return cls(cardinalities, logs, evidence=evidence, name=name)
@@ -166,7 +171,10 @@ class FactorGraph:
         if cardinalities.ndim != 1 or (
             cardinalities.size and not np.issubdtype(cardinalities.dtype, np.integer)
         ):
-            raise ModelError("cardinalities must be a flat list of integers")
+            raise ModelError(
+                f"cardinalities have shape {cardinalities.shape} and type {cardinalities.dtype}; "
+                "expected a flat list of integers, the number of states of each variable"
+            )
         bad = (cardinalities < 1) | (cardinalities > MAX_STATES)
         if bad.any():
             v = int(np.argmax(bad))
@@ -296,6 +304,11 @@ class FactorGraph:
         h.update(repr(sorted(self.evidence.items())).encode())
         return h.hexdigest()
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import model_html
+
+        return model_html(self)
+
     def __repr__(self) -> str:
         cards = np.unique(self.cardinalities)
         states = f"{cards[0]}" if cards.size == 1 else f"up to {cards[-1]}" if cards.size else "no"
@@ -321,7 +334,10 @@ def _check_factors(
     log_tables: NDArray[np.float64],
 ) -> None:
     if scope_ptr.size != table_ptr.size or scope_ptr.size < 1:
-        raise ModelError("scope_ptr and table_ptr must have one entry more than there are factors")
+        raise ModelError(
+            f"scope_ptr has {scope_ptr.size} entries and table_ptr has {table_ptr.size}; expected "
+            "one more than there are factors, in both"
+        )
     outside = (scope_vars < 0) | (scope_vars >= cards.size)
     if outside.any():
         at = int(np.argmax(outside))

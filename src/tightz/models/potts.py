@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tightz.errors import ModelError, require_range
+from tightz.errors import ModelError, require_finite, require_range
+from tightz.models.builders import require_finite_couplings
 from tightz.models.factor_graph import FactorGraph, Grid, Layout
 from tightz.runtime.seeds import Seed, generator
 
@@ -32,7 +33,9 @@ def potts(
         raise ModelError(f"fields have shape {field.shape}; expected (variables, {states})")
     n = int(pairs.max(initial=-1)) + 1
     if fields is not None and len(field) < n:
-        raise ModelError(f"{len(field)} rows of fields; the couplings name variable {n - 1}")
+        raise ModelError(
+            f"fields have {len(field)} rows; couplings name variable {n - 1}, so expected {n}"
+        )
     if fields is None:
         field = np.zeros((n, states))
     return _build(states, pairs, weights, field, name, None)
@@ -82,9 +85,8 @@ def _build(
     name: str,
     layout: Layout,
 ) -> FactorGraph:
-    for label, values in (("coupling", weights), ("field", fields)):
-        if not np.isfinite(values).all():
-            raise ModelError(f"a {label} is NaN or infinite; weights must be finite")
+    require_finite_couplings(pairs, weights)
+    require_finite("fields", fields)
     if (pairs[:, 0] == pairs[:, 1]).any():
         i = int(pairs[pairs[:, 0] == pairs[:, 1]][0, 0])
         raise ModelError(f"coupling of variable {i} with itself; put it into the fields")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tightz.errors import ModelError
+from tightz.errors import ModelError, require_finite
 from tightz.models.builders import rbm
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.arrays import read_hdf5, read_mat
@@ -65,7 +65,9 @@ def _read_arrays(path: FilePath, label: str) -> list[NDArray]:
     try:
         archive = np.load(content, allow_pickle=False)
     except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged archive
-        raise ModelError(f"{label} is not an .npz file (or a damaged one)") from error
+        raise ModelError(
+            f"{label} is not an .npz file (or a damaged one); expected one with {', '.join(_NAMES)}"
+        ) from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ModelError(
             f"{label} holds a single array; expected an .npz file with {', '.join(_NAMES)}"
@@ -80,7 +82,9 @@ def _read_arrays(path: FilePath, label: str) -> list[NDArray]:
         try:
             return [archive[name] for name in _NAMES]
         except Exception as error:
-            raise ModelError(f"{label} is damaged or holds no plain numbers: {error}") from error
+            raise ModelError(
+                f"{label} is damaged, or its arrays hold Python objects; expected plain numbers"
+            ) from error
 
 
 def _named(found: dict[str, NDArray], label: str) -> list[NDArray]:
@@ -100,8 +104,7 @@ def _checked(arrays: list[NDArray], where: str) -> _Weights:
             raise ModelError(f"{name} has type {array.dtype}; expected real numbers{where}")
         with np.errstate(over="ignore"):
             values = array.astype(np.float64)
-        if not np.isfinite(values).all():
-            raise ModelError(f"{name} holds a NaN or an infinite entry{where}")
+        require_finite(name, values, where)
         if name != "W" and array.size != max(array.shape, default=1):
             raise ModelError(f"{name} has shape {array.shape}; expected a vector{where}")
         converted.append(values)

@@ -104,16 +104,22 @@ class SpinPolynomial:
         """
         n = model.n_variables
         if model.evidence:
-            raise ModelError("condition the model on its evidence first: model.condition()")
+            raise ModelError(
+                f"the model has evidence on {len(model.evidence)} variables; expected none here. "
+                "Pass model.condition()[0]"
+            )
         if (model.cardinalities > 2).any():
             v = int(np.argmax(model.cardinalities > 2))
             raise UnsupportedModelError(
-                f"variable {v} has {model.cardinalities[v]} states; this method treats binary "
-                "models only so far. tz.exact works on any discrete model"
+                f"variable {v} has {model.cardinalities[v]} states; this method takes binary "
+                "models. tz.log_partition and tz.exact take any discrete model"
             )
         if (model.cardinalities < 2).any():
             v = int(np.argmax(model.cardinalities < 2))
-            raise ModelError(f"variable {v} has a single state; observe it first (evidence)")
+            raise ModelError(
+                f"variable {v} has a single state; this method expects 2. Observe it: "
+                f"model.with_evidence({{{v}: 0}}).condition()[0]"
+            )
         blocks: list[tuple[NDArray, NDArray]] = []
         zeros: list[int] = []
         for indices, scopes, tables in model.batches():
@@ -127,15 +133,15 @@ class SpinPolynomial:
             arity = scopes.shape[1]
             if arity > MAX_ARITY:
                 raise UnsupportedModelError(
-                    f"factor {indices[0]} has arity {arity}, so up to 2^{arity} terms; the limit "
-                    f"is {MAX_ARITY}. tz.exact may still work"
+                    f"factor {indices[0]} has arity {arity}, so up to 2^{arity} terms; expected "
+                    f"arity at most {MAX_ARITY}. tz.log_partition and tz.exact may still work"
                 )
             blocks += _walsh_blocks(scopes, tables)
         if zeros:
             raise UnsupportedModelError(
                 f"factor {min(zeros)} has zero entries (hard constraints), which have no finite "
-                "Walsh expansion; this method treats positive models only so far. "
-                "tz.exact works on models with zeros"
+                "Walsh expansion; this method takes positive models. tz.log_partition and tz.exact "
+                "take zeros"
             )
         return cls.from_blocks(n, 0.0, blocks)
 

@@ -118,7 +118,7 @@ class Words:
                 out[low:high] = np.fromiter(map(float, words), np.float64, high - low)
             except ValueError:
                 bad = low + next(k for k, word in enumerate(words) if not _is_number(word))
-                self.fail(f"{self.shown(bad)} is not a number", bad)
+                self.fail(f"{self.shown(bad)} is not a number; expected numbers here", bad)
         return out
 
     def count(self, i: int, what: str) -> int:
@@ -181,6 +181,8 @@ def write_atomically(files: Iterable[tuple[FilePath, bytes]]) -> None:
             os.replace(temporary, target)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError too
         reason = getattr(error, "strerror", None) or error
+        if isinstance(error, FileNotFoundError):
+            reason = "its folder does not exist; create it first"
         raise ModelError(f"cannot write {os.fspath(path)}: {reason}") from error
     finally:
         for _, temporary, _ in staged:

@@ -47,7 +47,8 @@ class RbmTraining:
 
     weights                (visible, hidden)
     reconstruction_error   (epochs,) mean squared error per unit of E[v | h] after one step
-    seconds                of this call; epochs taken from a checkpoint are not counted
+    seconds                wall time of all epochs, those taken from a checkpoint included
+    processor_seconds      the same in processor time of the process, all threads
     """
 
     weights: NDArray[np.float64]
@@ -56,6 +57,7 @@ class RbmTraining:
     reconstruction_error: NDArray[np.float64]
     resumed_from: int
     seconds: float
+    processor_seconds: float
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -109,7 +111,6 @@ def train_rbm(
                  epochs; any other change of data or settings is refused
     on_epoch     called with an `Epoch` after each
     """
-    started = time.perf_counter()
     rows = _checked_data(data)
     for name, value, low in (
         ("hidden", hidden, 1), ("k", k, 1), ("epochs", epochs, 0), ("batch_size", batch_size, 1),
@@ -137,6 +138,7 @@ def train_rbm(
             "pass resume=False to start again"
         )
     for epoch in range(first, epochs):
+        started = time.perf_counter(), time.process_time()
         with np.errstate(over="ignore", invalid="ignore"):
             error = _run_epoch(state, rows, rule, generator(root, epoch))
         if not all(np.isfinite(a).all() for a in (error, state.w, state.b, state.c)):
@@ -145,17 +147,19 @@ def train_rbm(
                 "choose a smaller one"
             )
         state.errors.append(error)
+        state.spent[:] += time.perf_counter() - started[0], time.process_time() - started[1]
         if checkpoint is not None:
             _write(checkpoint, state, settings)
         if on_epoch is not None:
-            on_epoch(Epoch(epoch + 1, error, time.perf_counter() - started))
+            on_epoch(Epoch(epoch + 1, error, float(state.spent[0])))
     return RbmTraining(
         weights=state.w.astype(np.float64),
         visible_bias=state.b.astype(np.float64),
         hidden_bias=state.c.astype(np.float64),
         reconstruction_error=np.array(state.errors),
         resumed_from=first,
-        seconds=time.perf_counter() - started,
+        seconds=float(state.spent[0]),
+        processor_seconds=float(state.spent[1]),
         provenance=provenance(root, digest, hidden=hidden, epochs=epochs, **rule._asdict()),
     )
 
@@ -169,7 +173,10 @@ class _Rule(NamedTuple):
 
 
 class _State(NamedTuple):
-    """W (visible, hidden), b, c and their velocities, changed in place; errors per epoch."""
+    """W (visible, hidden), b, c and their velocities, changed in place; errors per epoch.
+
+    spent   (2,) wall and processor seconds of the epochs so far
+    """
 
     w: Floats
     b: Floats
@@ -177,6 +184,7 @@ class _State(NamedTuple):
     dw: Floats
     db: Floats
     dc: Floats
+    spent: NDArray[np.float64]
     errors: list[float]
 
 
@@ -187,7 +195,8 @@ def _initial(rows: Floats, hidden: int, rng: np.random.Generator) -> _State:
     mean = np.clip(rows.mean(axis=0, dtype=np.float64), 0.005, 0.995)
     b = np.log(mean / (1.0 - mean)).astype(np.float32)
     c = np.zeros(hidden, dtype=np.float32)
-    return _State(w, b, c, np.zeros_like(w), np.zeros_like(b), np.zeros_like(c), [])
+    still = np.zeros_like(w), np.zeros_like(b), np.zeros_like(c)
+    return _State(w, b, c, *still, np.zeros(2), [])
 
 
 def _run_epoch(state: _State, rows: Floats, rule: _Rule, rng: np.random.Generator) -> float:
@@ -240,15 +249,21 @@ def _move(value: Floats, velocity: Floats, step: Floats, momentum: float) -> Non
 def _checked_data(data: ArrayLike) -> Floats:
     rows = np.ascontiguousarray(data, dtype=np.float32)
     if rows.ndim != 2 or 0 in rows.shape:
-        raise ModelError(f"data have shape {rows.shape}; expected (examples, visible units)")
-    if not ((rows >= 0.0) & (rows <= 1.0)).all():
         raise ModelError(
-            "data hold a value outside [0, 1] or a NaN; divide grey values by their maximum"
+            f"data have shape {rows.shape}; expected (examples, visible units), one of each at "
+            "least"
+        )
+    bad = ~((rows >= 0.0) & (rows <= 1.0))
+    if bad.any():
+        i, j = np.argwhere(bad)[0]
+        raise ModelError(
+            f"data[{i}, {j}] is {rows[i, j]}; expected numbers from 0 to 1 (divide grey values by "
+            "their maximum)"
         )
     return rows
 
 
-_ARRAYS = ("w", "b", "c", "dw", "db", "dc")
+_ARRAYS = ("w", "b", "c", "dw", "db", "dc", "spent")
 
 
 def _write(path: FilePath, state: _State, settings: dict[str, Any]) -> None:
@@ -269,7 +284,8 @@ def _read(path: FilePath, settings: dict[str, Any]) -> _State | None:
             errors = archive["errors"].tolist()
     except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged archive
         raise ModelError(
-            f"{path} is not a checkpoint of train_rbm ({error}); delete it or pass resume=False"
+            f"{path} is not a checkpoint of train_rbm (or a damaged one); delete it, or pass "
+            "resume=False"
         ) from error
     changed = [name for name in settings if stored.get(name) != settings[name]]
     if changed:

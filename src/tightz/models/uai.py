@@ -284,11 +284,11 @@ def _shifts(model: FactorGraph, rescale: bool, wide: bool) -> NDArray[np.float64
         outside &= ~fits
     if outside.any() and not wide:
         f = int(np.argmax(outside))
-        remedy = "rescale=True shifts it; " if fits[f] else "no shift brings it into that range; "
+        remedy = "rescale=True shifts it there" if fits[f] else "no shift brings it there"
         raise ModelError(
             f"factor {f} has log potentials from {bottom[f]:g} to {top[f]:g}; UAI tables are read "
-            f"as doubles, which hold {low:g} to {high:g}. {remedy}wide=True writes decimals that "
-            "only tightz reads"
+            f"as doubles, which hold {low:g} to {high:g}: {remedy}; wide=True writes decimals "
+            "that only tightz reads"
         )
     return shifts
 
@@ -303,7 +303,10 @@ def _model_text(model: FactorGraph, shifts: NDArray[np.float64]) -> str:
         exact = decimal.Decimal(float(logs[k])).exp(context)
         if not exact.is_finite() or not exact:
             f = int(np.searchsorted(model.table_ptr, k, side="right") - 1)
-            raise ModelError(f"factor {f} has a log potential of {logs[k]:g}; no decimal holds it")
+            raise ModelError(
+                f"factor {f} has a log potential of {logs[k]:g}; decimals end near 2e18. Scale the "
+                "model down"
+            )
         entries[k] = str(exact)
     scopes = np.split(model.scope_vars, model.scope_ptr[1:-1]) if model.n_factors else []
     lines = ["MARKOV", str(model.n_variables), " ".join(map(str, model.cardinalities.tolist()))]

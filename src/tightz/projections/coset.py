@@ -20,6 +20,9 @@ from tightz.projections.grouped import GroupedPolynomial, group_terms
 from tightz.projections.hashing import Parities
 from tightz.projections.pivots import FirstColumns, PivotPolicy
 
+_TERMS = 4096
+"""Terms substituted at a time: each takes a byte per free spin."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Coset:
@@ -119,10 +122,16 @@ class Coset:
 
     def substituted(self) -> SpinPolynomial:
         """The polynomial over the free spins, every term expanded and equal terms merged."""
-        poly = self.polynomial
-        words, signs = self.images(poly.ptr, poly.spins)
-        members = [np.flatnonzero(row) for row in unpack(words, self.n_free)]
-        terms = zip(members, signs * poly.theta, strict=True)
+        return self.substitute(self.polynomial)
+
+    def substitute(self, poly: SpinPolynomial) -> SpinPolynomial:
+        """Any polynomial over the model's spins as one over the free spins: equal on the coset."""
+        terms: list[tuple[NDArray, float]] = []
+        for first in range(0, poly.n_terms, _TERMS):
+            last = min(first + _TERMS, poly.n_terms)
+            words, signs = self.images(poly.ptr[first : last + 1], poly.spins)
+            members = (np.flatnonzero(row) for row in unpack(words, self.n_free))
+            terms += zip(members, signs * poly.theta[first:last], strict=True)
         return SpinPolynomial.from_terms(self.n_free, poly.constant, terms)
 
     def expectations(

@@ -65,7 +65,7 @@ class SparseParity:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.density <= 0.5:
-            raise ParameterError(f"density is {self.density}; expected a number in (0, 0.5]")
+            raise ParameterError(f"density is {self.density}; expected more than 0 and at most 0.5")
 
     @property
     def strongly_universal(self) -> bool:

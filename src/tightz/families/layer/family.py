@@ -81,6 +81,11 @@ class LayerResult:
             "every q gives a lower bound on log Z; one layer is summed exactly",
         )  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         return (
             f"LayerResult(log_z={self.log_z:.6f} (lower bound), {self.summed.size} spins summed, "
@@ -112,8 +117,8 @@ def layer_mean_field(
     poly = encoding.polynomial
     if poly.degree > 2:
         raise UnsupportedModelError(
-            f"the model has a term of {poly.degree} spins; summing out a layer treats pairwise "
-            "models only. Use mean_field, or collapse first"
+            f"the model has a term of {poly.degree} spins; summing out a layer takes pairwise "
+            "models. tz.mean_field and tz.log_partition take any degree"
         )
     layers = independent_sets(poly) if summed is None else [_checked_layer(poly, summed)]
     given = _checked_starts(starts, poly.n)
@@ -223,8 +228,11 @@ def _best_leaf(
 
 def _checked_layer(poly: SpinPolynomial, summed: ArrayLike) -> NDArray[np.int64]:
     layer = np.unique(np.asarray(summed, dtype=np.int64))
-    if ((layer < 0) | (layer >= poly.n)).any():
-        raise ParameterError(f"summed names a spin outside 0 to {poly.n - 1}")
+    outside = layer[(layer < 0) | (layer >= poly.n)]
+    if outside.size:
+        raise ParameterError(
+            f"summed names spin {outside[0]}; the model has spins 0 to {poly.n - 1}"
+        )
     inside = np.zeros(poly.n, dtype=bool)
     inside[layer] = True
     for arity, rows, _ in poly.by_arity():

@@ -76,6 +76,8 @@ def auto_shapes(
             partitions = _partitions(coset, pairs, weights, width)[:count]
             return [given_shape(coset, work, clusters, width) for clusters in partitions]
         except ResourceError:
+            if width <= 0:
+                raise
             width -= max(1, width // 4)
 
 

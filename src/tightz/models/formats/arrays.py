@@ -40,9 +40,7 @@ def read_hdf5(path: FilePath) -> dict[str, NDArray]:
     try:
         h5py = importlib.import_module("h5py")
     except ImportError:
-        raise MissingExtraError(
-            f"reading {label} needs h5py; install it with: pip install h5py"
-        ) from None
+        raise MissingExtraError(f"reading {label} needs h5py: pip install 'tightz[h5]'") from None
     try:
         with h5py.File(io.BytesIO(content), "r") as file:
             found = {k: v[()] for k, v in file.items() if isinstance(v, h5py.Dataset)}

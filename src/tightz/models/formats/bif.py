@@ -43,7 +43,7 @@ class _Network:
 
     def declare(self, name: str, states: list[str], line: int | None) -> None:
         if name in self.states:
-            self.fail(f"variable {name!r} is declared twice", line)
+            self.fail(f"variable {name!r} is declared twice; expected once", line)
         if not states or len(set(states)) != len(states):
             self.fail(f"variable {name!r} has states {states[:8]}; expected distinct names", line)
         self.number[name] = len(self.states)
@@ -53,21 +53,29 @@ class _Network:
         """States of each variable of a table, which must be known, different and affordable."""
         for name in scope:
             if name not in self.states:
-                self.fail(f"variable {name[:40]!r} is not declared", line)
+                self.fail(
+                    f"a table names {name[:40]!r}, which is not declared; expected one of "
+                    f"{list(self.states)[:8]}",
+                    line,
+                )
         if len(set(scope)) != len(scope):
-            self.fail(f"a table names a variable twice: {scope[:8]}", line)
+            self.fail(f"a table names a variable twice: {scope[:8]}; expected once", line)
         if scope[0] in self.children:
-            self.fail(f"variable {scope[0]!r} has two tables", line)
+            self.fail(f"variable {scope[0]!r} has two tables; expected one", line)
         size = 1
         for name in scope:
             size *= len(self.states[name])
         self.entries += size
         if self.entries > _ROOM + 1024 * self.size:
             self.fail(
-                f"the table of {scope[0]!r} is too large for a file of {self.size} bytes", line
+                f"the table of {scope[0]!r} brings the tables to {self.entries} entries; a file of "
+                f"{self.size} bytes may have {_ROOM + 1024 * self.size}",
+                line,
             )
         if len(scope) > MAX_SCOPE:
-            self.fail(f"{scope[0]!r} has {len(scope) - 1} parents; at most {MAX_SCOPE - 1}", line)
+            self.fail(
+                f"{scope[0]!r} has {len(scope) - 1} parents; expected at most {MAX_SCOPE - 1}", line
+            )
         return [len(self.states[name]) for name in scope]
 
     def add(self, scope: list[str], table: NDArray[np.float64], line: int | None) -> None:
@@ -75,11 +83,13 @@ class _Network:
         if not ((table >= 0.0) & (table < np.inf)).all():
             self.fail(
                 f"the table of {scope[0]!r} lacks entries or holds one that is negative or not "
-                "finite",
+                "finite; expected a probability for every state",
                 line,
             )
         if (np.abs(table.sum(axis=0) - 1.0) > _SLACK).any():
-            self.fail(f"the table of {scope[0]!r} does not sum to 1 over its states", line)
+            sums = table.sum(axis=0).ravel()
+            total = float(sums[np.argmax(np.abs(sums - 1.0))])
+            self.fail(f"a column of the table of {scope[0]!r} sums to {total:g}; expected 1", line)
         with np.errstate(divide="ignore"):
             self.factors.append(([self.number[name] for name in scope], np.log(table)))
         self.children.add(scope[0])
@@ -87,11 +97,13 @@ class _Network:
     def model(self, evidence: Mapping[str, str] | None) -> FactorGraph:
         missing = [name for name in self.states if name not in self.children]
         if missing:
-            self.fail(f"variable {missing[0]!r} has no table")
+            self.fail(f"variable {missing[0]!r} has no table; expected one for every variable")
         observed = {}
         for name, state in (evidence or {}).items():
             if name not in self.states:
-                self.fail(f"evidence names {name!r}, which is not a variable")
+                self.fail(
+                    f"evidence names {name!r}; the model has variables {list(self.states)[:8]}"
+                )
             if state not in self.states[name]:
                 self.fail(
                     f"evidence puts {name!r} in state {state!r}; it has {self.states[name][:8]}"
@@ -199,7 +211,8 @@ def _bif_variable(network: _Network, tokens: _Tokens) -> None:
             states = tokens.until("}")
             if announced != str(len(states)):
                 network.fail(
-                    f"variable {name!r} lists {len(states)} states, not {announced[:30]!r}",
+                    f"variable {name!r} announces {announced[:30]!r} states and lists "
+                    f"{len(states)}; expected the same number",
                     line,
                 )
             if tokens.peek == ";":
@@ -210,7 +223,9 @@ def _bif_variable(network: _Network, tokens: _Tokens) -> None:
             tokens.take("}")
     tokens.take("}")
     if states is None:
-        network.fail(f"variable {name!r} has no `type discrete`", line)
+        network.fail(
+            f"variable {name!r} has no type; expected `type discrete [ N ] {{ states }};`", line
+        )
     network.declare(name, states, line)
 
 
@@ -218,7 +233,7 @@ def _numbers(network: _Network, words: list[str], line: int) -> NDArray[np.float
     try:
         return np.array([float(w.replace("_", "?")) for w in words])
     except ValueError:
-        network.fail(f"a probability is not a number: {' '.join(words)[:40]!r}", line)
+        network.fail(f"found {' '.join(words)[:40]!r}; expected numbers", line)
 
 
 def _bif_table(network: _Network, tokens: _Tokens) -> None:
@@ -226,7 +241,7 @@ def _bif_table(network: _Network, tokens: _Tokens) -> None:
     tokens.take("(")
     scope = [w for w in tokens.until(")") if w != "|"]
     if not scope:
-        network.fail("a table without a variable", line)
+        network.fail("a table names no variable; expected ( child | parents )", line)
     shape = network.shape(scope, line)
     table = np.full(shape, np.nan)
     tokens.take("{")
@@ -236,11 +251,16 @@ def _bif_table(network: _Network, tokens: _Tokens) -> None:
         if word == "(":
             parents = tokens.until(")")
             if len(parents) != len(scope) - 1:
-                network.fail(f"{len(parents)} states for {len(scope) - 1} parents", at)
+                network.fail(
+                    f"{len(parents)} states are given for the {len(scope) - 1} parents of "
+                    f"{scope[0]!r}; expected one each",
+                    at,
+                )
             index: list[int] = []
             for name, state in zip(scope[1:], parents, strict=True):
                 if state not in network.states[name]:
-                    network.fail(f"{state[:30]!r} is not a state of {name!r}", at)
+                    known = network.states[name][:8]
+                    network.fail(f"{name!r} has no state {state[:30]!r}; it has {known}", at)
                 index.append(network.states[name].index(state))
             column = _sized(network, tokens.until(";"), shape[0], scope[0], at)
             np.moveaxis(table, 0, -1)[tuple(index)] = column
@@ -253,7 +273,11 @@ def _bif_table(network: _Network, tokens: _Tokens) -> None:
         elif word.lower() == "property":
             tokens.skip_statement()
         else:
-            network.fail(f"found {word[:30]!r} in the table of {scope[0]!r}", at)
+            network.fail(
+                f"found {word[:30]!r} in the table of {scope[0]!r}; expected table, default or "
+                "( states )",
+                at,
+            )
     tokens.take("}")
     network.add(scope, table, line)
 
@@ -262,7 +286,7 @@ def _sized(
     network: _Network, words: list[str], size: int, name: str, line: int
 ) -> NDArray[np.float64]:
     if len(words) != size:
-        network.fail(f"{len(words)} numbers for {name!r}; expected {size}", line)
+        network.fail(f"{len(words)} numbers are listed for {name!r}; expected {size}", line)
     return _numbers(network, words, line)
 
 
@@ -285,7 +309,7 @@ def read_xmlbif(path: FilePath, evidence: Mapping[str, str] | None = None) -> Fa
     for variable in root.iter("VARIABLE"):
         name = (variable.findtext("NAME") or "").strip()
         if not name:
-            network.fail("a VARIABLE without NAME")
+            network.fail("a VARIABLE has no NAME; expected one")
         states = [(o.text or "").strip() for o in variable.iter("OUTCOME")]
         states += [(o.text or "").strip() for o in variable.iter("VALUE")]
         network.declare(name, states, None)

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ModelError
+from tightz.models import large_scopes
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.text_files import FilePath, read_bytes, write_atomically
 
-MAX_CLAUSE = 16
-"""A clause of k literals becomes a table of 2^k entries; longer ones are refused."""
+MAX_CLAUSE = 12
+"""A clause of k literals becomes a table of 2^k entries; longer ones a chain of small tables."""
 
 _ROOM = 1 << 16
 """Variables allowed however short the file."""
@@ -32,6 +33,7 @@ class _Cnf:
     clauses: int = 0
     weights: dict[int, float] = field(default_factory=dict)
     factors: list[tuple[list[int], NDArray[np.float64]]] = field(default_factory=list)
+    long_clauses: list[tuple[list[int], list[int]]] = field(default_factory=list)
     read: int = 0
 
     def fail(self, message: str, line: int) -> NoReturn:
@@ -44,6 +46,9 @@ def read_cnf(path: FilePath) -> FactorGraph:
     `c p weight LITERAL W 0` weighs a literal; unweighted variables count 1 in both states. Where
     only one literal of a variable is weighted, the other weighs 1 - W (0 <= W <= 1 is required).
     Other comments are ignored. A clause that holds a literal and its negation says nothing.
+
+    A clause of more than 12 literals is written with auxiliary variables, numbered after those of
+    the file, each the disjunction of some of its literals: Z and the other marginals are unchanged.
     """
     data = read_bytes(path)
     cnf = _Cnf(str(path))
@@ -73,7 +78,11 @@ def read_cnf(path: FilePath) -> FactorGraph:
     if cnf.read != cnf.clauses:
         cnf.fail(f"{cnf.clauses} clauses are announced; {cnf.read} follow", number)
     factors = cnf.factors + _weight_factors(cnf)
-    return FactorGraph(np.full(cnf.variables, 2), factors, name=Path(path).name)
+    variables = cnf.variables
+    for names, off in cnf.long_clauses:
+        factors += large_scopes.clause(names, off, first_auxiliary=variables)
+        variables += large_scopes.auxiliaries(len(names))
+    return FactorGraph(np.full(variables, 2), factors, name=Path(path).name)
 
 
 def _number(cnf: _Cnf, word: str, line: int, what: str) -> int:
@@ -85,17 +94,19 @@ def _number(cnf: _Cnf, word: str, line: int, what: str) -> int:
 
 def _read_header(cnf: _Cnf, words: list[str], line: int, size: int) -> None:
     if cnf.variables >= 0:
-        cnf.fail("a second line `p`; expected one", line)
+        cnf.fail("a second line `p`; expected a single one", line)
     if len(words) != 4 or words[1] not in ("cnf", "wcnf"):
-        cnf.fail("expected `p cnf VARIABLES CLAUSES`", line)
+        cnf.fail(f"found {' '.join(words)[:40]!r}; expected `p cnf VARIABLES CLAUSES`", line)
     if words[1] == "wcnf":
         cnf.fail("`p wcnf` is a MaxSAT file; expected `p cnf`", line)
     cnf.variables = _number(cnf, words[2], line, "the number of variables")
     cnf.clauses = _number(cnf, words[3], line, "the number of clauses")
     if cnf.variables < 0 or cnf.clauses < 0:
-        cnf.fail("negative counts in the line `p`", line)
+        cnf.fail(f"{cnf.variables} variables and {cnf.clauses} clauses; expected counts >= 0", line)
     if cnf.variables > _ROOM + 16 * size:
-        cnf.fail(f"{cnf.variables} variables are too many for a file of {size} bytes", line)
+        cnf.fail(
+            f"{cnf.variables} variables; a file of {size} bytes may have {_ROOM + 16 * size}", line
+        )
 
 
 def _literal(cnf: _Cnf, word: str, line: int) -> int:
@@ -103,25 +114,28 @@ def _literal(cnf: _Cnf, word: str, line: int) -> int:
     if cnf.variables < 0:
         cnf.fail("a clause or weight stands before the line `p cnf VARIABLES CLAUSES`", line)
     if abs(literal) > cnf.variables:
-        cnf.fail(f"literal {literal} names a variable beyond {cnf.variables}", line)
+        cnf.fail(f"literal {literal}; the file announces variables 1 to {cnf.variables}", line)
     return literal
 
 
 def _read_weight(cnf: _Cnf, words: list[str], line: int) -> None:
     if len(words) not in (2, 3) or (len(words) == 3 and words[2] != "0"):
-        cnf.fail("expected `c p weight LITERAL WEIGHT 0`", line)
+        found = " ".join(words)[:40]
+        cnf.fail(f"found `c p weight {found}`; expected `c p weight LITERAL WEIGHT 0`", line)
     literal = _literal(cnf, words[0], line)
     if literal == 0:
-        cnf.fail("literal 0 cannot be weighted", line)
+        cnf.fail(f"literal 0 has a weight; expected 1 to {cnf.variables}, or negated", line)
     try:
         weight = float(words[1].replace("_", "?"))
     except ValueError:
-        cnf.fail(f"weight {words[1][:30]!r} is not a number", line)
+        cnf.fail(f"weight is {words[1][:30]!r}; expected a number", line)
     if not 0.0 <= weight < math.inf:
-        cnf.fail(f"weight {words[1][:30]!r}; expected a finite number >= 0", line)
+        cnf.fail(f"weight is {words[1][:30]!r}; expected a finite number >= 0", line)
     if cnf.weights.setdefault(literal, weight) != weight:
         cnf.fail(
-            f"literal {literal} weighs {cnf.weights[literal]:g} above and {weight:g} here", line
+            f"literal {literal} weighs {cnf.weights[literal]:g} above and {weight:g} here; "
+            "expected one weight",
+            line,
         )
 
 
@@ -132,19 +146,19 @@ def _read_literals(cnf: _Cnf, words: list[str], clause: list[int], line: int) ->
             clause.append(literal)
             continue
         cnf.read += 1
-        literals = sorted(set(clause), key=abs)
+        distinct = set(clause)
         clause = []
-        if any(-k in literals for k in literals):
+        if any(-k in distinct for k in distinct):
             continue
+        literals = sorted(distinct, key=abs)
+        names = [abs(k) - 1 for k in literals]
+        off = [int(k < 0) for k in literals]
         if len(literals) > MAX_CLAUSE:
-            cnf.fail(
-                f"a clause of {len(literals)} literals needs a table of 2^{len(literals)}; the "
-                f"limit is {MAX_CLAUSE}. Split it by auxiliary variables",
-                line,
-            )
+            cnf.long_clauses.append((names, off))
+            continue
         table = np.zeros((2,) * len(literals))
-        table[tuple(int(k < 0) for k in literals)] = -np.inf  # all literals false
-        cnf.factors.append(([abs(k) - 1 for k in literals], table))
+        table[tuple(off)] = -np.inf  # all literals false
+        cnf.factors.append((names, table))
     return clause
 
 
@@ -172,10 +186,16 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
     hold only zeros and ones. Tables over one variable become weights.
     """
     if model.evidence:
-        raise ModelError("a CNF file holds no evidence; write model.condition()[0]")
+        raise ModelError(
+            f"the model has evidence on {len(model.evidence)} variables, which a CNF file cannot "
+            "hold; write model.condition()[0]"
+        )
     if (model.cardinalities != 2).any():
         v = int(np.argmax(model.cardinalities != 2))
-        raise ModelError(f"variable {v} has {model.cardinalities[v]} states; CNF variables have 2")
+        raise ModelError(
+            f"variable {v} has {model.cardinalities[v]} states; CNF variables have 2. tz.write_uai "
+            "writes any model"
+        )
     clauses: list[str] = []
     weights = np.zeros((model.n_variables, 2))
     weighted: set[int] = set()
@@ -187,7 +207,7 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
         if not np.isin(table, (0.0, -np.inf)).all():
             raise ModelError(
                 f"factor {f} over variables {scope} holds potentials other than 0 and 1; CNF "
-                "clauses cannot express them"
+                "clauses cannot express them. tz.write_uai writes any model"
             )
         for index in np.argwhere(table == -np.inf):
             literals = [-(v + 1) if x else v + 1 for v, x in zip(scope, index, strict=True)]
@@ -196,6 +216,9 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
     for v in sorted(weighted):
         for sign, log in ((-1, weights[v, 0]), (1, weights[v, 1])):
             if log > 709.0 or (-np.inf < log < -708.0):
-                raise ModelError(f"variable {v} has a log weight of {log:g}, beyond doubles")
+                raise ModelError(
+                    f"variable {v} has a log weight of {log:g}; weights are doubles, which hold "
+                    "-708 to 709. tz.write_uai(..., wide=True) writes such models"
+                )
             lines.append(f"c p weight {sign * (v + 1)} {math.exp(log)!r} 0")
     write_atomically([(path, ("\n".join([*lines, *clauses]) + "\n").encode())])

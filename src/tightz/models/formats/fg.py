@@ -78,7 +78,10 @@ def _read_scope(
         if not 1 <= d <= MAX_STATES:
             words.fail(f"variable {v} has {d} states; expected 1 to {MAX_STATES}", i + arity)
         if states.setdefault(v, d) != d:
-            words.fail(f"variable {v} has {states[v]} states above and {d} here", i + arity)
+            words.fail(
+                f"variable {v} has {states[v]} states above and {d} here; expected the same",
+                i + arity,
+            )
         scope.append(v)
         shape.append(d)
     return scope, shape, at + 1 + 2 * arity
@@ -112,7 +115,8 @@ def _read_entries(words: Words, at: int, f: int, size: int) -> tuple[NDArray[np.
             mantissa = words.raw(i + 1).lower().split(b"e")[0]
             if mantissa.strip(b"+-0."):
                 words.fail(
-                    f"factor {f}, entry {index} is {words.shown(i + 1)}, too small for a double",
+                    f"factor {f}, entry {index} is {words.shown(i + 1)}, too small for a double; "
+                    "expected 0 or at least 5e-324",
                     i + 1,
                 )
     return table, at + 1 + 2 * listed

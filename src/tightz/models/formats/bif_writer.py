@@ -1,0 +1,137 @@
+"""Bayesian networks written as BIF and XMLBIF files.
+
+The model must be a network: every variable has exactly one table that is its distribution given
+the table's other variables, without a cycle. Numbers are written in full, so that reading the file
+gives the same tables up to one rounding of exp and log.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
+from xml.sax.saxutils import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.errors import ModelError
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.text_files import FilePath, write_atomically
+
+_SLACK = 1e-6
+_RESERVED = set('{}()[];,|"\n\r')
+
+Cpt = tuple[list[int], NDArray[np.float64]]
+"""Scope (child, parents...) and the table, child first."""
+
+
+def write_bif(
+    model: FactorGraph,
+    path: FilePath,
+    *,
+    names: Sequence[str] | None = None,
+    states: Sequence[Sequence[str]] | None = None,
+) -> None:
+    """Write a network as a BIF file, atomically.
+
+    `names` and `states` default to x0, x1, ... and s0, s1, ...; both are quoted in the file.
+    """
+    labels, outcomes = _labels(model, names, states)
+    for word in itertools.chain(labels, *outcomes):
+        if set(word) & _RESERVED:
+            raise ModelError(f'the name {word!r} holds one of {{}}()[];,|" or a line end')
+    lines = ["network unknown {", "}"]
+    for name, kinds in zip(labels, outcomes, strict=True):
+        listed = ", ".join(f'"{k}"' for k in kinds)
+        lines.append(f'variable "{name}" {{\n  type discrete [ {len(kinds)} ] {{ {listed} }};\n}}')
+    for scope, table in _tables(model):
+        child, parents = labels[scope[0]], [labels[v] for v in scope[1:]]
+        given = " | " + ", ".join(f'"{p}"' for p in parents) if parents else ""
+        lines.append(f'probability ( "{child}"{given} ) {{')
+        lines.append(f"  table {', '.join(map(repr, table.ravel().tolist()))};\n}}")
+    write_atomically([(path, ("\n".join(lines) + "\n").encode())])
+
+
+def write_xmlbif(
+    model: FactorGraph,
+    path: FilePath,
+    *,
+    names: Sequence[str] | None = None,
+    states: Sequence[Sequence[str]] | None = None,
+) -> None:
+    """Write a network as an XMLBIF file, atomically; names as in `write_bif`."""
+    labels, outcomes = _labels(model, names, states)
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>"]
+    lines.append("<NAME>unknown</NAME>")
+    for name, kinds in zip(labels, outcomes, strict=True):
+        listed = "".join(f"<OUTCOME>{escape(k)}</OUTCOME>" for k in kinds)
+        lines.append(f'<VARIABLE TYPE="nature"><NAME>{escape(name)}</NAME>{listed}</VARIABLE>')
+    for scope, table in _tables(model):
+        given = "".join(f"<GIVEN>{escape(labels[v])}</GIVEN>" for v in scope[1:])
+        values = " ".join(map(repr, np.moveaxis(table, 0, -1).ravel().tolist()))
+        lines.append(f"<DEFINITION><FOR>{escape(labels[scope[0]])}</FOR>{given}")
+        lines.append(f"<TABLE>{values}</TABLE></DEFINITION>")
+    lines += ["</NETWORK>", "</BIF>"]
+    write_atomically([(path, ("\n".join(lines) + "\n").encode())])
+
+
+def _labels(
+    model: FactorGraph, names: Sequence[str] | None, states: Sequence[Sequence[str]] | None
+) -> tuple[list[str], list[list[str]]]:
+    cards = model.cardinalities.tolist()
+    labels = [f"x{v}" for v in range(len(cards))] if names is None else list(names)
+    outcomes = (
+        [[f"s{k}" for k in range(d)] for d in cards]
+        if states is None
+        else [list(kinds) for kinds in states]
+    )
+    if len(labels) != len(cards) or [len(kinds) for kinds in outcomes] != cards:
+        raise ModelError(
+            f"{len(labels)} names and {len(outcomes)} lists of states do not fit {model!r}; "
+            "expected one name a variable and one a state"
+        )
+    for group in (labels, *outcomes):
+        odd = [w for w in group if not w or not w.isprintable() or w != w.strip()]
+        if odd or len(set(group)) != len(group):
+            raise ModelError(
+                f"the names {(odd or group)[:8]} are empty, repeated, or hold what a file cannot; "
+                "expected distinct printable names"
+            )
+    return labels, outcomes
+
+
+def _tables(model: FactorGraph) -> list[Cpt]:
+    """One table per variable on the ordinary scale, in the order of the variables."""
+    if model.evidence:
+        raise ModelError("the model has evidence; a network file holds none. Write it without")
+    if ((model.log_tables < -708.0) & (model.log_tables > -np.inf)).any():
+        raise ModelError("a log potential is below -708, beyond doubles; expected probabilities")
+    found = _children(model, 0)
+    again = _children(model, -1) if isinstance(found, str) else found  # as in UAI files
+    if isinstance(again, str):
+        raise ModelError(f"the model is no Bayesian network: {found}")
+    return again
+
+
+def _children(model: FactorGraph, axis: int) -> list[Cpt] | str:
+    """The tables with the child at this place of each scope, or why there are none."""
+    tables: dict[int, Cpt] = {}
+    for f, (scope, log_table) in enumerate(model.factors):
+        if not scope:
+            return f"factor {f} has no variable; expected one table a variable"
+        child = scope[axis]
+        table = np.moveaxis(np.exp(log_table), axis, 0)
+        if child in tables:
+            return f"variable {child} has two tables; expected one, its own variable first"
+        if (np.abs(table.sum(axis=0) - 1.0) > _SLACK).any():
+            return f"factor {f} does not sum to 1 over variable {child}, its own by position"
+        tables[child] = [child, *(v for v in scope if v != child)], table
+    missing = [v for v in range(model.n_variables) if v not in tables]
+    if missing:
+        return f"variable {missing[0]} has no table of its own"
+    try:
+        TopologicalSorter({v: scope[1:] for v, (scope, _) in tables.items()}).prepare()
+    except CycleError as error:
+        return f"variables {error.args[1][:8]} depend on each other in a cycle"
+    return [tables[v] for v in range(model.n_variables)]
