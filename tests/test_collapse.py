@@ -242,7 +242,7 @@ def test_what_is_refused(monkeypatch):
     poly = SpinPolynomial.from_factor_graph(ising_grid(4, seed=0))
     with pytest.raises(ParameterError, match="k is 99"):
         collapse(poly, 99)
-    with pytest.raises(ParameterError, match="outside 0 to 15"):
+    with pytest.raises(ParameterError, match="keep names spin 16; the model has spins 0 to 15"):
         collapse(poly, 2, keep=[16])
     with pytest.raises(ModelError, match="kept spins"):
         collapse(poly, 2).lift_states(np.zeros((1, 3)))

@@ -264,7 +264,7 @@ def test_what_is_refused():
     grid = ising_grid(3, seed=0)
     with pytest.raises(ParameterError, match="0 and 1, which are coupled"):
         layer_mean_field(grid, summed=[0, 1])
-    with pytest.raises(ParameterError, match="outside 0 to 8"):
+    with pytest.raises(ParameterError, match="summed names spin 9; the model has spins 0 to 8"):
         layer_mean_field(grid, summed=[9])
     with pytest.raises(ModelError, match="starts have shape"):
         layer_mean_field(grid, starts=np.zeros((2, 3)))

@@ -94,9 +94,15 @@ def test_round_trip(tmp_path_factory, visible, hidden, turned, seed) -> None:
         ({"W": np.zeros(6)}, "W has shape (6,); 3 visible and 2 hidden biases need (3, 2) or its "),
         ({"visible_bias": np.zeros(4)}, "W has shape (3, 2); 4 visible and 2 hidden biases need "),
         ({"hidden_bias": np.zeros((2, 2))}, "hidden_bias has shape (2, 2); expected a vector"),
-        ({"W": np.full((3, 2), np.nan)}, "W holds a NaN or an infinite entry"),
-        ({"visible_bias": np.array([0, 0, np.inf])}, "visible_bias holds a NaN or an infinite e"),
-        ({"hidden_bias": np.array([0, -np.inf])}, "hidden_bias holds a NaN or an infinite entry"),
+        ({"W": np.full((3, 2), np.nan)}, "W[0, 0] is nan; expected a finite number"),
+        (
+            {"visible_bias": np.array([0, 0, np.inf])},
+            "visible_bias[2] is inf; expected a finite number",
+        ),
+        (
+            {"hidden_bias": np.array([0, -np.inf])},
+            "hidden_bias[1] is -inf; expected a finite number",
+        ),
         ({"W": np.zeros((3, 2), dtype=complex)}, "W has type complex128; expected real numbers"),
         ({"hidden_bias": np.array(["a", "b"])}, "hidden_bias has type <U1; expected real numbers"),
     ],
@@ -128,13 +134,18 @@ def test_files_that_are_no_npz(tmp_path: Path) -> None:
     assert message(tmp_path) == f"{tmp_path} is a directory; expected a file"
     for content in (b"", b"MARKOV 0 0", b"PK\x03\x04 no archive", bytes(range(256))):
         path.write_bytes(content)
-        assert message(path) == f"{path} is not an .npz file (or a damaged one)"
+        assert message(path) == (
+            f"{path} is not an .npz file (or a damaged one); expected one with W, visible_bias, "
+            "hidden_bias"
+        )
     np.save(tmp_path / "single.npy", np.zeros(3))
     assert "holds a single array; expected an .npz file with W, " in message(
         tmp_path / "single.npy"
     )
     objects = put(tmp_path, **{**small(), "W": np.array([{}, None], dtype=object)})
-    assert "is damaged or holds no plain numbers: Object arrays" in message(objects)
+    assert "is damaged, or its arrays hold Python objects; expected plain numbers" in message(
+        objects
+    )
 
 
 def test_damaged_archives_give_a_model_or_a_model_error(tmp_path: Path) -> None:
@@ -159,12 +170,14 @@ def test_damaged_archives_give_a_model_or_a_model_error(tmp_path: Path) -> None:
 def test_failed_writes_leave_everything_as_it_was(tmp_path: Path) -> None:
     path = put(tmp_path, **small())
     before = path.read_bytes()
-    with pytest.raises(ModelError, match="W holds a NaN"):
+    with pytest.raises(ModelError, match=r"W\[0, 0\] is nan"):
         save_rbm(path, [[np.nan]], [0.0], [0.0])
     nowhere = tmp_path / "missing" / "x.npz"
     with pytest.raises(ModelError) as caught:
         save_rbm(nowhere, *small().values())
-    assert str(caught.value) == f"cannot write {nowhere}: No such file or directory"
+    assert str(caught.value) == (
+        f"cannot write {nowhere}: its folder does not exist; create it first"
+    )
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["weights.npz"]
 

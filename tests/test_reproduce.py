@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import runpy
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +17,23 @@ from click.testing import CliRunner
 from tests import naive
 from tightz.cli.experiments import COMMANDS
 from tightz.errors import ParameterError, TightzError
+from tightz.estimation.estimate import mean_field
 from tightz.experiments import idea as idea_module
 from tightz.experiments import ising as ising_module
 from tightz.experiments import pivots as pivots_module
 from tightz.experiments import rbm as rbm_module
+from tightz.experiments import rbm_search
 from tightz.experiments import runtime as runtime_module
+from tightz.experiments.processes import single_threaded
 from tightz.experiments.rbm_drawing import cell
-from tightz.experiments.rbm_models import PAPER, PUBLIC, Column, RbmTable, public_file
-from tightz.experiments.store import Store, small_print
+from tightz.experiments.rbm_models import PAPER, PUBLIC, Column, RbmTable, load_column, public_file
+from tightz.experiments.store import Spent, Store, small_print
+from tightz.families.mean_field import MeanField
+from tightz.families.projection import evaluate
+from tightz.models.builders import rbm
+from tightz.models.encoding import encode
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.projections.coset import Coset
 
 TRAIN, REPRODUCE = COMMANDS
 NEEDS_DATA = pytest.mark.skipif("TIGHTZ_DATA" not in os.environ, reason="needs TIGHTZ_DATA")
@@ -47,6 +58,12 @@ def test_a_record_is_computed_once_and_again_when_its_parameters_change(tmp_path
     assert store.recall("x", {"m": (1, 2)}, compute) == {"value": 1}
     assert store.recall("x", {"m": (1, 2)}, compute) == {"value": 1}
     assert store.recall("x", {"m": (1, 3)}, compute) == {"value": 2}
+    assert store.has("x", {"m": [1, 3]})
+    assert not store.has("x", {"m": [1, 2]})
+    kept = json.loads((tmp_path / "a" / "x.json").read_text())
+    assert store.spent("x") == (kept["seconds"], kept["processor_seconds"])
+    with pytest.raises(TightzError, match="no such record"):
+        store.spent("y")
     made = store.made_with("x")
     assert {"tightz", "numpy", "numba", "python", "machine"} <= made.keys()
     assert "seed 5" in small_print(made, "seed 5")
@@ -153,24 +170,118 @@ def test_pivots_quick(tmp_path, monkeypatch):
     assert _is_png(pivots_module.pivots(store, tmp_path / "b.png", config=config))
 
 
+def test_a_record_states_what_it_took(tmp_path):
+    store = Store(tmp_path)
+
+    def busy() -> dict:
+        end = time.process_time() + 0.05
+        while time.process_time() < end:
+            pass
+        time.sleep(0.1)
+        return {}
+
+    store.recall("x", {}, busy)
+    wall, processor = store.spent("x")
+    assert processor >= 0.05
+    assert wall >= 0.15  # asleep for at least 0.1 of it
+    total = Spent.sum([store.spent("x"), Spent(60.0, 120.0)])
+    assert total == (wall + 60.0, processor + 120.0)
+    assert str(Spent(90.0, 120.0)) == "1.5 min end to end, 2.0 min of processor"
+
+
+def test_threads_are_held_back_in_the_block_only(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    with single_threaded():
+        assert os.environ["OMP_NUM_THREADS"] == os.environ["NUMBA_NUM_THREADS"] == "1"
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "NUMBA_NUM_THREADS" not in os.environ
+
+
+def _small_rbm(seed: int) -> SpinPolynomial:
+    rng = np.random.default_rng(seed)
+    model = rbm(rng.normal(0.0, 2.5, (7, 5)), rng.normal(size=7), rng.normal(size=5))
+    return encode(model).polynomial
+
+
+def test_states_are_ranked_by_what_mean_field_makes_of_them():
+    """To 1e-5 nats: an ascent stops when a sweep gains less than 1e-6."""
+    polynomial = _small_rbm(4)
+    states = np.array(list(itertools.product((-1, 1), repeat=12)), dtype=np.int8)[::7]
+    ranked, means = rbm_search.rank(polynomial, states)
+    coset = Coset.build(polynomial)
+
+    def climb(start: np.ndarray) -> float:
+        return MeanField().ascend_from(coset, start[None, :].astype(float)).log_gamma
+
+    values = [climb(state) for state in ranked]
+    assert len(values) > 2
+    assert values == sorted(values, reverse=True)
+    assert values[0] == pytest.approx(max(climb(state) for state in states), abs=1e-5)
+    assert evaluate(coset, means)[0] == pytest.approx(values[0], abs=1e-5)
+    weights = polynomial.log_weight(ranked)
+    assert np.argmax(weights) != 0  # the heaviest start is not the best one here
+
+
+def test_search_never_loses_the_best_start_and_bounds_hold():
+    polynomial = _small_rbm(4)
+    states = np.array(list(itertools.product((-1, 1), repeat=12)), dtype=np.int8)
+    exact = naive.log_sum_exp(polynomial.log_weight(states))
+    found = rbm_search.mfrp_with_search(
+        polynomial, levels=(0, 1, 3), trials=3, restarts=8, sweeps=50, seed=1
+    )
+    plain = mean_field(polynomial, restarts=64, seed=2).log_z
+    assert found.table.by_level[0].median == pytest.approx(plain, abs=1e-6)
+    assert found.table.lower.log_z <= exact + 1e-9
+    layer = rbm_search.layer_with_search(polynomial, sweeps=50, seed=1)
+    assert plain <= layer.log_z <= exact + 1e-9
+    assert 0 < found.optima <= found.pool
+    assert found.processor_seconds > 0.0
+
+
 @NEEDS_DATA
 def test_rbm_quick(tmp_path, monkeypatch):
     config = replace(RbmTable().quick(), columns=(Column(6, 1),))
     store = Store(tmp_path / "rbm")
-    path = rbm_module.rbm_table(store, tmp_path / "a.png", config=config)
+    lines: list[str] = []
+    path = rbm_module.rbm_table(store, tmp_path / "a.png", config=config, report=lines.append)
     assert _is_png(path)
     (record,) = rbm_module.results(store, config)
     weights = np.load(tmp_path / "rbm" / "cd1-6.npz")
     exact, *_ = naive.rbm_by_hidden_states(
         weights["W"], weights["visible_bias"], weights["hidden_bias"]
     )
-    proven = ("mean_field", "mean_field_equal", "estimate_lower", "interval_lower")
+    proven = ("mean_field", "mean_field_equal", "estimate_lower", "layer", "interval_lower")
     assert max(record[key] for key in proven) <= exact + 1e-8 <= record["interval_upper"] + 2e-8
     assert record["ais"] == pytest.approx(exact, abs=6 * record["ais_error"] + 0.05)
-    assert len(record["images"]["mfrp"]) == 784
-    monkeypatch.setattr(rbm_module, "_measure", _refuse)
-    monkeypatch.setattr(rbm_module, "trained_model", _refuse)
-    assert _is_png(rbm_module.rbm_table(store, tmp_path / "b.png", config=config))
+    budget = record["estimate_processor_seconds"]
+    assert record["mean_field_timed_processor_seconds"] >= budget > 0.0
+    images = record["images"]
+    assert len(images.pop("interval")) in (0, 784)  # none where a busy machine ran out of time
+    assert [len(image) for image in images.values()] == 3 * [784]
+    parts = dict(rbm_module.costs(store, config.columns[0]))
+    assert parts.keys() == set(rbm_module.PARTS)
+    assert all(wall > 0.0 and processor > 0.0 for wall, processor in parts.values())
+    assert lines[-1] == f"all 1 columns: {Spent.sum(parts.values())}"
+    for name in ("_compare", "_sum_out_a_layer", "_ais", "_interval", "train_column"):
+        monkeypatch.setattr(rbm_module, name, _refuse)
+    again = rbm_module.rbm_table(store, tmp_path / "b.png", config=config, workers=2)
+    assert again.read_bytes() == path.read_bytes()
+    with pytest.raises(AssertionError, match="again"):  # the cache does notice a change
+        rbm_module.results(store, replace(config, trials=2))
+
+
+@NEEDS_DATA
+def test_a_worker_process_finds_what_this_one_does(tmp_path):
+    column = Column(3, 1)
+    config = replace(RbmTable().quick(), examples=200, columns=(column,), seconds=0.5)
+    store = Store(tmp_path)
+    (record,) = rbm_module.results(store, config, workers=2)
+    here = rbm_module._compare(load_column(tmp_path, column), config)
+    for key in ("mean_field", "mfrp_medians", "mean_field_equal", "estimate_medians"):
+        assert record[key] == pytest.approx(here[key], abs=1e-9)
+    with pytest.raises(ParameterError, match="workers is 0"):
+        rbm_module.rbm_table(store, tmp_path / "a.png", config=config, workers=0)
 
 
 def test_the_table_quotes_the_paper():

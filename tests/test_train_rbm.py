@@ -97,6 +97,10 @@ def test_resumes_to_the_bit(tmp_path, momentum):
         train_rbm(data, epochs=5, checkpoint=place, on_epoch=cut, **settings)
     rest = train_rbm(data, epochs=5, checkpoint=place, **settings)
     assert rest.resumed_from == 2
+    done = train_rbm(data, epochs=5, checkpoint=place, **settings)  # nothing left to do
+    spent = "seconds", "processor_seconds"
+    assert [getattr(done, name) for name in spent] == [getattr(rest, name) for name in spent]
+    assert min(getattr(done, name) for name in spent) > 0.0
     for name in ("weights", "visible_bias", "hidden_bias", "reconstruction_error"):
         assert np.array_equal(getattr(whole, name), getattr(rest, name))
     other = train_rbm(data, epochs=5, **{**settings, "seed": 8})
@@ -125,8 +129,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     [
         (np.zeros(5), {}, "shape"),
         (np.zeros((0, 4)), {}, "shape"),
-        (np.full((3, 4), 255.0), {}, "outside"),
-        (np.full((3, 4), np.nan), {}, "outside"),
+        (np.full((3, 4), 255.0), {}, "is 255.0; expected numbers from 0 to 1"),
+        (np.full((3, 4), np.nan), {}, "is nan; expected numbers from 0 to 1"),
         (np.zeros((3, 4)), {"hidden": 0}, "hidden is 0"),
         (np.zeros((3, 4)), {"k": 0}, "k is 0"),
         (np.zeros((3, 4)), {"batch_size": 0}, "batch_size is 0"),

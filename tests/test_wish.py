@@ -150,7 +150,7 @@ def test_a_solver_that_claims_too_much_is_not_believed(monkeypatch):
 def test_missing_extra_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     coset = Coset.build(SpinPolynomial.from_terms(3, 0.0, [((0, 1), 1.0)]))
-    with pytest.raises(MissingExtraError, match=r"pip install \"tightz\[wish\]\""):
+    with pytest.raises(MissingExtraError, match=r"pip install 'tightz\[wish\]'"):
         ExactPointMass(enumerate_up_to=2).project(coset, np.random.default_rng(0))
 
 

@@ -83,6 +83,14 @@ _HOME = {
     "report": "tightz.reports",
     "ReportData": "tightz.reports",
     "Progress": "tightz.reports.progress",
+    "write_bif": "tightz.models.formats",
+    "write_xmlbif": "tightz.models.formats",
+    "noisy_or": "tightz.models.large_scopes",
+    "theorem_run": "tightz.estimation.theorem_run",
+    "theorem_forecast": "tightz.estimation.theorem_run",
+    "RunReader": "tightz.runtime.store",
+    "RunStore": "tightz.runtime.store",
+    "StoreError": "tightz.runtime.store",
 }
 
 __all__ = sorted([*_HOME, "__version__"])
@@ -104,6 +112,8 @@ if TYPE_CHECKING:
     from tightz.estimation.log_partition import log_partition as log_partition
     from tightz.estimation.splitting import split as split
     from tightz.estimation.splitting import splitting_bounds as splitting_bounds
+    from tightz.estimation.theorem_run import theorem_forecast as theorem_forecast
+    from tightz.estimation.theorem_run import theorem_run as theorem_run
     from tightz.estimation.theorems import required_trials as required_trials
     from tightz.estimation.wish import wish as wish
     from tightz.families import MeanField as MeanField
@@ -129,8 +139,11 @@ if TYPE_CHECKING:
     from tightz.models.formats import read_xmlbif as read_xmlbif
     from tightz.models.formats import to_ising as to_ising
     from tightz.models.formats import to_qubo as to_qubo
+    from tightz.models.formats import write_bif as write_bif
     from tightz.models.formats import write_cnf as write_cnf
     from tightz.models.formats import write_fg as write_fg
+    from tightz.models.formats import write_xmlbif as write_xmlbif
+    from tightz.models.large_scopes import noisy_or as noisy_or
     from tightz.models.mnist import load_mnist as load_mnist
     from tightz.models.potts import potts as potts
     from tightz.models.potts import potts_grid as potts_grid
@@ -156,6 +169,9 @@ if TYPE_CHECKING:
     from tightz.reports import ReportData as ReportData
     from tightz.reports import report as report
     from tightz.reports.progress import Progress as Progress
+    from tightz.runtime.store import RunReader as RunReader
+    from tightz.runtime.store import RunStore as RunStore
+    from tightz.runtime.store import StoreError as StoreError
     from tightz.search.annealing import AnnealedMeanField as AnnealedMeanField
     from tightz.search.exact_mpe import ExactPointMass as ExactPointMass
     from tightz.search.ground_state import ground_state as ground_state

@@ -39,3 +39,8 @@ class Bound:
     seconds: float = 0.0
     confidence: float | None = None
     why: str = ""
+
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import bound_html
+
+        return bound_html(self)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 class TightzError(Exception):
     """Base of every error that tightz raises on purpose; the CLI turns it into exit code 2."""
@@ -32,3 +38,13 @@ def require_range(name: str, value: float, low: float, high: float = float("inf"
     if not low <= value <= high:
         expected = f"at least {low}" if high == float("inf") else f"between {low} and {high}"
         raise ParameterError(f"{name} is {value}; expected {expected}")
+
+
+def require_finite(name: str, values: NDArray[np.float64], where: str = "") -> None:
+    """Refuse an array with a NaN or an infinite entry, naming the first; `where` is a place."""
+    import numpy as np
+
+    if not np.isfinite(values).all():
+        index = np.argwhere(~np.isfinite(values))[0]
+        at = f"[{', '.join(map(str, index))}]" if index.size else ""
+        raise ModelError(f"{name}{at} is {values[tuple(index)]}; expected a finite number{where}")

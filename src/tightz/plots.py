@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Proof, Side
-from tightz.errors import MissingExtraError, TightzError
+from tightz.errors import MissingExtraError, ParameterError, TightzError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,10 +29,19 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise MissingExtraError(
-            "plots need matplotlib: pip install 'tightz[plot]' (or pip install matplotlib)"
-        ) from error
+        raise MissingExtraError("plots need matplotlib: pip install 'tightz[plot]'") from error
     return plt
+
+
+def require_picture(path: str) -> None:
+    """Refuse a picture that `save` could not write: no matplotlib, or an unknown ending."""
+    pyplot()
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    ending = Path(path).suffix
+    if ending and ending[1:].lower() not in known:
+        raise ParameterError(f"{path}: unknown ending {ending!r}; expected .{', .'.join(known)}")
 
 
 def save(ax: Axes, path: str) -> None:

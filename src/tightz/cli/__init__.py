@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -20,6 +21,7 @@ def entry() -> None:
         code = end.code
     if threading.active_count() == 1:
         sys.exit(code)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # a closed or full stdout was reported already
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code if isinstance(code, int) else 0)

@@ -2,42 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from tightz.cli.options import (
+    chosen_executor,
     common_options,
+    delta_option,
     emit,
+    executor_options,
     load,
     model_argument,
     progress,
     record,
+    require_writable,
     table,
 )
+from tightz.errors import ParameterError
 
-T_HELP = "Random projections per level (T)."
-J_HELP = "Random starts per projection (J)."
+T_HELP = (
+    "Random projections per level (T). T = 5 shows the spread; Theorem 1 at n = 400 and "
+    "delta = 0.05 asks for T = 2140."
+)
+J_HELP = "Random starts per projection (J), the best of which counts: J = 8 costs 8 times J = 1."
+LEVELS_HELP = (
+    "Numbers m of parities, as 0:20 or 0,5,10. About 1 state in 2^m is left: m = 10, 1 in 1024."
+)
+
+
+def store_options(command: Callable) -> Callable:
+    """--store and --resume."""
+    command = click.option(
+        "--resume", is_flag=True, help="Go on with the run in --store; the same model and options."
+    )(command)
+    return click.option(
+        "--store", type=click.Path(), help="Keep the run in this SQLite file as it goes."
+    )(command)
+
+
+def check_resume(store: str | None, resume: bool) -> None:
+    """--resume says nothing without --store."""
+    if resume and store is None:
+        raise ParameterError("--resume needs --store FILE: which run is to go on?")
 
 
 def _levels(text: str | None, n: int) -> list[int] | None:
     """'0:20' or '1,2,5' -> list of m."""
     if text is None:
         return None
-    from tightz.errors import ParameterError
-
     try:
         if ":" in text:
             low, high = (int(part) for part in text.split(":"))
-            return list(range(low, high + 1))
-        return [int(part) for part in text.split(",")]
+            chosen = list(range(low, high + 1))
+        else:
+            chosen = [int(part) for part in text.split(",")]
     except ValueError:
+        chosen = []
+    if not chosen:
         raise ParameterError(
             f"levels are {text!r}; expected a range like 0:20 or a list like 0,5,10"
-        ) from None
+        )
+    return chosen
 
 
 @click.command("mean-field")
 @model_argument
-@click.option("--restarts", "-j", type=int, default=20, show_default=True, help=J_HELP)
+@click.option(
+    "--restarts",
+    "-j",
+    type=int,
+    default=20,
+    show_default=True,
+    help="Random starts (J), the best of which counts: J = 20 costs twice J = 10.",
+)
 @click.option("--tol", type=float, default=1e-6, show_default=True, help="Gain to stop at [nats].")
 @click.option("--max-sweeps", type=int, default=1000, show_default=True, help="Sweeps per start.")
 @common_options
@@ -79,17 +117,19 @@ def mean_field(
 
 @click.command("mfrp")
 @model_argument
-@click.option("-m", "m", type=int, help="One level: this many parity constraints.")
-@click.option("--levels", help="Several levels: 0:20 or 0,5,10. Default: 0 to 20.")
+@click.option("-m", "m", type=int, help="One level: m = 5 keeps about 1 state in 32.")
+@click.option("--levels", help=f"{LEVELS_HELP}  [default: 0:20]")
 @click.option("--trials", "-t", type=int, default=5, show_default=True, help=T_HELP)
 @click.option("--restarts", "-j", type=int, default=8, show_default=True, help=J_HELP)
-@click.option("--delta", type=float, default=0.05, show_default=True, help="1 - confidence.")
+@delta_option
 @click.option(
     "--tight/--paper",
     default=False,
     show_default=True,
     help="Add collapse, tempering starts and reliability pivots, or run Algorithm 1 as printed.",
 )
+@store_options
+@executor_options
 @common_options
 def mfrp(
     model: str,
@@ -100,6 +140,10 @@ def mfrp(
     restarts: int,
     delta: float,
     tight: bool,
+    store: str | None,
+    resume: bool,
+    workers: int | None,
+    cluster: str | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -114,13 +158,14 @@ def mfrp(
     Example: tightz mfrp grid.uai --levels 0:20 --trials 5 --restarts 8
     """
     import tightz as tz
-    from tightz.errors import ParameterError
 
+    check_resume(store, resume)
     if m is not None and levels is not None:
-        raise ParameterError("give -m or --levels, not both")
+        raise ParameterError(f"-m is {m} and --levels is {levels!r}; expected one, not both")
     graph = load(model, evidence)
     chosen = [m] if m is not None else _levels(levels, graph.n_variables)
-    with progress("projections", trials * (len(chosen) if chosen else 21)) as step:
+    total = trials * (len(chosen) if chosen else 21)
+    with chosen_executor(workers, cluster) as executor, progress("projections", total) as step:
         e = tz.estimate(
             graph,
             levels=chosen,
@@ -129,7 +174,10 @@ def mfrp(
             collapse=None if tight else 0,
             search_sweeps=None if tight else 0,
             seed=seed,
+            executor=executor,
             on_batch=lambda done: step(len(done)),
+            store=store,
+            resume=resume,
         )
     certificate = e.certificate(delta)
     if as_json:
@@ -167,11 +215,12 @@ def mfrp(
 @click.command("logz")
 @model_argument
 @click.option("--time-limit", "-T", type=float, default=60.0, show_default=True, help="Seconds.")
-@click.option("--delta", type=float, default=0.05, show_default=True, help="1 - confidence.")
+@delta_option
 @click.option("--exact/--no-exact", default=True, help="Allow elimination of the whole model.")
 @click.option("--max-memory", default="8GB", show_default=True, help="Work space allowed.")
 @click.option("--plot", type=click.Path(), help="Save a picture of the interval over time.")
 @click.option("--uai-output", type=click.Path(), help="Write PREFIX.PR (log10) and PREFIX.MAR.")
+@store_options
 @common_options
 def logz(
     model: str,
@@ -182,6 +231,8 @@ def logz(
     max_memory: str,
     plot: str | None,
     uai_output: str | None,
+    store: str | None,
+    resume: bool,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -196,6 +247,12 @@ def logz(
     import tightz as tz
     from tightz.cli.live import live_bounds
 
+    check_resume(store, resume)
+    require_writable(plot, uai_output and f"{uai_output}.PR")
+    if plot:
+        from tightz.plots import require_picture
+
+        require_picture(plot)
     graph = load(model, evidence)
     with live_bounds(time_limit) as show:
         r = tz.log_partition(
@@ -206,6 +263,8 @@ def logz(
             max_memory=max_memory,
             seed=seed,
             on_bound=show,
+            store=store,
+            resume=resume,
         )
     if uai_output:
         tz.write_pr(r.estimate, f"{uai_output}.PR")
@@ -265,6 +324,7 @@ def info(model: str, evidence: str | None, as_json: bool) -> None:
     except ResourceError as error:
         width, needed, reach = None, None, f"out of reach: {error}"
     record = {
+        "command": "info",
         "variables": graph.n_variables,
         "observed": len(graph.evidence),
         "factors": graph.n_factors,
@@ -297,7 +357,7 @@ def info(model: str, evidence: str | None, as_json: bool) -> None:
     show_default=True,
     help="auto: exact where it fits in --max-memory, else mfrp.",
 )
-@click.option("--levels", help="mfrp levels: 0:20 or 0,5,10.")
+@click.option("--levels", help=f"For mfrp. {LEVELS_HELP}  [default: 0:20]")
 @click.option("--trials", "-t", type=int, default=5, show_default=True, help=T_HELP)
 @click.option("--restarts", "-j", type=int, default=8, show_default=True, help=J_HELP)
 @click.option("--max-memory", default="4GB", show_default=True, help="Limit for exact.")
@@ -323,7 +383,9 @@ def marginals(
     import tightz as tz
     from tightz.errors import ResourceError
 
+    require_writable(uai_output)
     graph = load(model, evidence)
+    chosen = _levels(levels, graph.n_variables)
     spread = None
     rows = None
     if method != "mfrp":
@@ -336,7 +398,7 @@ def marginals(
     if rows is None:
         e = tz.estimate(
             graph,
-            levels=_levels(levels, graph.n_variables),
+            levels=chosen,
             trials=trials,
             restarts=restarts,
             seed=seed,
@@ -358,17 +420,35 @@ def marginals(
 
 @click.group("generate")
 def generate() -> None:
-    """Write a random model as a UAI file."""
+    """Write a random model as a UAI file.
+
+    \b
+    Example: tightz generate ising-grid 20 --coupling -10 10 --seed 0 -o grid.uai
+    """
 
 
 @generate.command("ising-grid")
 @click.argument("rows", type=int)
 @click.argument("cols", type=int, required=False)
-@click.option("--coupling", type=float, nargs=2, default=(-1.0, 1.0), show_default=True)
-@click.option("--field", type=float, nargs=2, default=(-1.0, 1.0), show_default=True)
+@click.option(
+    "--coupling",
+    type=float,
+    nargs=2,
+    default=(-1.0, 1.0),
+    show_default=True,
+    help="Couplings are uniform between these two.",
+)
+@click.option(
+    "--field",
+    type=float,
+    nargs=2,
+    default=(-1.0, 1.0),
+    show_default=True,
+    help="Fields are uniform between these two.",
+)
 @click.option("--periodic", is_flag=True, help="Wrap around both directions.")
 @click.option("--field-per-edge", is_flag=True, help="The paper's psi_ij: fields once per edge.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @click.option("-o", "--output", type=click.Path(), required=True, help="Where to write.")
 def generate_ising_grid(
     rows: int,
@@ -387,6 +467,7 @@ def generate_ising_grid(
     """
     import tightz as tz
 
+    require_writable(output)
     graph = tz.ising_grid(
         rows,
         cols,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tightz.cli.options import progress, table
+from tightz.cli.options import progress, require_writable, table
 
 if TYPE_CHECKING:
     from tightz.estimation.results import Estimate, MeanFieldResult
@@ -16,8 +17,14 @@ if TYPE_CHECKING:
 
 @click.command("demo")
 @click.option("--size", type=int, default=14, show_default=True, help="Side of the grid.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--output", type=click.Path(), default="out/demo.png", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@click.option(
+    "--output",
+    type=click.Path(),
+    default="out/demo.png",
+    show_default=True,
+    help="Where to write the picture.",
+)
 def demo(size: int, seed: int, output: str) -> None:
     """Run the paper's experiment on one grid, then with our aids, and save a picture of it.
 
@@ -25,15 +32,22 @@ def demo(size: int, seed: int, output: str) -> None:
     Example: tightz demo --size 14 --output demo.png
     """
     import tightz as tz
+    from tightz.plots import require_picture
 
+    path = Path(output)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    require_writable(output)
+    require_picture(output)
     model = tz.ising_grid(size, coupling=(-10, 10), field=(-1, 1), seed=seed)
     click.echo(f"model: {model}", err=True)
     click.echo(
         "the first run compiles the kernels (about a minute); later ones start at once", err=True
     )
     plain = tz.mean_field(model, restarts=20, seed=seed)
-    with progress("paper's algorithm and ours", 2 * 21 * 5) as step:
-        options: dict[str, Any] = {"levels": range(21), "trials": 5, "seed": seed}
+    levels = range(min(20, size * size) + 1)
+    with progress("paper's algorithm and ours", 2 * 5 * len(levels)) as step:
+        options: dict[str, Any] = {"levels": levels, "trials": 5, "seed": seed}
         options["on_batch"] = lambda done: step(len(done))
         printed = tz.estimate(model, collapse=0, search_sweeps=0, **options)
         aided = tz.estimate(model, **options)
@@ -59,8 +73,6 @@ def demo(size: int, seed: int, output: str) -> None:
     ]
     for name, sign, value, note in lines:
         click.echo(f"{name:<24} log Z {sign:<2} {value:10.3f}   ({note})")
-    path = Path(output)
-    path.parent.mkdir(parents=True, exist_ok=True)
     _draw(printed, aided, plain, exact, size, path)
     click.echo(f"picture saved to {path}")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tightz.cli.options import emit
+from tightz.cli.options import emit, require_writable
 
 if TYPE_CHECKING:
     from tightz.models.train_rbm import Epoch
@@ -22,11 +22,11 @@ FOLDER = "out/reproduce"
 @click.option("--examples", type=int, default=60_000, show_default=True, help="Digits to use.")
 @click.option("--hidden", type=int, default=100, show_default=True, help="Hidden units.")
 @click.option("-k", "steps", type=int, default=15, show_default=True, help="Gibbs steps of CD-k.")
-@click.option("--epochs", type=int, default=15, show_default=True)
-@click.option("--batch-size", type=int, default=20, show_default=True)
-@click.option("--learning-rate", type=float, default=0.1, show_default=True)
-@click.option("--momentum", type=float, default=0.0, show_default=True)
-@click.option("--weight-decay", type=float, default=0.0, show_default=True)
+@click.option("--epochs", type=int, default=15, show_default=True, help="Passes over the digits.")
+@click.option("--batch-size", type=int, default=20, show_default=True, help="Digits per step.")
+@click.option("--learning-rate", type=float, default=0.1, show_default=True, help="Step size.")
+@click.option("--momentum", type=float, default=0.0, show_default=True, help="From 0 to 0.999.")
+@click.option("--weight-decay", type=float, default=0.0, show_default=True, help="L2 penalty.")
 @click.option("--checkpoint", type=click.Path(), help="Written after every epoch, resumed from.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
@@ -58,6 +58,7 @@ def train_rbm(
     from tightz.models.mnist import load_mnist
     from tightz.models.train_rbm import train_rbm as train
 
+    require_writable(output)
     require_range("examples", examples, 1, 60_000)
 
     def told(epoch: Epoch) -> None:
@@ -131,7 +132,11 @@ def _report(line: str) -> None:
 @reproduce.command("ising")
 @_sized
 def reproduce_ising(quick: bool, out: str) -> None:
-    """Ising grids: log ratios to mean field, then at equal work (6 to 9 minutes)."""
+    """Ising grids: log ratios to mean field, then at equal work (6 to 9 minutes).
+
+    \b
+    Example: tightz reproduce ising --quick
+    """
     from tightz.experiments.ising import IsingGrids, ising
     from tightz.experiments.store import Store
 
@@ -143,7 +148,11 @@ def reproduce_ising(quick: bool, out: str) -> None:
 @reproduce.command("runtime")
 @_sized
 def reproduce_runtime(quick: bool, out: str) -> None:
-    """Time of an ascent against the size of the grid and the parities (about 10 seconds)."""
+    """Time of an ascent against the size of the grid and the parities (about 10 seconds).
+
+    \b
+    Example: tightz reproduce runtime --quick
+    """
     from tightz.experiments.runtime import Runtimes, runtime
     from tightz.experiments.store import Store
 
@@ -156,8 +165,15 @@ def reproduce_runtime(quick: bool, out: str) -> None:
 @_sized
 @click.option("--mnist", type=click.Path(), help="Folder with the MNIST idx files.")
 @click.option("--only", multiple=True, help="A column such as cd5-100; may be repeated.")
-def reproduce_rbm(quick: bool, out: str, mnist: str | None, only: tuple[str, ...]) -> None:
-    """RBMs on MNIST: trains what is missing, then the table (4 to 16 minutes a column)."""
+@click.option("--workers", type=int, default=2, show_default=True, help="Columns at a time.")
+def reproduce_rbm(
+    quick: bool, out: str, mnist: str | None, only: tuple[str, ...], workers: int
+) -> None:
+    """RBMs on MNIST: trains what is missing, then the table (about half an hour).
+
+    \b
+    Example: tightz reproduce rbm --only cd5-100
+    """
     from dataclasses import replace
 
     from tightz.errors import ParameterError
@@ -174,13 +190,18 @@ def reproduce_rbm(quick: bool, out: str, mnist: str | None, only: tuple[str, ...
             raise ParameterError(f"no column {unknown[0]}; there are {', '.join(known)}")
         config = replace(config, columns=tuple(known[name] for name in only))
     store = Store(records)
-    click.echo(rbm_table(store, figures / "rbm.png", config=config, mnist=mnist, report=_report))
+    path = figures / "rbm.png"
+    click.echo(rbm_table(store, path, config=config, mnist=mnist, workers=workers, report=_report))
 
 
 @reproduce.command("picture")
 @_sized
 def reproduce_picture(quick: bool, out: str) -> None:
-    """The idea in three steps, and reliability pivots at work (seconds)."""
+    """The idea in three steps, and reliability pivots at work (seconds).
+
+    \b
+    Example: tightz reproduce picture --quick
+    """
     from tightz.experiments.idea import idea
     from tightz.experiments.pivots import PivotPicture, pivots
     from tightz.experiments.store import Store

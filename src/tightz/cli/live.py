@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -64,7 +65,17 @@ class _View:
 
 @contextmanager
 def live_bounds(time_limit: float) -> Iterator[Callable[[Bound], None]]:
-    """Yields the function to call with each bound."""
+    """Yields the function to call with each bound.
+
+    In a notebook (`!tightz logz ...`) the terminal cannot move its cursor up, so one line is
+    rewritten there instead of a table.
+    """
+    if "JPY_PARENT_PID" in os.environ:
+        from tightz.reports.progress import Progress
+
+        with Progress() as show:
+            yield show
+        return
     from rich.console import Console
     from rich.live import Live
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
 import click
 
 from tightz import __version__
-from tightz.cli import commands, demo, experiments, references
+from tightz.cli import commands, demo, doctor, experiments, references, report, theorem
 from tightz.errors import TightzError
 
 
@@ -27,6 +28,12 @@ class Group(click.Group):
         except BrokenPipeError:
             sys.stderr.close()
             ctx.exit(0)
+        except OSError as error:  # a full disk, a file that vanished
+            place = f"{error.filename}: " if error.filename else ""
+            click.echo(f"error: {place}{error.strerror or error}", err=True)
+            with contextlib.suppress(OSError):
+                sys.stdout.close()
+            ctx.exit(2)
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,8 +41,10 @@ class Group(click.Group):
 def main() -> None:
     """Bounds on the log partition function of discrete graphical models.
 
-    MODEL is a UAI file (.uai) or RBM weights (.npz with W, visible_bias, hidden_bias). All values
-    are natural logs. Results go to stdout, progress and errors to stderr.
+    MODEL is a file; its ending tells the kind: .uai, .fg (libDAI), .cnf, .bif, .xml (XMLBIF), or
+    RBM weights W, visible_bias, hidden_bias in .npz, .mat or .h5. All values are natural logs.
+    Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 2 bad input, 130
+    Ctrl-C.
 
     \b
     Examples:
@@ -43,8 +52,12 @@ def main() -> None:
       tightz info grid.uai
       tightz logz grid.uai
       tightz mfrp grid.uai -m 5 --trials 5 --restarts 8 --seed 0
+      tightz doctor
     """
 
 
 for command in (*commands.COMMANDS, *references.COMMANDS, *experiments.COMMANDS, demo.demo):
     main.add_command(command)
+main.add_command(report.report)
+main.add_command(theorem.theorem)
+main.add_command(doctor.doctor)

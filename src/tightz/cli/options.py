@@ -6,17 +6,18 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tightz.errors import ModelError
+from tightz.errors import ModelError, ParameterError
 
 if TYPE_CHECKING:
     from tightz.bounds import Bound
     from tightz.models.factor_graph import FactorGraph
+    from tightz.runtime.executors import Submits
 
 
 def model_argument(command: Callable) -> Callable:
@@ -37,6 +38,39 @@ def common_options(command: Callable) -> Callable:
     )
 
 
+def executor_options(command: Callable) -> Callable:
+    """--workers and --cluster; `chosen_executor` opens what they name."""
+    command = click.option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Run on the dask cluster of this scheduler (tcp://...).",
+    )(command)
+    return click.option(
+        "--workers", type=int, metavar="N", help="Run on N local processes.  [default: threads]"
+    )(command)
+
+
+def chosen_executor(
+    workers: int | None, cluster: str | None
+) -> AbstractContextManager[Submits | None]:
+    """In a `with` statement: the executor of --workers or --cluster, None for threads."""
+    from tightz.runtime.cluster import open_executor
+
+    return open_executor(workers, cluster)
+
+
+def delta_option(command: Callable) -> Callable:
+    """--delta."""
+    return click.option(
+        "--delta",
+        type=float,
+        default=0.05,
+        show_default=True,
+        help="A bound with confidence 1 - delta fails in a share delta of runs at most: "
+        "delta = 0.05 is 1 run in 20.",
+    )(command)
+
+
 def load(path: str, evidence: str | None) -> FactorGraph:
     """Read a model by the ending of its name."""
     suffix = Path(path).suffix.lower()
@@ -45,7 +79,9 @@ def load(path: str, evidence: str | None) -> FactorGraph:
 
         model = load_rbm(path)
         if evidence:
-            raise ModelError(f"evidence goes with a UAI model; {path} holds RBM weights")
+            raise ModelError(
+                f"evidence goes with a UAI model; {path} holds RBM weights. Leave --evidence out"
+            )
         return model
     if suffix == ".uai" or not suffix:
         from tightz.models.uai import read_uai
@@ -57,7 +93,9 @@ def load(path: str, evidence: str | None) -> FactorGraph:
         from tightz.models import formats
 
         if evidence:
-            raise ModelError(f"evidence goes with a UAI model; {path} is a {suffix} file")
+            raise ModelError(
+                f"evidence goes with a UAI model; {path} is a {suffix} file. Leave --evidence out"
+            )
         read: FactorGraph = getattr(formats, readers[suffix])(path)
         return read
     if not os.path.exists(path):
@@ -65,6 +103,21 @@ def load(path: str, evidence: str | None) -> FactorGraph:
     raise ModelError(
         f"{path}: unknown ending {suffix!r}; expected .uai, .fg, .cnf, .bif, .xml, .npz, .mat, .h5"
     )
+
+
+def require_writable(*paths: str | None) -> None:
+    """Refuse an output that cannot be written, before any work is done for it."""
+    for path in filter(None, paths):
+        folder = Path(path).parent
+        if not folder.is_dir():
+            problem = "its folder does not exist; create it first"
+        elif os.path.isdir(path):
+            problem = "it is a directory; expected a file"
+        elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+            problem = "permission denied; choose another place"
+        else:
+            continue
+        raise ParameterError(f"cannot write {path}: {problem}")
 
 
 def emit(record: dict[str, Any]) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from tightz.cli.options import common_options, emit, load, model_argument, progress
+from tightz.cli.options import (
+    common_options,
+    delta_option,
+    emit,
+    load,
+    model_argument,
+    progress,
+)
 
 
 @click.command("exact")
@@ -38,10 +45,14 @@ def exact(model: str, evidence: str | None, max_memory: str, as_json: bool) -> N
 @click.command("upper")
 @model_argument
 @click.option(
-    "--method", type=click.Choice(["mini-bucket", "trw"]), default="mini-bucket", show_default=True
+    "--method",
+    type=click.Choice(["mini-bucket", "trw"]),
+    default="mini-bucket",
+    show_default=True,
+    help="trw (tree-reweighted) takes factors over one or two variables.",
 )
-@click.option("--ibound", type=int, default=10, show_default=True, help="Mini-bucket table size.")
-@click.option("--iterations", type=int, default=100, show_default=True)
+@click.option("--ibound", type=int, default=10, show_default=True, help="Mini-bucket width.")
+@click.option("--iterations", type=int, default=100, show_default=True, help="At most this many.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
 def upper(
     model: str, evidence: str | None, method: str, ibound: int, iterations: int, as_json: bool
@@ -83,7 +94,7 @@ def upper(
 @click.option("--chains", type=int, default=128, show_default=True, help="Independent chains.")
 @click.option("--temperatures", type=int, help="Intermediate distributions; default 2000.")
 @click.option("--time-limit", type=float, help="Choose the temperatures to fit [seconds].")
-@click.option("--delta", type=float, default=0.05, show_default=True, help="1 - confidence.")
+@delta_option
 @common_options
 def ais(
     model: str,
@@ -163,8 +174,14 @@ def map_state(
 
 @click.command("wish")
 @model_argument
-@click.option("--delta", type=float, default=0.05, show_default=True, help="1 - confidence.")
-@click.option("--trials", "-t", type=int, help="Default: the theorem's T = ln(n/delta)/0.0042.")
+@delta_option
+@click.option(
+    "--trials",
+    "-t",
+    type=int,
+    help="Random projections per level (T).  [default: ln(n/delta)/0.0042, at n = 16 and "
+    "delta = 0.05 T = 1374]",
+)
 @click.option("--time-limit", type=float, help="Seconds for the whole run.")
 @common_options
 def wish(

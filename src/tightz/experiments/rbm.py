@@ -1,31 +1,41 @@
 """Table: log Z of RBMs trained on MNIST, by mean field, MFRP, our default and AIS.
 
-Each column is trained and measured on its own and kept, so columns can be added one by one.
+A column is five records: training, the comparison at equal work, the layer bound, AIS, and the
+interval. Each is kept with its wall and processor seconds, so columns can be added one by one and
+the cost of the whole table can be read off.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tightz.errors import require_range
+from tightz.experiments.processes import processes, single_threaded
 from tightz.experiments.rbm_drawing import draw_table
-from tightz.experiments.rbm_models import Column, RbmTable, trained_model
-from tightz.experiments.store import Store, small_print
+from tightz.experiments.rbm_models import Column, RbmTable, load_column, train_column
+from tightz.experiments.rbm_search import layer_with_search, mfrp_with_search
+from tightz.experiments.store import Spent, Store, small_print
 
 if TYPE_CHECKING:
     from tightz.models.factor_graph import FactorGraph
 
+Report = Callable[[str], None]
 
-LAYER_STARTS = 64
-"""Random starts of the layer bound, and as many tempered ones: the heaviest mode hides well."""
+LANES = 32
+"""Restarts that plain mean field runs side by side where it has a budget: its fastest layout."""
 
-_LAYER_SETTINGS = ("epochs", "batch_size", "examples", "search_sweeps", "seed")
+
+def silent(_line: str) -> None:
+    """Report nothing; unlike a lambda it travels to a worker process."""
+
+
+_TRAINING = ("epochs", "batch_size", "examples", "seed")
 
 
 def rbm_table(
@@ -34,21 +44,25 @@ def rbm_table(
     *,
     config: RbmTable | None = None,
     mnist: str | None = None,
-    report: Callable[[str], None] = lambda _: None,
+    workers: int = 1,
+    report: Report = silent,
 ) -> Path:
     """Train and measure what is missing, draw the table and return its path.
 
     `mnist` is the folder with the idx files (see `load_mnist`); it is read only where a column
-    has to be computed.
+    has to be computed. `workers` processes take a column each; `report` must then be picklable.
     """
+    require_range("workers", workers, 1)
     config = config or RbmTable()
-    records = results(store, config, mnist=mnist, report=report)
+    records = results(store, config, mnist=mnist, workers=workers, report=report)
     average = store.recall("average-digit", {"examples": 60_000}, lambda: _average_digit(mnist))
+    total = Spent.sum(cost for column in config.columns for _, cost in costs(store, column))
+    report(f"all {len(config.columns)} columns: {total}")
     note = small_print(
-        store.made_with(config.columns[-1].name),
+        store.made_with(f"{config.columns[-1].name}-interval"),
         f"seed {config.seed}, {config.epochs} epochs, minibatch {config.batch_size}, "
         f"T = {config.trials}, J = {config.restarts}, m in {list(config.levels)}, "
-        f"interval {config.seconds:g} s, AIS 128 x {config.temperatures}",
+        f"interval {config.seconds:g} s, AIS 128 x {config.temperatures}, {total}",
     )
     return draw_table(config, records, average["mean"], path, note)
 
@@ -58,74 +72,148 @@ def results(
     config: RbmTable,
     *,
     mnist: str | None = None,
-    report: Callable[[str], None] = lambda _: None,
+    workers: int = 1,
+    report: Report = silent,
 ) -> list[dict[str, Any]]:
-    """One record per column, in order, recalled or computed."""
+    """One record per column, in order, recalled or computed.
+
+    All but the intervals runs on one core, `workers` columns at a time, dearest first.
+    The intervals come after, one at a time in a process of its own, so that each has the machine
+    to itself.
+    """
+    tasks = [_Task(store, config, column, mnist, report) for column in config.columns]
+    missing = [task for task in tasks if not task.known]
+    if workers > 1 and missing:
+        dearest = sorted(missing, key=lambda task: -task.column.hidden * task.column.k)
+        with single_threaded(), processes(workers) as pool:
+            list(pool.map(_Task.alone, dearest))
+        for task in missing:
+            with processes(1) as pool:
+                pool.submit(_Task.interval, task).result()
     records = []
-    for column in config.columns:
-        records.append(_column(store, config, column, mnist, report))
-        report(f"{column.name}: {_short(records[-1])}")
+    for task in tasks:
+        records.append(task.whole())
+        spent = Spent.sum(cost for _, cost in costs(store, task.column))
+        report(f"{task.column.name}: {_short(records[-1])}; {spent}")
     return records
 
 
-def _column(
-    store: Store, config: RbmTable, column: Column, mnist: str | None, report: Callable[[str], None]
-) -> dict[str, Any]:
-    """Two records under one roof: the comparison, and the layer bound."""
-
-    @cache
-    def model() -> tuple[FactorGraph, dict[str, Any]]:
-        return trained_model(store.folder, config, column, mnist, report)
-
-    def compare() -> dict[str, Any]:
-        return {**_measure(model()[0], config), "training": model()[1]}
-
-    settings = {key: value for key, value in asdict(config).items() if key != "columns"}
-    training = {key: settings[key] for key in _LAYER_SETTINGS}
-    layer = {**training, **asdict(column), "layer_starts": LAYER_STARTS}
-    return {
-        **store.recall(column.name, {**settings, **asdict(column)}, compare),
-        **store.recall(f"{column.name}-layer", layer, lambda: _sum_out_a_layer(model()[0], config)),
-    }
+def costs(store: Store, column: Column) -> Iterator[tuple[str, Spent]]:
+    """(part, time spent) of a column's records."""
+    for part in PARTS:
+        if part == "training" and not column.public:
+            kept = store.result(f"{column.name}-training")
+            yield part, Spent(kept["seconds"], kept["processor_seconds"])
+        elif part != "training":
+            yield part, store.spent(f"{column.name}-{part}")
 
 
-def _measure(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
-    """All estimates of one RBM, the seconds of each, and the means of the visible units."""
+PARTS = ("training", "comparison", "layer", "ais", "interval")
+
+
+class _Task(NamedTuple):
+    """One column: its records, each computed where it is missing."""
+
+    store: Store
+    config: RbmTable
+    column: Column
+    mnist: str | None
+    report: Report
+
+    def parameters(self, *names: str) -> dict[str, Any]:
+        """What a record depends on: how the RBM was trained, and these settings."""
+        settings = asdict(self.config)
+        chosen = {name: settings[name] for name in (*_TRAINING, *names)}
+        return {**chosen, **asdict(self.column)}
+
+    @property
+    def known(self) -> bool:
+        """Whether all records are there already."""
+        return all(self.store.has(f"{self.column.name}-{p}", q) for p, q in self._settings.items())
+
+    @property
+    def _settings(self) -> dict[str, dict[str, Any]]:
+        compared = ("levels", "trials", "restarts", "search_sweeps")
+        trained = {} if self.column.public else {"training": self.parameters()}
+        return {
+            **trained,
+            "comparison": self.parameters(*compared),
+            "layer": self.parameters("search_sweeps"),
+            "ais": self.parameters("temperatures"),
+            "interval": self.parameters("seconds"),
+        }
+
+    def _recall(self, part: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        return self.store.recall(f"{self.column.name}-{part}", self._settings[part], compute)
+
+    def alone(self) -> dict[str, Any]:
+        """Training, comparison, layer bound and AIS: the parts that one core does."""
+        folder, report = self.store.folder, self.report
+        if not self.column.public:
+            self._recall(
+                "training",
+                lambda: train_column(folder, self.config, self.column, self.mnist, report),
+            )
+        return {
+            **self._recall("comparison", lambda: _compare(self._model(), self.config)),
+            **self._recall("layer", lambda: _sum_out_a_layer(self._model(), self.config)),
+            **self._recall("ais", lambda: _ais(self._model(), self.config)),
+        }
+
+    def interval(self) -> dict[str, Any]:
+        """Our default, with whatever cores there are."""
+        return self._recall("interval", lambda: _interval(self._model(), self.config))
+
+    def whole(self) -> dict[str, Any]:
+        one, other = self.alone(), self.interval()
+        return {**one, **other, "images": {**one["images"], **other["images"]}}
+
+    def _model(self) -> FactorGraph:
+        return load_column(self.store.folder, self.column)
+
+
+def _compare(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
+    """Mean field and MFRP, as printed and with our search, each at equal work; one thread.
+
+    Work is coordinate updates against MFRP as printed. Against MFRP with search, which also
+    tempers, it is processor time, counted in microseconds.
+    """
     import tightz as tz
     from tightz.estimation.equal_work import Outcome, at_equal_work
+    from tightz.models.encoding import encode
     from tightz.runtime.seeds import stream
 
-    n = model.n_variables
+    polynomial = encode(model).polynomial
+    n = polynomial.n
     levels = [m for m in config.levels if m <= n]
     shared: dict[str, Any] = {
         "levels": levels, "trials": config.trials, "restarts": config.restarts,
     }  # fmt: skip
-    plain = tz.mean_field(model, restarts=config.restarts, seed=stream(config.seed, 1))
-    printed = tz.estimate(model, collapse=0, search_sweeps=0, seed=stream(config.seed, 2), **shared)
+    plain = tz.mean_field(polynomial, restarts=config.restarts, seed=stream(config.seed, 1))
+    printed = tz.estimate(
+        polynomial, collapse=0, search_sweeps=0, threads=1, seed=stream(config.seed, 2), **shared
+    )
 
-    def once(at: np.random.SeedSequence) -> Outcome:
-        run = tz.mean_field(model, restarts=config.restarts, seed=at)
+    def by_updates(at: np.random.SeedSequence) -> Outcome:
+        run = tz.mean_field(polynomial, restarts=config.restarts, seed=at)
         return Outcome(run.log_z, run.sweeps * n)
 
+    def by_processor(at: np.random.SeedSequence) -> Outcome:
+        begun = time.process_time()
+        run = tz.mean_field(polynomial, restarts=LANES, seed=at)
+        return Outcome(run.log_z, round(1e6 * (time.process_time() - begun)))
+
     (equal,) = at_equal_work(
-        {"mean field": once}, updates=printed.updates, seed=stream(config.seed, 3)
+        {"mean field": by_updates}, updates=printed.updates, seed=stream(config.seed, 3)
     )
-    aided = tz.estimate(
-        model, search_sweeps=config.search_sweeps, seed=stream(config.seed, 4), **shared
+    aided = mfrp_with_search(
+        polynomial, sweeps=config.search_sweeps, seed=stream(config.seed, 4), **shared
     )
+    budget = round(1e6 * aided.processor_seconds)
     (timed,) = at_equal_work(
-        {"mean field": once}, seconds=aided.seconds, seed=stream(config.seed, 7)
+        {"mean field": by_processor}, updates=budget, seed=stream(config.seed, 7)
     )
-    interval = tz.log_partition(
-        model, time_limit=config.seconds, exact=False, seed=stream(config.seed, 5)
-    )
-    sampled = tz.ais(model, temperatures=config.temperatures, seed=stream(config.seed, 6))
-    images = {
-        "mean_field": plain.marginals,
-        "mfrp": printed.marginals,
-        "estimate": aided.marginals,
-        "interval": np.array(interval.marginals),
-    }
+    table = aided.table
     return {
         "mean_field": plain.log_z,
         "mean_field_runs": plain.log_zs.tolist(),
@@ -135,46 +223,68 @@ def _measure(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
         "mean_field_equal": equal.log_z,
         "mean_field_equal_restarts": config.restarts * equal.runs,
         "mean_field_timed": timed.log_z,
-        "mean_field_timed_restarts": config.restarts * timed.runs,
-        "estimate": aided.log_z,
-        "estimate_level": aided.best_level,
-        "estimate_medians": [level.median for level in aided.by_level],
-        "estimate_lower": aided.lower.log_z,
-        "interval_lower": interval.lower,
-        "interval_upper": interval.upper,
-        "interval_method": interval.lower_proof.method,
-        "ais": sampled.log_z,
-        "ais_error": sampled.standard_error,
-        "ais_effective": sampled.effective_sample_size,
-        "seconds": {
-            "mean_field": plain.seconds,
-            "mfrp": printed.seconds,
-            "mean_field_equal": equal.seconds,
-            "mean_field_timed": timed.seconds,
-            "estimate": aided.seconds,
-            "interval": interval.seconds,
-            "ais": sampled.seconds,
+        "mean_field_timed_restarts": LANES * timed.runs,
+        "mean_field_timed_processor_seconds": 1e-6 * timed.updates,
+        "estimate": table.log_z,
+        "estimate_level": table.best_level,
+        "estimate_medians": [level.median for level in table.by_level],
+        "estimate_lower": table.lower.log_z,
+        "estimate_pool": aided.pool,
+        "estimate_optima": aided.optima,
+        "estimate_processor_seconds": aided.processor_seconds,
+        "images": {
+            "mean_field": _image(plain.marginals),
+            "mfrp": _image(printed.marginals),
+            "estimate": _image(table.marginals),
         },
-        "images": {key: np.round(table[:784, 1], 4).tolist() for key, table in images.items()},
     }
 
 
 def _sum_out_a_layer(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
-    """One layer summed exactly, climbing from tempered states too: a deterministic lower bound."""
-    import tightz as tz
     from tightz.models.encoding import encode
     from tightz.runtime.seeds import stream
 
-    polynomial = encode(model).polynomial
-    begun = time.perf_counter()
-    pool = tz.sample_pool(polynomial, sweeps=config.search_sweeps, seed=stream(config.seed, 9))
-    found = tz.layer_mean_field(
-        model,
-        restarts=LAYER_STARTS,
-        starts=pool.states[:LAYER_STARTS],
-        seed=stream(config.seed, 8),
+    found = layer_with_search(
+        encode(model).polynomial, sweeps=config.search_sweeps, seed=stream(config.seed, 4)
     )
-    return {"layer": found.log_z, "layer_seconds": time.perf_counter() - begun}
+    return {"layer": found.log_z}
+
+
+def _ais(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
+    import tightz as tz
+    from tightz.runtime.seeds import stream
+
+    sampled = tz.ais(
+        model, temperatures=config.temperatures, seed=stream(config.seed, 6), threads=1
+    )
+    return {
+        "ais": sampled.log_z,
+        "ais_error": sampled.standard_error,
+        "ais_effective": sampled.effective_sample_size,
+    }
+
+
+def _interval(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
+    import tightz as tz
+    from tightz.runtime.seeds import stream
+
+    found = tz.log_partition(
+        model, time_limit=config.seconds, exact=False, seed=stream(config.seed, 5)
+    )
+    marginals = found.marginals  # None where no stream got that far
+    return {
+        "interval_lower": found.lower,
+        "interval_upper": found.upper,
+        "interval_method": found.lower_proof.method,
+        "interval_seconds": found.lower_proof.seconds,
+        "images": {"interval": [] if marginals is None else _image(np.array(marginals))},
+    }
+
+
+def _image(marginals: np.ndarray) -> list[float]:
+    """P(on) of the visible units."""
+    pixels: list[float] = np.round(marginals[:784, 1], 4).tolist()
+    return pixels
 
 
 def _average_digit(mnist: str | None) -> dict[str, Any]:
@@ -186,13 +296,7 @@ def _average_digit(mnist: str | None) -> dict[str, Any]:
 
 def _short(record: dict[str, Any]) -> str:
     keys = (
-        "mean_field",
-        "mean_field_equal",
-        "mfrp",
-        "mean_field_timed",
-        "estimate",
-        "interval_lower",
-        "layer",
-        "ais",
-    )
+        "mean_field", "mean_field_equal", "mfrp", "mean_field_timed", "estimate",
+        "layer", "interval_lower", "ais",
+    )  # fmt: skip
     return ", ".join(f"{key} {record[key]:.2f}" for key in keys)

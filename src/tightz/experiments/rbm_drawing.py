@@ -21,10 +21,10 @@ ROWS: Sequence[tuple[str, str]] = (
     ("mean field, best of {restarts}", "mean_field"),
     ("mean field, work of next row", "mean_field_equal"),
     ("MFRP as printed", "mfrp"),
-    ("mean field, time of next row", "mean_field_timed"),
+    ("mean field, cpu time of next row", "mean_field_timed"),
     ("MFRP with our search", "estimate"),
+    ("layer bound, same search", "layer"),
     ("tightz interval, lower end", "interval_lower"),
-    ("tightz layer bound, tempered", "layer"),
     ("AIS (estimate)", "ais"),
     ("published AIS", "published"),
 )
@@ -79,7 +79,8 @@ def draw_table(
         top = below + step * row
         ax.text(-1.85, top + 0.5 * step, label, fontsize=9.5, color=INK, va="center")
         for at, record in enumerate(records):
-            _image(ax, np.array(record["images"][key]), at, top)
+            if record["images"][key]:
+                _image(ax, np.array(record["images"][key]), at, top)
     _image(ax, np.array(average), count, below)
     ax.text(count, below - 0.4, "average digit", fontsize=9, color=INK, ha="center", va="center")
     ax.set(xlim=(-1.95, count + 0.55), ylim=(bottom, -2.0), aspect="auto")

@@ -80,16 +80,16 @@ class RbmTable:
         )
 
 
-def trained_model(
+def train_column(
     folder: Path, config: RbmTable, column: Column, mnist: str | None, report: Callable[[str], None]
-) -> tuple[FactorGraph, dict[str, Any]]:
-    """The column's RBM, trained from its checkpoint on."""
+) -> dict[str, Any]:
+    """Train the column's RBM from its checkpoint on and save its weights.
+
+    The seconds returned are of all epochs, also those of a run that was cut off.
+    """
     from tightz.models.mnist import load_mnist
-    from tightz.models.rbm_files import load_rbm
     from tightz.models.train_rbm import Epoch, train_rbm
 
-    if column.public:
-        return load_rbm(public_file()), {}
     data = load_mnist(mnist).probabilities()[: config.examples]
 
     def told(epoch: Epoch) -> None:
@@ -109,8 +109,18 @@ def trained_model(
         on_epoch=told,
     )
     trained.save(folder / f"{column.name}.npz")
-    course = trained.reconstruction_error.tolist()
-    return trained.model, {"reconstruction_error": course, "seconds": trained.seconds}
+    return {
+        "reconstruction_error": trained.reconstruction_error.tolist(),
+        "seconds": trained.seconds,
+        "processor_seconds": trained.processor_seconds,
+    }
+
+
+def load_column(folder: Path, column: Column) -> FactorGraph:
+    """The column's RBM: the weights that `train_column` saved, or the public ones."""
+    from tightz.models.rbm_files import load_rbm
+
+    return load_rbm(public_file() if column.public else folder / f"{column.name}.npz")
 
 
 def public_file() -> Path:

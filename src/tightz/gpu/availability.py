@@ -29,6 +29,8 @@ def why_not_plan(plan: TrialPlan) -> str:
         return "polishing (a second basis per coset after a search) runs on the CPU only"
     if plan.collapsed is not None and plan.lift:
         return "marginals of a collapsed model are lifted on the CPU only; use collapse=0"
+    if plan.lift and plan.products is not None and not plan.products.are_spins(plan.polynomial.n):
+        return "marginals of variables in bits, or tied by parities, are averaged on the CPU only"
     if plan.polynomial.n == 0 or plan.polynomial.constant == -np.inf:
         return "there is nothing to project: no spins, or Z = 0"
     return ""

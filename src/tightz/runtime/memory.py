@@ -37,7 +37,7 @@ def parse_memory(value: str | int) -> int:
                 f'memory is {value!r}; expected an int of bytes or text such as "8GB"'
             ) from None
     if size <= 0:
-        raise ParameterError(f"memory is {value!r}; expected more than 0 bytes")
+        raise ParameterError(f'memory is {value!r}; expected more than 0 bytes, such as "8GB"')
     return size
 
 
@@ -45,8 +45,8 @@ def format_bytes(size: float) -> str:
     """`size` in the largest decimal unit that leaves at least 1, with three digits."""
     if not math.isfinite(size) or size >= 1e18:
         return f"10^{math.log10(size):.0f} B" if math.isfinite(size) else "more than 10^308 B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 999.5 or unit == "TB":
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
             return f"{size:.3g} {unit}"
         size /= 1000
-    raise AssertionError("unreachable")
+    return f"{size:.3g} TB"

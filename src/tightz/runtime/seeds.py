@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tightz.errors import ParameterError
+
 Seed = int | np.random.SeedSequence | np.random.Generator | None
 
 
@@ -13,6 +15,10 @@ def seed_sequence(seed: Seed) -> np.random.SeedSequence:
         return seed
     if isinstance(seed, np.random.Generator):
         return np.random.SeedSequence(int(seed.integers(2**63)))
+    if not (seed is None or (isinstance(seed, int | np.integer) and seed >= 0)):
+        raise ParameterError(
+            f"seed is {seed!r}; expected a whole number >= 0, a SeedSequence, a Generator or None"
+        )
     return np.random.SeedSequence(seed)
 
 

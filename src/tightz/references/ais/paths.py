@@ -160,7 +160,10 @@ def annealing_path(model: FactorGraph) -> Path | float:
     first = int(poly.ptr[int(single.sum())])  # terms are sorted by arity: singles come first
     spins = poly.spins[first:].astype(np.int64)
     if not (np.isfinite(theta).all() and np.isfinite(fields).all()):
-        raise UnsupportedModelError("the model's couplings overflow float64; rescale its tables")
+        raise UnsupportedModelError(
+            "a coupling or field of the model overflows float64; expected finite ones. Rescale its "
+            "tables"
+        )
     if poly.degree == 2:
         layers = _layers(n, spins.reshape(-1, 2))
         if layers is not None:

@@ -69,7 +69,9 @@ class AisResult:
         reported, each at an equal share of delta.
         """
         if not 0.0 < delta < 1.0:
-            raise ParameterError(f"delta is {delta}; expected 0 < delta < 1")
+            raise ParameterError(
+                f"delta is {delta}; expected a probability strictly between 0 and 1"
+            )
         chains = self.log_weights.size
         groups = 2 ** np.arange(int(np.log2(chains)) + 1)
         values = []
@@ -90,7 +92,9 @@ class AisResult:
     def interval(self, confidence: float = 0.95, *, resamples: int = 1000) -> tuple[float, float]:
         """Bootstrap percentile interval of log_z over chains: an indication, not a proof."""
         if not 0.0 < confidence < 1.0:
-            raise ParameterError(f"confidence is {confidence}; expected 0 < confidence < 1")
+            raise ParameterError(
+                f"confidence is {confidence}; expected a probability strictly between 0 and 1"
+            )
         require_range("resamples", resamples, 1)
         if not np.isfinite(self.log_z):
             return self.log_z, self.log_z
@@ -121,6 +125,11 @@ class AisResult:
             f"log Z >= {self.certificate().log_z:.4f} with confidence 0.95; "
             f"in expectation log Z >= {self.lower_in_expectation:.4f}\n{self.status.value}"
         )
+
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
 
     def __repr__(self) -> str:
         return (
@@ -173,8 +182,8 @@ def _given_betas(temperatures: int | ArrayLike | None) -> NDArray[np.float64] | 
     rising = betas.ndim == 1 and betas.size >= 2 and bool((np.diff(betas) >= 0).all())
     if not rising or betas[0] != 0.0 or betas[-1] != 1.0:
         raise ParameterError(
-            f"temperatures are {betas.size} betas of shape {betas.shape}; expected a rising list "
-            "from 0 (the base) to 1 (the model)"
+            f"temperatures are {np.array2string(betas, threshold=6)}; expected betas rising from 0 "
+            "(the base) to 1 (the model)"
         )
     return betas
 

@@ -92,6 +92,11 @@ class BetheResult:
             lines.append(f"log Z >= {self.lower_bound:.6f} (attractive model, proven)")
         return "\n".join([*lines, self.status.value])
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         return (
             f"BetheResult(log_z={self.log_z:.6f}, lower_bound={self.lower_bound}, "

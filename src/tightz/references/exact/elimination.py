@@ -131,6 +131,11 @@ class ExactResult:
             "flops": self.plan.flops,
         }
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         slices = f", {len(self.sliced)} variables sliced" if self.sliced else ""
         return (

@@ -55,7 +55,7 @@ class Arena:
                     self._holes[k] = (start + size, room - size)
                 self.peak = max(self.peak, start + size)
                 return start
-        raise AssertionError("the last hole is endless")
+        raise ArithmeticError("the arena has no endless hole: this is a bug")
 
     def give_back(self, start: int, size: int) -> None:
         size = -(-size // ALIGN) * ALIGN

@@ -113,6 +113,11 @@ class MiniBucketResult:
             f"{self.status.value}"
         )
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         return (
             f"MiniBucketResult(log_z={self.log_z:.6f}, side={self.side.name}, "

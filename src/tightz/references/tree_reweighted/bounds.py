@@ -114,6 +114,11 @@ class TreeReweightedResult:
             f"{self.seconds:.3g} s)\n{self.status.value}"
         )
 
+    def _repr_html_(self) -> str:
+        from tightz.reports.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         return (
             f"TreeReweightedResult(log_z={self.log_z:.6f}, status={self.status.name}, "

@@ -1,0 +1,154 @@
+"""Workers beyond this process: local ones, or a dask cluster's, as executors for the seam."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from typing import Any
+
+from tightz.errors import MissingExtraError, ParameterError, require_range
+from tightz.runtime.executors import Submits
+from tightz.runtime.parcels import ExecutorError
+
+PATIENCE = 10.0
+"""Seconds to wait for a scheduler, and then for its first worker."""
+
+RECOUNT = 5.0
+"""Seconds after which a dask cluster's workers are counted again: they come and go."""
+
+
+def local_workers(n: int) -> ProcessPoolExecutor:
+    """A pool of n local processes, started as they are needed; use it in a `with` statement.
+
+    They are spawned, not forked: a fork would copy numba's locks but not its threads. They leave
+    Ctrl-C to this process and end when it is killed.
+    """
+    require_range("workers", n, 1)
+    return ProcessPoolExecutor(n, mp_context=get_context("spawn"), initializer=_settle)
+
+
+def _settle() -> None:
+    """On a new local worker: this process answers for it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+def connect(address: str, *, timeout: float = PATIENCE) -> Any:
+    """A dask client of the scheduler at `address`, once at least one worker is there.
+
+    Use it in a `with` statement; every method with an `executor` takes it.
+    """
+    distributed = _distributed()
+    # A client that failed to connect takes long to go away: knock first. In a thread of its own,
+    # since a notebook's has a running event loop.
+    with ThreadPoolExecutor(1) as thread:
+        knock = asyncio.wait_for(_knock(distributed, address, timeout), timeout)
+        error = thread.submit(asyncio.run, knock).exception()
+    if error is not None:  # also MemoryError, where a server of another kind answers
+        raise ExecutorError(
+            f"no dask scheduler answers at {address} within {timeout:g} s; expected an address "
+            f"like tcp://host:8786, as `dask scheduler` prints it ({type(error).__name__}: {error})"
+        ) from error
+    client = distributed.Client(address, timeout=timeout, set_as_default=False)
+    try:
+        client.wait_for_workers(1, timeout=timeout)
+    except (OSError, TimeoutError) as error:
+        client.close()
+        raise ExecutorError(
+            f"the scheduler at {address} has no workers after {timeout:g} s; start some with "
+            f"`dask worker {address} --nthreads 1`"
+        ) from error
+    return client
+
+
+async def _knock(distributed: Any, address: str, timeout: float) -> None:
+    options = distributed.Security().get_connection_args("client")
+    comm = await distributed.comm.connect(address, timeout=timeout, **options)
+    await comm.close()
+
+
+@contextmanager
+def open_executor(
+    workers: int | None = None, cluster: str | None = None
+) -> Iterator[Submits | None]:
+    """What --workers and --cluster ask for: local processes, a dask client, or None for threads."""
+    if workers is not None and cluster is not None:
+        raise ParameterError(
+            f"workers is {workers} and cluster is {cluster}; expected one of the two"
+        )
+    if cluster is not None:
+        with connect(cluster) as client:
+            yield client
+    elif workers is not None:
+        with local_workers(workers) as pool:
+            yield pool
+    else:
+        yield None
+
+
+class DaskPool:
+    """A dask client as the seam sees it: it counts its workers and shares a parcel with all."""
+
+    lives = 1  # dask itself tries several workers before it reports one as killed
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.executor = client.get_executor(pure=False)
+        self._counted, self._count = -math.inf, 0
+
+    @property
+    def workers(self) -> int:
+        """Threads of all the cluster's workers, asked for every RECOUNT seconds."""
+        if time.monotonic() > self._counted + RECOUNT:
+            with _connected():
+                self._count = sum(self.client.nthreads().values())
+            self._counted = time.monotonic()
+        return self._count
+
+    def share(self, parcel: bytes) -> Any:
+        """The parcel on every worker, from worker to worker; later ones fetch it from a peer."""
+        with _connected():
+            return self.client.scatter([parcel], broadcast=True, hash=False)[0]
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """As Executor.submit; an argument may be what `share` returned."""
+        with _connected():
+            future: Future[Any] = self.executor.submit(fn, *args)
+        return future
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    """dask's words for a scheduler that went away, or has no worker left, in ours."""
+    try:
+        yield
+    except OSError as error:  # CommClosedError and TimeoutError among them
+        raise ExecutorError(
+            "the dask cluster stopped answering; see whether its scheduler and workers run "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _distributed() -> Any:
+    try:
+        return importlib.import_module("distributed")
+    except ImportError:
+        raise MissingExtraError(
+            "a dask cluster needs dask.distributed; pip install 'tightz[cluster]'"
+        ) from None

@@ -1,0 +1,179 @@
+"""What the command line, the pictures and the experiments say.
+
+Commands are called past the group, which would turn an error into a line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import tightz as tz
+from tests.errors.table import Case
+from tightz.cli import commands, experiments, options
+from tightz.cli.main import main
+from tightz.errors import MissingExtraError, ModelError, ParameterError, TightzError
+from tightz.experiments import canvas, rbm_models
+from tightz.experiments.store import Store
+
+
+def _run(command, *arguments):
+    words = [str(a) for a in arguments]
+    # click keeps the help option of the first call: name the group's.
+    command.main(words, standalone_mode=False, help_option_names=["-h", "--help"])
+
+
+def _grid(tmp):
+    tz.write_uai(tz.ising_grid(2, seed=0), tmp / "grid.uai")
+    return tmp / "grid.uai"
+
+
+NO_FOLDER = "cannot write TMP/a/out.png: its folder does not exist; create it first"
+
+
+def _run_in(tmp, line):
+    """A command line with TMP for the folder, which holds grid.uai."""
+    _grid(tmp)
+    name, *words = line.replace("TMP", str(tmp)).split()
+    _run(main.commands[name], *words)
+
+
+def _weights(tmp):
+    tz.save_rbm(tmp / "rbm.npz", [[0.0]], [0.0], [0.0])
+    return tmp / "rbm.npz"
+
+
+def _no_matplotlib(patch):
+    from tightz.plots import pyplot
+
+    patch.setitem(sys.modules, "matplotlib.pyplot", None)
+    pyplot()
+
+
+def _save_nowhere(tmp):
+    from tightz.plots import pyplot, save
+
+    save(pyplot().figure().subplots(), tmp / "a" / "plot.png")
+
+
+def _finish_nowhere(tmp):
+    (tmp / "file").write_text("")
+    canvas.finish(canvas.new_figure(1, 1), tmp / "file" / "plot.png", "")
+
+
+def _store_nowhere(tmp):
+    (tmp / "records").symlink_to(tmp / "nothing")
+    Store(tmp / "records").recall("ising", {}, dict)
+
+
+def _damaged_record(tmp):
+    (tmp / "ising.json").write_text("{")
+    Store(tmp).recall("ising", {}, dict)
+
+
+def _no_data(patch):
+    patch.delenv("TIGHTZ_DATA", raising=False)
+    rbm_models.public_file()
+
+
+CASES = [
+    Case(
+        ParameterError,
+        "levels are 'a:b'; expected a range like 0:20 or a list like 0,5,10",
+        lambda: commands._levels("a:b", 4),
+    ),
+    Case(
+        ParameterError,
+        "-m is 1 and --levels is '0:2'; expected one, not both",
+        lambda tmp: _run(commands.mfrp, _grid(tmp), "-m", 1, "--levels", "0:2"),
+    ),
+    Case(
+        ModelError,
+        "evidence goes with a UAI model; TMP/rbm.npz holds RBM weights. Leave --evidence out",
+        lambda tmp: options.load(str(_weights(tmp)), "e.evid"),
+    ),
+    Case(
+        ModelError,
+        "evidence goes with a UAI model; TMP/f.cnf is a .cnf file. Leave --evidence out",
+        lambda tmp: options.load(str(tmp / "f.cnf"), "e.evid"),
+    ),
+    Case(
+        ModelError,
+        "TMP/model.txt: no such file",
+        lambda tmp: options.load(str(tmp / "model.txt"), None),
+    ),
+    Case(
+        ModelError,
+        "/work/main/tests/errors/cli.py: unknown ending '.py'; expected .uai, .fg, .cnf, "
+        ".bif, .xml, .npz, .mat, .h5",
+        lambda: options.load(str(Path(__file__)), None),
+    ),
+    Case(
+        ParameterError,
+        "examples is 0; expected between 1 and 60000",
+        lambda tmp: _run(main.commands["train-rbm"], "--examples", 0, "-o", tmp / "rbm.npz"),
+    ),
+    Case(
+        ParameterError,
+        "no column cd9; there are cd1-100, cd5-100, cd15-100, cd5-200, cd15-200, "
+        "cd25-200, cd25-500-public",
+        lambda tmp: _run(experiments.reproduce_rbm, "--only", "cd9", "--out", tmp),
+    ),
+    Case(MissingExtraError, "plots need matplotlib: pip install 'tightz[plot]'", _no_matplotlib),
+    Case(
+        TightzError, "TMP/a/plot.png: cannot be written (No such file or directory)", _save_nowhere
+    ),
+    Case(TightzError, "TMP/file/plot.png: cannot be written (File exists)", _finish_nowhere),
+    Case(
+        TightzError,
+        "TMP/records: cannot be created (File exists)",
+        _store_nowhere,
+    ),
+    Case(
+        TightzError,
+        "TMP/ising.json is not a readable record (Expecting property name enclosed in "
+        "double quotes: line 1 column 2 (char 1)); delete it to compute it again",
+        _damaged_record,
+    ),
+    Case(
+        ParameterError,
+        "the public CD25_500 column needs rbm_mnist_CD25_500_salakhutdinov.npz; set "
+        "TIGHTZ_DATA to the folder whose rbm/ holds it, or leave the column out",
+        _no_data,
+    ),
+    Case(AttributeError, "module 'tightz' has no attribute 'nothing'", lambda: tz.nothing),
+    Case(
+        ParameterError,
+        "--resume needs --store FILE: which run is to go on?",
+        lambda tmp: _run(commands.mfrp, _grid(tmp), "--resume"),
+    ),
+    Case(
+        ParameterError,
+        "cannot write TMP: it is a directory; expected a file",
+        lambda tmp: options.require_writable(str(tmp)),
+    ),
+    *(
+        Case(ParameterError, NO_FOLDER, lambda tmp, call=call: _run_in(tmp, call))
+        for call in (
+            "logz TMP/grid.uai --plot TMP/a/out.png",
+            "marginals TMP/grid.uai --uai-output TMP/a/out.png",
+            "generate ising-grid 3 -o TMP/a/out.png",
+            "train-rbm -o TMP/a/out.png",
+        )
+    ),
+    Case(
+        ParameterError,
+        "cannot write TMP/grid.uai/out.png: its folder does not exist; create it first",
+        lambda tmp: _run_in(tmp, "demo --output TMP/grid.uai/out.png"),
+    ),
+    Case(
+        ParameterError,
+        "TMP/out.doc: unknown ending '.doc'; expected ...",
+        lambda tmp: _run_in(tmp, "demo --output TMP/out.doc"),
+    ),
+    Case(
+        ParameterError,
+        "TMP/out.doc: unknown ending '.doc'; expected ...",
+        lambda tmp: _run_in(tmp, "logz TMP/grid.uai --plot TMP/out.doc"),
+    ),
+]

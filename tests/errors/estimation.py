@@ -1,0 +1,190 @@
+"""What estimates, certificates, theorems, splitting and the anytime driver say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+import tightz as tz
+from tests.errors.table import Case, refuses
+from tightz.bounds import Bound, Proof, Side
+from tightz.errors import ParameterError
+from tightz.estimation import certificates
+from tightz.estimation.equal_work import Outcome, at_equal_work
+from tightz.estimation.splitting import SplittingTree, check
+from tightz.estimation.theorem_run import theorem_run
+from tightz.estimation.theorems import required_trials
+
+GRID = tz.ising_grid(3, seed=0)
+NAN = float("nan")
+
+
+def _estimate(**options):
+    return tz.estimate(GRID, levels=[0, 1], trials=2, restarts=1, seed=0, collapse=0, **options)
+
+
+def _idle(**budget):
+    return at_equal_work({"idler": lambda _: Outcome(0.0, 0)}, **budget)
+
+
+def _nan_stream(_job):
+    yield Bound(Side.LOWER, NAN, Proof.DETERMINISTIC, "broken method", 0.0, 1.0, "")
+
+
+def _broken_stream():
+    tz.log_partition(GRID, time_limit=30, methods=[_nan_stream])
+
+
+def _split():
+    grid = tz.ising_grid(5, coupling=(-3, 3), seed=0)
+    tree = SplittingTree(
+        grid, seed=0, collapse=0, family=tz.MeanField(), exact_width=0, max_splits=2, threads=1
+    )
+    for _ in tree.run():
+        pass
+    return tree
+
+
+def _overlapping_parts(patch):
+    patch.setattr(check, "_partitions", lambda *_: False)
+    check.check_tree(_split().tree)
+
+
+def _boasting_leaf(patch):
+    patch.setattr(check, "_attained", lambda *_: -math.inf)
+    check.check_tree(_split().tree)
+
+
+ESTIMATES = [
+    refuses("trials is 0; expected at least 1", tz.estimate, GRID, trials=0),
+    refuses(
+        "levels are [1, 1]; expected distinct numbers of parities",
+        tz.estimate,
+        GRID,
+        levels=[1, 1],
+        collapse=0,
+    ),
+    refuses(
+        "pair (0, 0): expected two different unobserved binary variables of the model",
+        tz.estimate,
+        GRID,
+        pairs=[(0, 0)],
+    ),
+    refuses(
+        "pair (0, 1): one of these spins was summed out; use collapse=0 with pairs",
+        tz.estimate,
+        GRID,
+        pairs=[(0, 1)],
+        collapse=2,
+    ),
+    refuses("search_sweeps is -1; expected at least 0", tz.estimate, GRID, search_sweeps=-1),
+    refuses(
+        "certificate kind is 'best'; expected 'anytime', 'mean', 'median' or 'product'",
+        lambda: _estimate().certificate(kind="best"),
+    ),
+    refuses(
+        "no trial found a proven heaviest state, which Theorem 2 speaks of; run "
+        "tz.estimate(model, family=tz.PointMass()) or tz.wish(model)",
+        lambda: _estimate().theorem_2(),
+    ),
+    refuses(
+        "matrix has shape (3, 9); expected 2 x 9 entries 0 or 1 (m parities over the "
+        "working model's spins)",
+        tz.coset_sum,
+        GRID,
+        2,
+        matrix=np.ones((3, 9)),
+    ),
+    refuses("m is 30; expected between 0 and 20", tz.coset_sum, tz.ising_grid(6, seed=0), 30),
+    refuses(
+        "delta is 0.0; expected a probability strictly between 0 and 1",
+        certificates.mean_certificate,
+        [0.0],
+        0.0,
+    ),
+    refuses(
+        "log_g has shape (0,) and 0 NaN; a certificate needs at least one trial, and no NaN",
+        certificates.mean_certificate,
+        [],
+        0.05,
+    ),
+    refuses(
+        "delta is 1.0; expected a probability strictly between 0 and 1",
+        certificates.anytime_certificate,
+        [0.0],
+        1.0,
+    ),
+    refuses(
+        "log_g has shape (1, 1) and no trial that was run; expected at least one trial",
+        certificates.anytime_certificate,
+        [NAN],
+        0.05,
+    ),
+    refuses("n is 0; expected at least 1", required_trials, 0, 0.05),
+    refuses("delta is 5; expected a probability strictly between 0 and 1", required_trials, 16, 5),
+    refuses("alpha is 0.1; the theorems need 0 < alpha <= 0.0042", required_trials, 16, 0.05, 0.1),
+    refuses(
+        "updates is 10 and seconds is 1.0; expected one budget and the other None",
+        _idle,
+        updates=10,
+        seconds=1.0,
+    ),
+    refuses("budget is 0; expected at least 1e-09", _idle, updates=0),
+    refuses(
+        "idler reports 0 updates for a run; expected at least 1. Compare it by seconds",
+        _idle,
+        updates=10,
+    ),
+    refuses("time_limit is -1.0; expected at least 0.0", tz.wish, GRID, time_limit=-1.0),
+    refuses("trials is 0; expected at least 1", tz.wish, GRID, trials=0),
+    refuses("levels are []; expected distinct numbers of parities", tz.wish, GRID, levels=[]),
+]
+
+INTERVALS = [
+    refuses("trials is 0; expected at least 1", theorem_run, GRID, trials=0),
+    refuses(
+        "time_limit is 0; expected a positive number of seconds",
+        tz.log_partition,
+        GRID,
+        time_limit=0,
+    ),
+    refuses(
+        "delta is 1.5; expected a probability strictly between 0 and 1",
+        tz.log_partition,
+        GRID,
+        delta=1.5,
+    ),
+    Case(ArithmeticError, "broken method produced NaN: this is a bug", _broken_stream),
+]
+
+SPLITTING = [
+    refuses(
+        "time_limit is 0.0; expected a positive number of seconds, or None",
+        tz.split,
+        GRID,
+        time_limit=0.0,
+    ),
+    refuses(
+        "family is PointMass(restarts=8, enumerate_up_to=20, max_sweeps=1000); expected "
+        "tz.MeanField(...) or tz.StructuredMeanField(...)",
+        tz.split,
+        GRID,
+        family=tz.PointMass(),
+    ),
+    refuses("exact_width is 21; expected between 0 and 20", tz.split, GRID, exact_width=21),
+    refuses("collapse is -1; expected between 0 and 20", tz.split, GRID, collapse=-1),
+    refuses("max_leaves is 0; expected at least 1", tz.split, GRID, max_leaves=0),
+    refuses("max_splits is -1; expected at least 0", tz.split, GRID, max_splits=-1),
+    Case(ParameterError, "k is -1; expected at least 0", lambda: _split().result().sample(-1)),
+    Case(ParameterError, "k is 1; expected at least 2", lambda: _split().result().estimate(1)),
+    Case(
+        ArithmeticError,
+        "lower bound 1000000.0 above upper bound -1000000.0: this is a bug",
+        lambda: _split()._improve(1e6, -1e6),
+    ),
+    Case(ArithmeticError, "the parts of node 0 do not partition it", _overlapping_parts),
+    Case(ArithmeticError, "leaf 3 claims ...; its q attains -inf", _boasting_leaf),
+]
+
+CASES = [*ESTIMATES, *INTERVALS, *SPLITTING]

@@ -1,0 +1,421 @@
+"""What the readers and writers of other formats say: BIF, XMLBIF, CNF, libDAI, MATLAB, HDF5."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+
+import tightz as tz
+from tests.errors.table import Case, reads
+from tightz.errors import MissingExtraError, ModelError, UnsupportedModelError
+from tightz.models.formats.bif_writer import write_bif
+
+GRID = tz.ising_grid(2, seed=0)
+SEEN = GRID.with_evidence({0: 1})
+TERNARY = tz.FactorGraph([3])
+
+A = "variable a { type discrete [ 2 ] { no, yes }; }\n"
+B = "variable b { type discrete [ 2 ] { no, yes }; }\n"
+P_A = "probability ( a ) { table 0.5, 0.5; }\n"
+
+
+def _many_parents():
+    names = [f"v{i}" for i in range(61)]
+    declared = "".join(f"variable {v} {{ type discrete [ 1 ] {{ x }}; }}\n" for v in names)
+    return declared + f"probability ( {' , '.join(names)} ) {{ table 1; }}\n"
+
+
+BIF = [
+    (A + A, "variable 'a' is declared twice; expected once (TMP/n.bif, line 2)"),
+    (
+        "variable a { type discrete [ 2 ] { no, no }; }",
+        "variable 'a' has states ['no', 'no']; expected distinct names (TMP/n.bif, line 1)",
+    ),
+    (
+        "variable a { type discrete [ 3 ] { no, yes }; }",
+        "variable 'a' announces '3' states and lists 2; expected the same number "
+        "(TMP/n.bif, line 1)",
+    ),
+    (
+        "variable a { property coin; }",
+        "variable 'a' has no type; expected `type discrete [ N ] { states };` (TMP/n.bif, line 1)",
+    ),
+    ("variable a { type real", "found 'real'; expected discrete (TMP/n.bif, line 1)"),
+    (
+        "variable a { type discrete [ 2 ]",
+        "found the end of the file; expected { (TMP/n.bif, line 1)",
+    ),
+    ("factor a", "found 'factor'; expected variable or probability (TMP/n.bif, line 1)"),
+    (A, "variable 'a' has no table; expected one for every variable (TMP/n.bif)"),
+    (
+        A + "probability ( ) { }",
+        "a table names no variable; expected ( child | parents ) (TMP/n.bif, line 2)",
+    ),
+    (
+        A + "probability ( a | c ) { table 1; }",
+        "a table names 'c', which is not declared; expected one of ['a'] (TMP/n.bif, line 2)",
+    ),
+    (
+        A + "probability ( a | a ) { table 1; }",
+        "a table names a variable twice: ['a', 'a']; expected once (TMP/n.bif, line 2)",
+    ),
+    (A + P_A + P_A, "variable 'a' has two tables; expected one (TMP/n.bif, line 3)"),
+    (
+        A + "probability ( a ) { table 0.5; }",
+        "1 numbers are listed for 'a'; expected 2 (TMP/n.bif, line 2)",
+    ),
+    (
+        A + "probability ( a ) { table half, half; }",
+        "found 'half half'; expected numbers (TMP/n.bif, line 2)",
+    ),
+    (
+        A + "probability ( a ) { table 0.5, 0.9; }",
+        "a column of the table of 'a' sums to 1.4; expected 1 (TMP/n.bif, line 2)",
+    ),
+    (
+        A + "probability ( a ) { table 1.5, -0.5; }",
+        "the table of 'a' lacks entries or holds one that is negative or not finite; "
+        "expected a probability for every state (TMP/n.bif, line 2)",
+    ),
+    (
+        A + "probability ( a ) { values 0.5, 0.5; }",
+        "found 'values' in the table of 'a'; expected table, default or ( states ) "
+        "(TMP/n.bif, line 2)",
+    ),
+    (
+        A + B + P_A + "probability ( b | a ) { (no, no) 0.5, 0.5; }",
+        "2 states are given for the 1 parents of 'b'; expected one each (TMP/n.bif, line 4)",
+    ),
+    (
+        A + B + P_A + "probability ( b | a ) { (maybe) 0.5, 0.5; }",
+        "'a' has no state 'maybe'; it has ['no', 'yes'] (TMP/n.bif, line 4)",
+    ),
+    (_many_parents(), "'v0' has 60 parents; expected at most 59 (TMP/n.bif, line 62)"),
+    (
+        "".join(
+            f"variable v{i} {{ type discrete [ 9 ] {{ a, b, c, d, e, f, g, h, i }}; }}\n"
+            for i in range(9)
+        )
+        + "probability ( v0 | v1, v2, v3, v4, v5, v6, v7, v8 ) { table 1; }",
+        "the table of 'v0' brings the tables to 387420489 entries; a file of 667 bytes "
+        "may have 748544 (TMP/n.bif, line 10)",
+    ),
+]
+
+XMLBIF = [
+    (
+        "<!ENTITY a 'b'>",
+        "the file declares entities or is not plain text; expected XMLBIF (TMP/n.xml)",
+    ),
+    ("<BIF><NETWORK>", "not well-formed XML: no element found: line 1, column 14 (TMP/n.xml)"),
+    (
+        "<BIF><VARIABLE><OUTCOME>x</OUTCOME></VARIABLE></BIF>",
+        "a VARIABLE has no NAME; expected one (TMP/n.xml)",
+    ),
+    (
+        "<BIF><DEFINITION><TABLE>1</TABLE></DEFINITION></BIF>",
+        "a DEFINITION has 0 FOR; expected one (TMP/n.xml)",
+    ),
+    ("<BIF></BIF>", "the file has no VARIABLE; expected XMLBIF (TMP/n.xml)"),
+]
+
+CNF = [
+    (b"p cnf 1 1\n\xff\n", "the file is not text; expected DIMACS CNF (TMP/f.cnf, line 2)"),
+    ("c nothing\n", "the file has no line `p cnf VARIABLES CLAUSES` (TMP/f.cnf, line 2)"),
+    ("p cnf 2 1\n1 -2\n", "the last clause does not end with 0 (TMP/f.cnf, line 3)"),
+    ("p cnf 2 2\n1 -2 0\n", "2 clauses are announced; 1 follow (TMP/f.cnf, line 3)"),
+    ("p cnf 2 1\np cnf 2 1\n", "a second line `p`; expected a single one (TMP/f.cnf, line 2)"),
+    ("p cnf 2\n", "found 'p cnf 2'; expected `p cnf VARIABLES CLAUSES` (TMP/f.cnf, line 1)"),
+    ("p wcnf 2 1\n", "`p wcnf` is a MaxSAT file; expected `p cnf` (TMP/f.cnf, line 1)"),
+    (
+        "p cnf 2 one\n",
+        "the number of clauses is 'one'; expected a whole number of at most 18 digits "
+        "(TMP/f.cnf, line 1)",
+    ),
+    ("p cnf -2 1\n", "-2 variables and 1 clauses; expected counts >= 0 (TMP/f.cnf, line 1)"),
+    (
+        "p cnf 99999999 1\n",
+        "99999999 variables; a file of 17 bytes may have 65808 (TMP/f.cnf, line 1)",
+    ),
+    (
+        "1 2 0\n",
+        "a clause or weight stands before the line `p cnf VARIABLES CLAUSES` (TMP/f.cnf, line 1)",
+    ),
+    (
+        "p cnf 2 1\n1 3 0\n",
+        "literal 3; the file announces variables 1 to 2 (TMP/f.cnf, line 2)",
+    ),
+    (
+        "p cnf 2 0\nc p weight 1\n",
+        "found `c p weight 1`; expected `c p weight LITERAL WEIGHT 0` (TMP/f.cnf, line 2)",
+    ),
+    (
+        "p cnf 2 0\nc p weight 0 0.5 0\n",
+        "literal 0 has a weight; expected 1 to 2, or negated (TMP/f.cnf, line 2)",
+    ),
+    (
+        "p cnf 2 0\nc p weight 1 half 0\n",
+        "weight is 'half'; expected a number (TMP/f.cnf, line 2)",
+    ),
+    (
+        "p cnf 2 0\nc p weight 1 -0.5 0\n",
+        "weight is '-0.5'; expected a finite number >= 0 (TMP/f.cnf, line 2)",
+    ),
+    (
+        "p cnf 2 0\nc p weight 1 0.5 0\nc p weight 1 0.6 0\n",
+        "literal 1 weighs 0.5 above and 0.6 here; expected one weight (TMP/f.cnf, line 3)",
+    ),
+    (
+        "p cnf 2 0\nc p weight 1 1.5 0\n",
+        "variable 1 has a weight of 1.5 for one literal and none for the other; give "
+        "both, or one of at most 1 (TMP/f.cnf)",
+    ),
+]
+
+FG = [
+    (
+        "5\n1\n",
+        "5 factors are announced; only 1 words follow (TMP/m.fg, line 1)",
+    ),
+    (
+        "1\n\n61\n0\n2\n",
+        "factor 0 announces 61 variables; at most 60 are read (TMP/m.fg, line 3)",
+    ),
+    ("1\n\n3\n0 1\n", "factor 0 announces 3 variables; the file ends too early (TMP/m.fg, line 3)"),
+    (
+        "1\n\n1\n99999999\n2\n0\n",
+        "label 99999999 is too large for a file of 5 words; renumber (TMP/m.fg, line 4)",
+    ),
+    (
+        "1\n\n2\n1 1\n2 2\n0\n",
+        "factor 0 names variable 1 twice in its scope (TMP/m.fg, line 4)",
+    ),
+    (
+        "1\n\n1\n0\n0\n0\n",
+        "variable 0 has 0 states; expected 1 to 2147483647 (TMP/m.fg, line 5)",
+    ),
+    (
+        "2\n\n1\n0\n2\n0\n\n1\n0\n3\n0\n",
+        "variable 0 has 2 states above and 3 here; expected the same (TMP/m.fg, line 10)",
+    ),
+    ("1\n\n1\n0\n2\n3\n", "factor 0 announces 3 entries; its table holds 2 (TMP/m.fg, line 6)"),
+    (
+        "1\n\n1\n0\n2\n2\n0 1.0\n",
+        "factor 0 announces 2 entries; the file ends too early (TMP/m.fg, line 6)",
+    ),
+    (
+        "1\n\n1\n0\n2\n1\n2 1.0\n",
+        "index 2 lies outside factor 0, which has 2 entries (TMP/m.fg, line 7)",
+    ),
+    (
+        "1\n\n1\n0\n2\n2\n0 1.0\n0 2.0\n",
+        "factor 0 lists entry 0 twice (TMP/m.fg, line 8)",
+    ),
+    (
+        "1\n\n1\n0\n2\n1\n0 -1.0\n",
+        "factor 0, entry 0 is '-1.0'; potentials are finite numbers >= 0 (TMP/m.fg, line 7)",
+    ),
+    (
+        "1\n\n1\n0\n2\n1\n0 1e-400\n",
+        "factor 0, entry 0 is '1e-400', too small for a double; expected 0 or at least "
+        "5e-324 (TMP/m.fg, line 7)",
+    ),
+    (
+        "1\n\n3\n0 1 2\n900 900 900\n0\n",
+        "factor 0 brings the tables to 729000000 entries; a file of 9 words may have "
+        "74752 (TMP/m.fg, line 6)",
+    ),
+    (
+        "1\n\n1\n0\n2\n1\n0 1.0\n7\n",
+        "'7' follows the last factor; the file should end there (TMP/m.fg, line 8)",
+    ),
+]
+
+
+def _network(path, evidence):
+    path.write_text(A + P_A)
+    return tz.read_bif(path, evidence)
+
+
+def _new_matlab(tmp, patch):
+    import scipy.io
+
+    def refuse(_):
+        raise NotImplementedError
+
+    patch.setattr(scipy.io, "loadmat", refuse)
+    (tmp / "w.mat").write_bytes(b"MATLAB 7.3 MAT-file")
+    tz.load_rbm(tmp / "w.mat")
+
+
+def _no_h5py(tmp, patch):
+    patch.setitem(sys.modules, "h5py", None)
+    (tmp / "w.h5").write_bytes(b"")
+    tz.load_rbm(tmp / "w.h5")
+
+
+def _bad_hdf5(tmp, patch):
+    class File:
+        def __init__(self, *_):
+            raise OSError("file signature not found")
+
+    patch.setitem(sys.modules, "h5py", SimpleNamespace(File=File))
+    (tmp / "w.h5").write_bytes(b"nothing")
+    tz.load_rbm(tmp / "w.h5")
+
+
+def _no_weights(tmp, patch):
+    patch.setattr("tightz.models.rbm_files.read_mat", lambda _: {"W": np.zeros(2)})
+    tz.load_rbm(tmp / "w.mat")
+
+
+def _bqm(vartype):
+    return SimpleNamespace(linear={}, quadratic={}, offset=0.0, vartype=vartype)
+
+
+NETWORK = tz.FactorGraph([2], [((0,), np.log([0.5, 0.5]))])
+
+
+def _write_bif(tmp, model=NETWORK, **names):
+    write_bif(model, tmp / "n.bif", **names)
+
+
+def _logs(scope, table, cards=(2, 2)):
+    return tz.FactorGraph(list(cards), [(scope, table)])
+
+
+CASES = [
+    *(reads(tz.read_bif, "n.bif", content, text) for content, text in BIF),
+    Case(
+        ModelError,
+        "evidence names 'c'; the model has variables ['a'] (TMP/n.bif)",
+        lambda tmp: _network(tmp / "n.bif", {"c": "no"}),
+    ),
+    Case(
+        ModelError,
+        "evidence puts 'a' in state 'maybe'; it has ['no', 'yes'] (TMP/n.bif)",
+        lambda tmp: _network(tmp / "n.bif", {"a": "maybe"}),
+    ),
+    *(reads(tz.read_xmlbif, "n.xml", content, text) for content, text in XMLBIF),
+    *(reads(tz.read_cnf, "f.cnf", content, text) for content, text in CNF),
+    *(reads(tz.read_fg, "m.fg", content, text) for content, text in FG),
+    reads(
+        tz.load_rbm,
+        "w.mat",
+        b"nothing",
+        "TMP/w.mat is not a MATLAB file (or a damaged one): Mat file appears to be truncated",
+    ),
+    Case(
+        ModelError,
+        "TMP/w.mat is a MATLAB 7.3 file, which is HDF5: name it .h5, or save it with -v7",
+        _new_matlab,
+    ),
+    Case(
+        ModelError,
+        "TMP/w.mat has no array visible_bias, hidden_bias; it holds W, expected W, "
+        "visible_bias, hidden_bias",
+        _no_weights,
+    ),
+    Case(MissingExtraError, "reading TMP/w.h5 needs h5py: pip install 'tightz[h5]'", _no_h5py),
+    Case(
+        ModelError,
+        "TMP/w.h5 is not an HDF5 file (or a damaged one): file signature not found",
+        _bad_hdf5,
+    ),
+    Case(
+        ModelError,
+        "the model has evidence on 1 variables, which a CNF file cannot hold; write "
+        "model.condition()[0]",
+        lambda tmp: tz.write_cnf(SEEN, tmp / "f.cnf"),
+    ),
+    Case(
+        ModelError,
+        "variable 0 has 3 states; CNF variables have 2. tz.write_uai writes any model",
+        lambda tmp: tz.write_cnf(TERNARY, tmp / "f.cnf"),
+    ),
+    Case(
+        ModelError,
+        "factor 4 over variables (0, 1) holds potentials other than 0 and 1; CNF clauses "
+        "cannot express them. tz.write_uai writes any model",
+        lambda tmp: tz.write_cnf(GRID, tmp / "f.cnf"),
+    ),
+    Case(
+        ModelError,
+        "variable 0 has a log weight of 800; weights are doubles, which hold -708 to 709."
+        " tz.write_uai(..., wide=True) writes such models",
+        lambda tmp: tz.write_cnf(_logs((0,), [0.0, 800.0]), tmp / "f.cnf"),
+    ),
+    Case(
+        ModelError,
+        "the model has evidence on 1 variables, which an .fg file cannot hold; write "
+        "model.condition()[0]",
+        lambda tmp: tz.write_fg(SEEN, tmp / "m.fg"),
+    ),
+    Case(
+        ModelError,
+        "factor 0 has a log potential of 800; .fg tables are doubles, which hold -708 to "
+        "709. tz.write_uai(..., wide=True) writes such models",
+        lambda tmp: tz.write_fg(_logs((1,), [0.0, 800.0]), tmp / "m.fg"),
+    ),
+    Case(
+        ModelError,
+        "list has no linear, quadratic, offset, vartype; expected a binary quadratic "
+        "model with linear, quadratic, offset and vartype",
+        lambda: tz.from_dimod([1, 2]),
+    ),
+    Case(
+        ModelError,
+        "vartype is 'INTEGER'; expected SPIN or BINARY",
+        lambda: tz.from_dimod(_bqm("INTEGER")),
+    ),
+    Case(
+        ModelError,
+        "h[0] is nan; expected a finite number",
+        lambda: tz.from_ising({0: float("nan")}, {}),
+    ),
+    Case(
+        UnsupportedModelError,
+        "the model has a term of 3 spins; an Ising model has pairs at most",
+        lambda: tz.to_ising(_logs((0, 1, 2), np.arange(8.0) ** 2 % 5, cards=(2, 2, 2))),
+    ),
+    Case(
+        UnsupportedModelError,
+        "no state has weight; an Ising model has Z > 0",
+        lambda: tz.to_ising(_logs((0,), [-np.inf, -np.inf])),
+    ),
+    Case(
+        ModelError,
+        "the name 'a;' holds one of {}()[];,|\" or a line end",
+        lambda tmp: _write_bif(tmp, names=["a;"]),
+    ),
+    Case(
+        ModelError,
+        "2 names and 1 lists of states do not fit FactorGraph(1 variables of 2 states, 1 "
+        "factors of arity up to 1); expected one name a variable and one a state",
+        lambda tmp: _write_bif(tmp, names=["a", "b"]),
+    ),
+    Case(
+        ModelError,
+        "the names [' '] are empty, repeated, or hold what a file cannot; expected "
+        "distinct printable names",
+        lambda tmp: _write_bif(tmp, names=[" "]),
+    ),
+    Case(
+        ModelError,
+        "the model has evidence; a network file holds none. Write it without",
+        lambda tmp: _write_bif(tmp, NETWORK.with_evidence({0: 1})),
+    ),
+    Case(
+        ModelError,
+        "a log potential is below -708, beyond doubles; expected probabilities",
+        lambda tmp: _write_bif(tmp, _logs((0,), [0.0, -709.0], (2,))),
+    ),
+    Case(
+        ModelError,
+        "the model is no Bayesian network: factor 0 does not sum to 1 over variable 0, "
+        "its own by position",
+        lambda tmp: _write_bif(tmp, GRID),
+    ),
+]

@@ -1,0 +1,524 @@
+"""What factor graphs, builders, spin polynomials, collapse and RBM training say."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import tightz as tz
+from tests.errors.table import Case, reads
+from tightz.errors import (
+    MissingExtraError,
+    ModelError,
+    ParameterError,
+    ResourceError,
+    TightzError,
+    UnsupportedModelError,
+)
+from tightz.models import affine, collapse_plan, mnist
+from tightz.models.bits import to_bits
+from tightz.models.large_scopes import noisy_or
+from tightz.models.train_rbm import train_rbm
+
+GRID = tz.ising_grid(3, seed=0)
+SPINS = tz.SpinPolynomial.from_factor_graph(GRID)
+NAN = float("nan")
+INF = float("inf")
+
+
+def _graph(*factors, cards=(2, 4), **options):
+    return tz.FactorGraph(list(cards), factors, **options)
+
+
+GRAPHS = [
+    Case(
+        ModelError,
+        "factor 0 has a table of shape (4, 2); its scope (0, 1) needs (2, 4) (or the same"
+        " entries flat, last variable fastest)",
+        lambda: _graph(((0, 1), np.zeros((4, 2)))),
+    ),
+    Case(
+        ModelError,
+        "factor 0 lists 6 entries; its scope (0, 1) with 2 x 4 states needs 8",
+        lambda: _graph(((0, 1), np.zeros(6))),
+    ),
+    Case(
+        ModelError,
+        "factor 0 names variable 2; the model has variables 0 to 1",
+        lambda: _graph(((0, 2), np.zeros((2, 2)))),
+    ),
+    Case(
+        ModelError,
+        "factor 0 names variable 0 twice in its scope",
+        lambda: _graph(((0, 0), np.zeros((2, 2)))),
+    ),
+    Case(
+        ModelError,
+        "factor 0, entry 1: log potential is nan; expected a finite number or -inf",
+        lambda: _graph(((0,), [0.0, NAN])),
+    ),
+    Case(
+        ModelError,
+        "factor 0, entry 1: potential is -2.0; expected a number >= 0 (the constructor takes logs)",
+        lambda: tz.FactorGraph.from_tables([2], [((0,), [1.0, -2.0])]),
+    ),
+    Case(
+        ModelError,
+        "cardinalities have shape (2,) and type float64; expected a flat list of "
+        "integers, the number of states of each variable",
+        lambda: tz.FactorGraph([2.0, 2.5]),
+    ),
+    Case(
+        ModelError,
+        "variable 1 has 0 states; expected 1 to 2147483647",
+        lambda: tz.FactorGraph([2, 0]),
+    ),
+    Case(
+        ModelError,
+        "scope_ptr has 1 entries and table_ptr has 2; expected one more than there are "
+        "factors, in both",
+        lambda: tz.FactorGraph.from_arrays([2], [0], [], [0, 2], [0.0, 0.0]),
+    ),
+    Case(
+        ModelError,
+        "evidence names variable 5; the model has variables 0 to 1",
+        lambda: _graph(evidence={5: 0}),
+    ),
+    Case(
+        ModelError,
+        "evidence puts variable 1 in state 4; it has states 0 to 3",
+        lambda: _graph(evidence={1: 4}),
+    ),
+    Case(
+        ModelError,
+        "variable 1 is observed in state 3; new evidence says 0",
+        lambda: _graph(evidence={1: 3}).with_evidence({1: 0}),
+    ),
+    Case(
+        ModelError,
+        "states have 3 columns; the model has 2 variables",
+        lambda: _graph().log_weight([0, 1, 0]),
+    ),
+]
+
+
+def _many_checks(patch):
+    patch.setattr(affine, "_MAX_SYSTEM", 1)
+    xor = [[0.0, -INF], [-INF, 0.0]]
+    tz.mean_field(tz.FactorGraph([2, 2, 2], [((0, 1), xor), ((1, 2), xor)]))
+
+
+BUILDERS = [
+    Case(
+        ModelError,
+        "couplings have shape (2, 3); expected a square matrix",
+        lambda: tz.ising(np.zeros((2, 3))),
+    ),
+    Case(
+        ModelError,
+        "couplings[0, 1] is nan; expected a finite number",
+        lambda: tz.ising([[0.0, NAN], [NAN, 0.0]]),
+    ),
+    Case(
+        ModelError,
+        "couplings[0, 1] is 1.0 and couplings[1, 0] is 2.0; expected a symmetric matrix "
+        "(each pair counts once; J + J.T makes a triangle one)",
+        lambda: tz.ising([[0.0, 1.0], [2.0, 0.0]]),
+    ),
+    Case(
+        ModelError,
+        "couplings[1, 1] is 3.0; expected 0, since s_i * s_i is constant",
+        lambda: tz.ising([[0.0, 1.0], [1.0, 3.0]]),
+    ),
+    Case(
+        ModelError,
+        "3 fields for 2 spins; one field per spin is needed",
+        lambda: tz.ising(np.zeros((2, 2)), [1.0, 2.0, 3.0]),
+    ),
+    Case(
+        ModelError,
+        "coupling (0, 1) is inf; expected a finite number",
+        lambda: tz.ising({(0, 1): INF}),
+    ),
+    Case(
+        ModelError,
+        "coupling of spin 2 with itself; expected pairs of different spins, since s_i * "
+        "s_i is constant: leave (2, 2) out",
+        lambda: tz.ising({(2, 2): 1.0}),
+    ),
+    Case(
+        ModelError,
+        "fields[1] is nan; expected a finite number",
+        lambda: tz.ising({(0, 1): 1.0}, {1: NAN}),
+    ),
+    Case(
+        ModelError,
+        "fields[1, 1] is nan; expected a finite number",
+        lambda: tz.potts({(0, 1): 1.0}, 2, [[0.0, 0.0], [0.0, NAN]]),
+    ),
+    Case(
+        ModelError,
+        "1 inhibitors for 2 parents; expected as many",
+        lambda: noisy_or(0, [1, 2], [0.5], first_auxiliary=3),
+    ),
+    Case(
+        ModelError,
+        "a noisy-or probability is 1.5; expected a number from 0 to 1",
+        lambda: noisy_or(0, [1], [1.5], first_auxiliary=2),
+    ),
+    Case(
+        UnsupportedModelError,
+        "2 parities over 3 variables follow from zeros, too many to solve; "
+        "tz.log_partition and tz.exact treat the zeros as they are",
+        _many_checks,
+    ),
+    Case(
+        ModelError,
+        "coupling range is (1, -1); expected finite (low, high) with low <= high",
+        lambda: tz.ising_grid(3, coupling=(1, -1)),
+    ),
+    Case(ParameterError, "rows is 0; expected at least 1", lambda: tz.ising_grid(0)),
+    Case(ParameterError, "cols is 0; expected at least 1", lambda: tz.ising_grid(2, 0)),
+    Case(
+        ModelError,
+        "W has shape (2, 3); 3 visible and 2 hidden biases need (3, 2)",
+        lambda: tz.rbm(np.zeros((2, 3)), np.zeros(3), np.zeros(2)),
+    ),
+    Case(
+        ModelError,
+        "W[0, 1] is inf; expected a finite number",
+        lambda: tz.rbm([[0.0, INF]], [0.0], [0.0, 0.0]),
+    ),
+    Case(ParameterError, "states is 0; expected at least 1", lambda: tz.potts({(0, 1): 1.0}, 0)),
+    Case(
+        ModelError,
+        "fields have shape (2, 2); expected (variables, 3)",
+        lambda: tz.potts({(0, 1): 1.0}, 3, np.zeros((2, 2))),
+    ),
+    Case(
+        ModelError,
+        "fields have 2 rows; couplings name variable 4, so expected 5",
+        lambda: tz.potts({(0, 4): 1.0}, 3, np.zeros((2, 3))),
+    ),
+    Case(
+        ModelError,
+        "coupling (0, 1) is nan; expected a finite number",
+        lambda: tz.potts({(0, 1): NAN}, 3),
+    ),
+    Case(
+        ModelError,
+        "coupling of variable 1 with itself; put it into the fields",
+        lambda: tz.potts({(1, 1): 1.0}, 3),
+    ),
+    Case(ParameterError, "rows is 0; expected at least 1", lambda: tz.potts_grid(0)),
+    Case(ParameterError, "cols is -1; expected at least 1", lambda: tz.potts_grid(2, -1)),
+    Case(ParameterError, "states is 0; expected at least 1", lambda: tz.potts_grid(2, states=0)),
+    Case(
+        ModelError,
+        "field range is (0.0, inf); expected finite (low, high), low <= high",
+        lambda: tz.potts_grid(2, field=(0.0, INF)),
+    ),
+]
+
+
+def _wide_factor(arity):
+    return tz.FactorGraph([2] * arity, [(range(arity), np.zeros((2,) * arity))])
+
+
+SPIN_POLYNOMIALS = [
+    Case(
+        ModelError,
+        "term [0, 5] names a spin outside 0 to 1",
+        lambda: tz.SpinPolynomial.from_terms(2, 0.0, [((0, 5), 1.0)]),
+    ),
+    Case(
+        ModelError,
+        "the model has evidence on 1 variables; expected none here. Pass model.condition()[0]",
+        lambda: tz.SpinPolynomial.from_factor_graph(GRID.with_evidence({0: 1})),
+    ),
+    Case(
+        UnsupportedModelError,
+        "variable 1 has 4 states; this method takes binary models. tz.log_partition and "
+        "tz.exact take any discrete model",
+        lambda: tz.SpinPolynomial.from_factor_graph(_graph()),
+    ),
+    Case(
+        ModelError,
+        "variable 0 has a single state; this method expects 2. Observe it: "
+        "model.with_evidence({0: 0}).condition()[0]",
+        lambda: tz.SpinPolynomial.from_factor_graph(_graph(cards=(1, 2))),
+    ),
+    Case(
+        UnsupportedModelError,
+        "factor 0 has zero entries (hard constraints), which have no finite Walsh "
+        "expansion; this method takes positive models. tz.log_partition and tz.exact take"
+        " zeros",
+        lambda: tz.SpinPolynomial.from_factor_graph(_graph(((0,), [0.0, -INF]), cards=(2,))),
+    ),
+    Case(
+        UnsupportedModelError,
+        "factor 0 has arity 17, so up to 2^17 terms; expected arity at most 16. "
+        "tz.log_partition and tz.exact may still work",
+        lambda: tz.SpinPolynomial.from_factor_graph(_wide_factor(17)),
+    ),
+    Case(
+        ModelError,
+        "the model has evidence on 1 variables; expected none here. Pass model.condition()[0]",
+        lambda: to_bits(GRID.with_evidence({0: 1})),
+    ),
+    Case(
+        UnsupportedModelError,
+        "factor 0 over variables (0, 1) takes 19 bits, so up to 2^19 terms; expected at "
+        "most 16 bits. tz.log_partition and tz.exact take the variables as they are",
+        lambda: to_bits(_graph(((0, 1), np.zeros((600, 300))), cards=(600, 300))),
+    ),
+]
+
+
+def _crowded(patch):
+    patch.setattr(collapse_plan, "MAX_TABLE_ENTRIES", 8)
+    tz.collapse(SPINS, 3)
+
+
+COLLAPSE = [
+    Case(
+        ParameterError,
+        "keep names spin 9; the model has spins 0 to 8",
+        lambda: tz.collapse(SPINS, 2, keep=[0, 9]),
+    ),
+    Case(ParameterError, "k is 99; expected between 0 and 20", lambda: tz.collapse(SPINS, 99)),
+    Case(
+        ParameterError,
+        "max_terms is -1; expected at least 0",
+        lambda: tz.collapse(SPINS, max_terms=-1),
+    ),
+    Case(
+        ModelError,
+        "states have shape (1, 2) for 5 kept spins; expected rows of 5 entries, each +1 or -1",
+        lambda: tz.collapse(SPINS, 2).lift_states([[1, -1]]),
+    ),
+    Case(
+        ModelError,
+        "means have shape (2,); expected (5,) entries in [-1, 1]",
+        lambda: tz.collapse(SPINS, 2).lift_means([2.0, 0.0]),
+    ),
+    Case(
+        ResourceError, "collapse with k = 3 needs tables of more than 8 entries; lower k", _crowded
+    ),
+]
+
+UNITS = np.array([[0.0, 1.0], [1.0, 0.0]])
+
+
+def _resumed(tmp, **changed):
+    settings = {"hidden": 2, "k": 1, "epochs": 2, "checkpoint": tmp / "run.npz"}
+    train_rbm(UNITS, **settings)
+    train_rbm(UNITS, **{**settings, **changed})
+
+
+def _damaged(tmp):
+    (tmp / "run.npz").write_bytes(b"nothing")
+    train_rbm(UNITS, checkpoint=tmp / "run.npz")
+
+
+TRAINING = [
+    Case(
+        ModelError,
+        "data have shape (2,); expected (examples, visible units), one of each at least",
+        lambda: train_rbm([0.0, 1.0]),
+    ),
+    Case(
+        ModelError,
+        "data[0, 1] is 255.0; expected numbers from 0 to 1 (divide grey values by their maximum)",
+        lambda: train_rbm([[0.0, 255.0]]),
+    ),
+    Case(ParameterError, "hidden is 0; expected at least 1", lambda: train_rbm(UNITS, hidden=0)),
+    Case(
+        ParameterError,
+        "momentum is 1.0; expected between 0.0 and 0.999",
+        lambda: train_rbm(UNITS, momentum=1.0),
+    ),
+    Case(
+        ParameterError,
+        "training diverged in epoch 1; learning_rate is 1e+39, choose a smaller one",
+        lambda: train_rbm(UNITS, hidden=2, learning_rate=1e39),
+    ),
+    Case(
+        ParameterError,
+        "TMP/run.npz is 2 epochs on; epochs is 1. Ask for at least 2, or pass "
+        "resume=False to start again",
+        lambda tmp: _resumed(tmp, epochs=1),
+    ),
+    Case(
+        ParameterError,
+        "TMP/run.npz was written with other settings (k); pass resume=False to start "
+        "again, or another checkpoint",
+        lambda tmp: _resumed(tmp, k=2),
+    ),
+    Case(
+        ModelError,
+        "TMP/run.npz is not a checkpoint of train_rbm (or a damaged one); delete it, or "
+        "pass resume=False",
+        _damaged,
+    ),
+]
+
+
+def _archive(**arrays):
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+def _single(array):
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()
+
+
+def _weights(**changed):
+    plain = {"W": np.zeros((2, 3)), "visible_bias": np.zeros(2), "hidden_bias": np.zeros(3)}
+    return _archive(**{**plain, **changed})
+
+
+RBM_FILES = [
+    reads(
+        tz.load_rbm,
+        "r.npz",
+        b"nothing",
+        "TMP/r.npz is not an .npz file (or a damaged one); expected one with W, "
+        "visible_bias, hidden_bias",
+    ),
+    reads(
+        tz.load_rbm,
+        "r.npz",
+        _single(np.zeros(3)),
+        "TMP/r.npz holds a single array; expected an .npz file with W, visible_bias, hidden_bias",
+    ),
+    reads(
+        tz.load_rbm,
+        "r.npz",
+        _archive(W=np.zeros((2, 3)), b=np.zeros(2)),
+        "TMP/r.npz has no array visible_bias, hidden_bias; it holds W, b, expected W, "
+        "visible_bias, hidden_bias",
+    ),
+    reads(
+        tz.load_rbm,
+        "r.npz",
+        _weights(W=np.array([["a", "b"]])),
+        "W has type <U1; expected real numbers (TMP/r.npz)",
+    ),
+    reads(
+        tz.load_rbm,
+        "r.npz",
+        _weights(W=np.array([[None]])),
+        "TMP/r.npz is damaged, or its arrays hold Python objects; expected plain numbers",
+    ),
+    reads(
+        tz.load_rbm,
+        "r.npz",
+        _weights(visible_bias=np.array([0.0, NAN])),
+        "visible_bias[1] is nan; expected a finite number (TMP/r.npz)",
+    ),
+    reads(
+        tz.load_rbm,
+        "r.npz",
+        _weights(hidden_bias=np.zeros((3, 3))),
+        "hidden_bias has shape (3, 3); expected a vector (TMP/r.npz)",
+    ),
+    reads(
+        tz.load_rbm,
+        "r.npz",
+        _weights(visible_bias=np.zeros(7)),
+        "W has shape (2, 3); 7 visible and 3 hidden biases need (7, 3) or its transpose "
+        "(TMP/r.npz)",
+    ),
+]
+
+TRAIN_IMAGES = "train-images-idx3-ubyte"
+
+
+def _digits(name, content):
+    def act(tmp: Path) -> object:
+        (tmp / name).write_bytes(content)
+        return tz.load_mnist(tmp)
+
+    return act
+
+
+def _unset(patch):
+    patch.delenv("TIGHTZ_DATA", raising=False)
+    patch.setitem(sys.modules, "pooch", None)
+    tz.load_mnist()
+
+
+def _offline(patch):
+    class Pooch:
+        @staticmethod
+        def os_cache(name):
+            return Path(name)
+
+        @staticmethod
+        def retrieve(*_args, **_options):
+            raise OSError("no route to host")
+
+    patch.delenv("TIGHTZ_DATA", raising=False)
+    patch.setitem(sys.modules, "pooch", Pooch)
+    tz.load_mnist()
+
+
+DIGITS = [
+    Case(
+        ModelError,
+        "train images: not an idx file of bytes (it starts with b'PNG.')",
+        lambda: mnist.read_idx(b"PNG.", "train images"),
+    ),
+    Case(
+        ModelError,
+        "train images: the idx header ends early, after 6 bytes",
+        lambda: mnist.read_idx(b"\0\0\x08\x03\0\0", "train images"),
+    ),
+    Case(
+        ModelError,
+        "train labels: 2 entries; its header (5,) needs 5",
+        lambda: mnist.read_idx(b"\0\0\x08\x01\0\0\0\x05ab", "train labels"),
+    ),
+    Case(
+        ModelError,
+        "TMP/train-images-idx3-ubyte.gz: damaged gzip file (Unknown compression method)",
+        _digits(f"{TRAIN_IMAGES}.gz", b"\x1f\x8b damaged"),
+    ),
+    Case(
+        ModelError,
+        "TMP/train-images-idx3-ubyte.gz: md5 795f3202b17cb6bc3d4b771d8c6c9eaf of the "
+        "content; the original train-images-idx3-ubyte has "
+        "6bbc9ace898e44ae57da46a324031adb. Fetch the original file again",
+        _digits(f"{TRAIN_IMAGES}.gz", gzip.compress(b"other", mtime=0)),
+    ),
+    Case(
+        ModelError,
+        "TMP holds neither train-images-idx3-ubyte.gz nor train-images-idx3-ubyte; put "
+        "the four MNIST files there, or unset TIGHTZ_DATA and pass no folder to download "
+        "them",
+        lambda tmp: tz.load_mnist(tmp),
+    ),
+    Case(
+        MissingExtraError,
+        "MNIST is not here (TIGHTZ_DATA is unset) and downloading it needs pooch: pip "
+        "install 'tightz[data]'",
+        _unset,
+    ),
+    Case(
+        TightzError,
+        "https://ossci-datasets.s3.amazonaws.com/mnist/train-images-idx3-ubyte.gz could "
+        "not be downloaded (no route to host); set TIGHTZ_DATA to a folder with mnist/ in"
+        " it, or pass the folder that holds the idx files",
+        _offline,
+    ),
+]
+
+CASES = [*GRAPHS, *BUILDERS, *SPIN_POLYNOMIALS, *COLLAPSE, *TRAINING, *RBM_FILES, *DIGITS]

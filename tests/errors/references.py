@@ -1,0 +1,144 @@
+"""What the reference methods say: exact elimination, upper bounds, AIS, Bethe."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tightz as tz
+from tests.errors.table import Case, refuses
+from tightz.bounds import Side
+from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
+from tightz.references.exact.schedule import Arena
+from tightz.references.mini_bucket import mini_bucket_bounds
+
+GRID = tz.ising_grid(3, seed=0)
+LARGE = tz.ising_grid(40, seed=0)
+MEDIUM = tz.ising_grid(12, seed=0)
+DENSE = tz.rbm(np.ones((90, 90)), np.zeros(90), np.zeros(90))
+TRIPLE = tz.FactorGraph([2, 2, 2], [((0, 1, 2), np.arange(8.0))])
+TERNARY = tz.FactorGraph([2, 3])
+
+
+def _full_arena():
+    arena = Arena()
+    arena._holes.clear()
+    arena.take(1)
+
+
+def _overflow():
+    with np.errstate(over="ignore"):
+        tz.ais(tz.FactorGraph([2, 2], [((0, 1), [1.5e308, 0.0, 0.0, 1.5e308])] * 4))
+
+
+def _ais():
+    return tz.ais(GRID, chains=2, temperatures=3, seed=0)
+
+
+CASES = [
+    Case(
+        ResourceError,
+        "exact log Z of FactorGraph('grid 40x40, w in [-1, 1]', 1600 variables of 2 "
+        "states, 4720 factors of arity up to 2) needs 22 TB (width 40, 6.7e+14 "
+        "operations, order by diagonals); max_memory allows 1 MB, and looping over slices"
+        " would take more than 1e+12 operations. tz.log_partition(model) gives an "
+        "interval on log Z and tz.mean_field(model) a lower bound within any memory",
+        lambda: tz.exact(LARGE, max_memory="1MB"),
+    ),
+    Case(
+        ResourceError,
+        "exact elimination of FactorGraph('rbm', 180 variables of 2 states, 8280 factors "
+        "of arity up to 2) needs tables over 90 variables at once by any order, 10^28 B "
+        "or more; max_memory allows 8 GB. tz.log_partition(model) gives an interval on "
+        "log Z and tz.mean_field(model) a lower bound within any memory",
+        lambda: tz.exact(DENSE),
+    ),
+    Case(
+        ParameterError,
+        "factor 99 does not exist; the model has 21 factors",
+        lambda: tz.exact(GRID).factor_marginal(99),
+    ),
+    Case(
+        ParameterError,
+        "pair (0, 0): expected two different variables of 0 to 8",
+        lambda: tz.exact(GRID).pairwise(0, 0),
+    ),
+    Case(
+        ParameterError,
+        "no factor joins variables 0 and 8; add one with a table of zeros (logs) to the "
+        "model to have their joint marginal",
+        lambda: tz.exact(GRID).pairwise(0, 8),
+    ),
+    Case(ArithmeticError, "the arena has no endless hole: this is a bug", _full_arena),
+    refuses(
+        "method is 'trw'; expected TreeReweighted(...) or MiniBucket(...)",
+        tz.upper_bound,
+        GRID,
+        method="trw",
+    ),
+    refuses("ibound is 0; expected between 1 and 40", tz.MiniBucket, ibound=0),
+    refuses("iterations is -1; expected at least 0", tz.MiniBucket, iterations=-1),
+    refuses("tol is -1.0; expected at least 0.0", tz.MiniBucket, tol=-1.0),
+    refuses("side is Side.BOTH; expected Side.UPPER or Side.LOWER", tz.MiniBucket, side=Side.BOTH),
+    refuses("time_limit is -1.0; expected at least 0.0", tz.MiniBucket, time_limit=-1.0),
+    refuses(
+        "time_limit is -1.0; expected at least 0.0",
+        lambda: list(mini_bucket_bounds(GRID, time_limit=-1.0)),
+    ),
+    Case(
+        ResourceError,
+        "mini-bucket with ibound 10 needs 1.22 MB; max_memory allows 100 kB. ibound 3 would fit",
+        lambda: tz.upper_bound(MEDIUM, method=tz.MiniBucket(ibound=10, max_memory="100kB")),
+    ),
+    refuses("max_iterations is 0; expected at least 1", tz.TreeReweighted, max_iterations=0),
+    refuses("tol is -1.0; expected at least 0.0", tz.TreeReweighted, tol=-1.0),
+    refuses("damping is 1.0; expected between 0.0 and 0.99", tz.TreeReweighted, damping=1.0),
+    refuses("edge_updates is -1; expected at least 0", tz.TreeReweighted, edge_updates=-1),
+    Case(
+        UnsupportedModelError,
+        "factor 0 has arity 3; tree-reweighted bounds need arity at most 2. Use "
+        "tz.MiniBucket(), which takes any factor graph",
+        lambda: tz.upper_bound(TRIPLE, method=tz.TreeReweighted()),
+    ),
+    refuses("chains is 0; expected at least 1", tz.ais, GRID, chains=0),
+    refuses("time_limit is -1.0; expected at least 0.0", tz.ais, GRID, time_limit=-1.0),
+    refuses("temperatures is 1; expected at least 2", tz.ais, GRID, temperatures=1),
+    refuses(
+        "temperatures are [0.  0.5]; expected betas rising from 0 (the base) to 1 (the model)",
+        tz.ais,
+        GRID,
+        temperatures=[0.0, 0.5],
+    ),
+    refuses(
+        "delta is 0.0; expected a probability strictly between 0 and 1",
+        lambda: _ais().certificate(0.0),
+    ),
+    refuses(
+        "confidence is 95; expected a probability strictly between 0 and 1",
+        lambda: _ais().interval(95),
+    ),
+    refuses("resamples is 0; expected at least 1", lambda: _ais().interval(resamples=0)),
+    Case(
+        UnsupportedModelError,
+        "a coupling or field of the model overflows float64; expected finite ones. "
+        "Rescale its tables",
+        _overflow,
+    ),
+    refuses("max_iterations is 0; expected at least 1", tz.bethe, GRID, max_iterations=0),
+    refuses("tol is -1.0; expected at least 0.0", tz.bethe, GRID, tol=-1.0),
+    refuses("damping is 1.0; expected between 0.0 and 0.99", tz.bethe, GRID, damping=1.0),
+    Case(
+        ModelError,
+        "parity 0 has right-hand side 2; expected 0 or 1",
+        lambda: tz.bethe(GRID, parities=[([0, 1], 2)]),
+    ),
+    Case(
+        ModelError,
+        "parity 0 names variable 9; the model has variables 0 to 8",
+        lambda: tz.bethe(GRID, parities=[([0, 9], 1)]),
+    ),
+    Case(
+        ModelError,
+        "parity 0 names variable 1, which has 3 states; parities bind binary variables",
+        lambda: tz.bethe(TERNARY, parities=[([1], 0)]),
+    ),
+]

@@ -1,0 +1,145 @@
+"""What executors, clusters and backends say."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import BrokenExecutor, Executor, Future
+
+from tests.errors.table import Case, refuses
+from tightz.errors import MissingExtraError, ParameterError
+from tightz.runtime import cluster
+from tightz.runtime.backends import on_device
+from tightz.runtime.cluster import connect, local_workers, open_executor
+from tightz.runtime.executors import map_ordered
+from tightz.runtime.parcels import ExecutorError, Parcel, run_parcel
+
+
+class _Losing(Executor):
+    """Every task loses its worker."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def submit(self, *_):
+        future = Future()
+        future.set_exception(self.error)
+        return future
+
+
+class KilledWorker(Exception):
+    """The name by which dask says that a worker died."""
+
+
+class _Distributed:
+    """A dask whose scheduler answers and has no workers."""
+
+    class Client:
+        def __init__(self, *_, **__): ...
+
+        def wait_for_workers(self, *_, **__):
+            raise TimeoutError
+
+        def close(self): ...
+
+
+def _no_scheduler(patch):
+    async def refuse(*_):
+        raise OSError("refused")
+
+    patch.setattr(cluster, "_knock", refuse)
+    patch.setattr(cluster, "_distributed", lambda: _Distributed)
+    connect("tcp://here:8786")
+
+
+def _no_workers(patch):
+    async def answer(*_):
+        return None
+
+    patch.setattr(cluster, "_knock", answer)
+    patch.setattr(cluster, "_distributed", lambda: _Distributed)
+    connect("tcp://here:8786")
+
+
+def _gone():
+    with cluster._connected():
+        raise OSError("closed")
+
+
+def _no_dask(patch):
+    patch.setitem(sys.modules, "distributed", None)
+    connect("tcp://here:8786")
+
+
+def _run(executor):
+    return list(map_ordered(abs, [-1], executor=executor))
+
+
+def _pack_lambda(patch):
+    patch.setitem(sys.modules, "cloudpickle", None)
+    Parcel.pack(lambda task: task)
+
+
+CASES = [
+    refuses("backend is 'tpu'; expected 'auto', 'cpu' or 'cuda'", on_device, "tpu", lambda _: ""),
+    refuses("backend='cuda' cannot be used: no device", on_device, "cuda", lambda _: "no device"),
+    refuses("workers is 0; expected at least 1", local_workers, 0),
+    Case(
+        ExecutorError,
+        "no dask scheduler answers at tcp://here:8786 within 10 s; expected an address like "
+        "tcp://host:8786, as `dask scheduler` prints it (OSError: refused)",
+        _no_scheduler,
+    ),
+    Case(
+        ExecutorError,
+        "the scheduler at tcp://here:8786 has no workers after 10 s; start some with "
+        "`dask worker tcp://here:8786 --nthreads 1`",
+        _no_workers,
+    ),
+    Case(
+        ParameterError,
+        "workers is 2 and cluster is tcp://here:8786; expected one of the two",
+        lambda: open_executor(2, "tcp://here:8786").__enter__(),
+    ),
+    Case(
+        ExecutorError,
+        "the dask cluster stopped answering; see whether its scheduler and workers run "
+        "(OSError: closed)",
+        _gone,
+    ),
+    Case(
+        MissingExtraError,
+        "a dask cluster needs dask.distributed; pip install 'tightz[cluster]'",
+        _no_dask,
+    ),
+    Case(
+        ExecutorError,
+        "task -1 lost its worker 4 times and was given up: the worker is killed, runs out"
+        " of memory, or cannot start (a script that starts processes needs `if __name__ "
+        "== '__main__':`)",
+        lambda: _run(_Losing(KilledWorker("worker 3"))),
+    ),
+    Case(
+        ExecutorError,
+        "_Losing broke: all processes ended",
+        lambda: _run(_Losing(BrokenExecutor("all processes ended"))),
+    ),
+    Case(
+        ParameterError,
+        "executor is 'threads'; expected a concurrent.futures.Executor, a dask client or "
+        "another object with `submit`",
+        lambda: _run("threads"),
+    ),
+    Case(
+        ParameterError,
+        "the work cannot travel to another process: ...; define families and hashings at "
+        "the top of a module, or run on threads",
+        _pack_lambda,
+    ),
+    Case(
+        ExecutorError,
+        "worker process ... on ... has tightz ..., numpy ..., numba ...; this run "
+        "was started with numpy 1.0. Install the same versions on both, since numbers "
+        "depend on them",
+        lambda: run_parcel({"numpy": "1.0"}, b"", None, 0),
+    ),
+]

@@ -1,0 +1,204 @@
+"""dask clusters and the command line: same numbers, killed workers, clear refusals."""
+
+from __future__ import annotations
+
+import http.server
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tightz as tz
+from tests.test_executors import GRID, RUN, assert_same, fail_at_five, square
+from tightz.cli.main import main
+from tightz.errors import MissingExtraError, ParameterError
+from tightz.estimation import portfolio
+from tightz.runtime import executors
+from tightz.runtime.cluster import DaskPool, connect, local_workers, open_executor
+from tightz.runtime.executors import map_ordered
+from tightz.runtime.parcels import ExecutorError, versions
+
+distributed = pytest.importorskip("distributed")
+
+QUIET = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 60}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with distributed.LocalCluster(n_workers=2, **QUIET) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster):
+    with distributed.Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(2)
+        yield client
+
+
+def worker_pids(client):
+    return list(client.run(os.getpid).values())
+
+
+def die_at_six(x):
+    if x == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def test_a_client_and_its_executor_give_the_serial_numbers(client):
+    serial = tz.estimate(GRID, threads=1, **RUN)
+    assert_same(serial, tz.estimate(GRID, executor=client, **RUN))
+    with client.get_executor() as pool:
+        assert_same(serial, tz.estimate(GRID, executor=pool, **RUN))
+
+
+@pytest.mark.parametrize("victims", [1, 2])
+def test_killed_workers_lose_nothing(client, victims):
+    options = {**RUN, "restarts": 32}
+    seen = []
+
+    def strike(batch):
+        seen.append(batch)
+        if len(seen) == 5:
+            for pid in worker_pids(client)[:victims]:
+                os.kill(pid, signal.SIGKILL)
+
+    before = set(worker_pids(client))
+    killed = tz.estimate(GRID, executor=client, on_batch=strike, **options)
+    assert_same(tz.estimate(GRID, threads=1, **options), killed)
+    assert len(seen) > 20
+    client.wait_for_workers(2)
+    assert len(before - set(worker_pids(client))) >= victims
+
+
+def test_the_plan_is_shared_and_not_sent_with_tasks(client):
+    sent = []
+
+    class Watched(DaskPool):
+        def submit(self, fn, /, *args):
+            sent.append(args)
+            return super().submit(fn, *args)
+
+    def pool(_):
+        return Watched(client)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executors, "_pool", pool)
+        tz.estimate(GRID, executor=client, **RUN)
+    assert len(sent) > 20
+    shared = {content.key for _, _, content, _ in sent}
+    assert len(shared) == 1
+
+
+def test_progress_arrives_batch_by_batch_in_order(client):
+    seen = []
+    tz.estimate(GRID, executor=client, on_batch=seen.append, **RUN)
+    at = [(t, m) for b in seen for t, m in zip(b.trials, b.levels, strict=True)]
+    assert at == sorted(at)
+    assert len(at) == 160
+
+
+def test_a_bug_on_a_worker_is_raised_here(client):
+    with pytest.raises(ZeroDivisionError, match="a bug at 5"):
+        list(map_ordered(fail_at_five, range(20), executor=client))
+
+
+def test_other_versions_on_the_cluster_are_refused(client, monkeypatch):
+    monkeypatch.setattr(executors, "versions", lambda: {**versions(), "tightz": "9.9.9"})
+    with pytest.raises(ExecutorError, match=rf"tightz {versions()['tightz']}.*tightz 9\.9\.9"):
+        list(map_ordered(square, range(4), executor=client))
+
+
+def test_log_partition_runs_its_trials_on_a_cluster(client):
+    def until_certified(bound):
+        if bound.proof is tz.Proof.CONFIDENCE:
+            raise KeyboardInterrupt
+
+    model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
+    r = tz.log_partition(
+        model, time_limit=60, seed=0, exact=False, methods=[portfolio.lower], executor=client,
+        on_bound=until_certified,
+    )  # fmt: skip
+    assert r.bounds[-1].proof is tz.Proof.CONFIDENCE
+
+
+def test_a_task_that_kills_every_worker_is_named():
+    import dask
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(n_workers=1, **QUIET) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        results = map_ordered(die_at_six, range(10), executor=client)
+        assert list(itertools.islice(results, 6)) == list(range(6))
+        with pytest.raises(ExecutorError, match="task 6 lost its worker 2 times"):
+            next(results)
+
+
+def test_connecting(cluster):
+    address = cluster.scheduler_address
+    with connect(address) as client:
+        assert len(client.scheduler_info()["workers"]) == 2
+    with open_executor(cluster=address) as executor:
+        assert list(map_ordered(square, range(5), executor=executor)) == [0, 1, 4, 9, 16]
+
+
+def test_a_scheduler_that_does_not_answer():
+    with pytest.raises(ExecutorError, match=r"no dask scheduler answers at tcp://127.0.0.1:9 "):
+        connect("tcp://127.0.0.1:9", timeout=0.5)
+    with pytest.raises(ExecutorError, match="expected an address like tcp://host:8786"):
+        connect("nonsense://host", timeout=0.5)
+
+
+def test_a_server_of_another_kind():
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.handle_request).start()
+        with pytest.raises(ExecutorError, match="no dask scheduler answers"):
+            connect(f"tcp://127.0.0.1:{server.server_port}", timeout=2)
+
+
+def test_a_scheduler_without_workers():
+    with (
+        distributed.LocalCluster(n_workers=0, processes=False, **QUIET) as empty,
+        pytest.raises(ExecutorError, match=r"no workers after .* start some"),
+    ):
+        connect(empty.scheduler_address, timeout=0.5)
+
+
+def test_without_the_extra_the_advice_is_given(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'tightz\[cluster\]'"):
+        connect("tcp://127.0.0.1:9")
+
+
+def test_which_executor():
+    with open_executor() as nothing:
+        assert nothing is None
+    with (
+        pytest.raises(ParameterError, match="expected one of the two"),
+        open_executor(2, "tcp://a"),
+    ):
+        pass
+    with pytest.raises(ParameterError, match="workers is 0; expected at least 1"):
+        local_workers(0)
+
+
+def test_command_line(tmp_path, cluster):
+    path = str(tmp_path / "grid.uai")
+    tz.write_uai(GRID, path)
+    command = ["mfrp", path, "--levels", "0:3", "--trials", "20", "--json"]
+    tables = []
+    for where in ([], ["--workers", "2"], ["--cluster", cluster.scheduler_address]):
+        result = CliRunner().invoke(main, [*command, *where])
+        assert result.exit_code == 0, result.output
+        tables.append(json.loads(result.stdout)["log_gammas"])
+    assert np.shape(tables[0]) == (4, 20, 8)
+    assert tables[0] == tables[1] == tables[2]

@@ -1,0 +1,369 @@
+"""The seam: order, bounded flight, one parcel a worker, lost workers, and refusals."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing as mp
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tightz as tz
+from tightz.errors import ParameterError
+from tightz.estimation import portfolio
+from tightz.estimation.trials import MIN_BATCHES, TrialPlan, batch_size
+from tightz.families.mean_field import MeanField
+from tightz.families.point_mass import PointMass
+from tightz.models.encoding import encode
+from tightz.projections.hashing import DenseParity
+from tightz.projections.pivots import FirstColumns
+from tightz.runtime import executors, parcels
+from tightz.runtime.cluster import local_workers
+from tightz.runtime.executors import IN_FLIGHT, LIVES, map_ordered
+from tightz.runtime.parcels import KEPT, Answer, ExecutorError, Parcel, run_parcel, versions
+
+GRID = tz.ising_grid(5, coupling=(-2, 2), field=(-1, 1), seed=3)
+PLAIN = {"collapse": 0, "search_sweeps": 0}
+RUN = {"levels": range(4), "trials": 40, "restarts": 2, "seed": 5, **PLAIN}
+
+FORKED = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+class Here(Executor):
+    """Runs a task in this process as a worker elsewhere would: after pickling both ways."""
+
+    def __init__(self, before=lambda number: None, workers=2):
+        self.before, self._max_workers, self.sent = before, workers, []
+
+    def submit(self, function, /, *args, **kwargs):
+        future = Future()
+        self.sent.append(args)
+        try:
+            self.before(len(self.sent) - 1)
+            called = pickle.loads(pickle.dumps((function, args)))
+            future.set_result(pickle.loads(pickle.dumps(called[0](*called[1]))))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    @property
+    def carried(self):
+        return sum(content is not None for _, _, content, _ in self.sent)
+
+
+@pytest.fixture(autouse=True)
+def no_parcels():
+    parcels._opened.clear()
+
+
+def square(x):
+    return x * x
+
+
+def fail_at_five(x):
+    if x == 5:
+        raise ZeroDivisionError("a bug at 5")
+    return x
+
+
+def die_once(marker, x):
+    """Kills its process the first time it meets task 7."""
+    if x == 7:
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return x
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def die_at_six(x):
+    if x == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+@given(st.lists(st.integers()), st.integers(1, 5))
+def test_results_come_in_the_order_of_the_tasks(tasks, threads):
+    expected = [x * x for x in tasks]
+    assert list(map_ordered(square, tasks, threads=threads)) == expected
+    assert list(map_ordered(square, tasks, executor=Here(workers=threads))) == expected
+
+
+def test_slow_tasks_do_not_change_the_order():
+    first_may_end = threading.Event()
+
+    def work(x):
+        if x == 0:
+            assert first_may_end.wait(30)
+        elif x == 3:
+            first_may_end.set()
+        return x
+
+    assert list(map_ordered(work, range(12), threads=2)) == list(range(12))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_flight_is_bounded_by_the_workers(workers):
+    taken = itertools.count()
+    pool = Here(workers=workers)
+    results = map_ordered(square, taken, executor=pool)  # endless
+    for x in range(50):
+        assert next(results) == x * x
+        assert len(pool.sent) <= x + IN_FLIGHT * workers
+    results.close()
+
+
+def test_closing_early_cancels_what_has_not_begun():
+    begun, hold = [], threading.Event()
+
+    def work(x):
+        begun.append(x)
+        assert x == 0 or hold.wait(30)
+        return x
+
+    with ThreadPoolExecutor(1) as pool:
+        results = map_ordered(work, itertools.count(), executor=pool)
+        assert next(results) == 0
+        results.close()
+        hold.set()
+    assert len(begun) <= 2
+
+
+def test_the_parcel_travels_once_a_worker_and_is_opened_once():
+    pool = Here(workers=2)
+    big = partial(np.add, np.arange(1000.0))
+    for x, y in zip(range(40), map_ordered(big, range(40), executor=pool), strict=True):
+        np.testing.assert_array_equal(y, np.arange(1000.0) + x)
+    assert len(pool.sent) == 40
+    assert pool.carried == 2
+    light = [len(pickle.dumps(args)) for args in pool.sent if args[2] is None]
+    assert max(light) < 300 < 8000 < len(Parcel.pack(big).content)
+
+
+def test_a_worker_without_the_parcel_gets_it_with_the_task():
+    forget = Here(before=lambda number: parcels._opened.clear() if number % 5 == 0 else None)
+    assert list(map_ordered(square, range(30), executor=forget)) == [x * x for x in range(30)]
+    assert forget.carried > 2
+    assert len(forget.sent) > 30
+
+
+def test_workers_keep_few_parcels():
+    packed = [Parcel.pack(partial(np.add, i)) for i in range(KEPT + 1)]
+    for i, parcel in enumerate(packed):
+        assert run_parcel(versions(), parcel.digest, parcel.content, 10) == 10 + i
+    assert len(parcels._opened) == KEPT
+    assert run_parcel(versions(), packed[0].digest, None, 10) is Answer.NO_PARCEL
+    assert run_parcel(versions(), packed[1].digest, None, 10) == 11
+
+
+def test_other_versions_on_a_worker_are_refused_with_both_named(monkeypatch):
+    mine = {**versions(), "numba": "0.1.2", "tightz": "9.9.9"}
+    monkeypatch.setattr(executors, "versions", lambda: mine)
+    theirs = versions()
+    pool = Here()
+    with pytest.raises(ExecutorError) as error:
+        list(map_ordered(square, range(20), executor=pool))
+    for number in (*mine.values(), *theirs.values()):
+        assert number in str(error.value)
+
+
+def test_a_bug_is_raised_as_it_is_and_not_retried():
+    pool = Here()
+    results = map_ordered(fail_at_five, range(100), executor=pool)
+    assert list(itertools.islice(results, 5)) == list(range(5))
+    with pytest.raises(ZeroDivisionError, match="a bug at 5"):
+        next(results)
+    assert [args[-1] for args in pool.sent].count(5) == 1
+
+
+def test_a_pool_that_cannot_be_replaced_says_so():
+    def broken(number):
+        if number >= 4:
+            raise BrokenExecutor("the room is on fire")
+
+    with pytest.raises(ExecutorError, match="Here broke: the room is on fire"):
+        list(map_ordered(square, range(20), executor=Here(broken)))
+
+
+class KilledWorker(Exception):
+    """Named as dask's."""
+
+
+def test_a_killed_worker_reported_by_the_executor_costs_a_life():
+    def lose(times, number):
+        if 3 <= number < 3 + times:
+            raise KilledWorker("gone")
+
+    wanted = [x * x for x in range(20)]
+    pool = Here(partial(lose, LIVES))
+    assert list(map_ordered(square, range(20), executor=pool)) == wanted
+    assert len(pool.sent) == 20 + LIVES
+    with pytest.raises(ExecutorError, match=f"lost its worker {LIVES + 1} times"):
+        list(map_ordered(square, range(20), executor=Here(partial(lose, 1000))))
+
+
+def test_what_is_no_executor_is_refused():
+    with pytest.raises(ParameterError, match="executor is 4; expected a concurrent"):
+        list(map_ordered(square, range(3), executor=4))
+
+
+def test_work_that_cannot_travel_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(ParameterError, match="cannot travel to another process"):
+        list(map_ordered(lambda x: x, range(3), executor=Here()))
+    assert list(map_ordered(square, range(3), executor=Here())) == [0, 1, 4]
+
+
+@FORKED
+def test_a_killed_process_loses_nothing(tmp_path):
+    work = partial(die_once, str(tmp_path / "died"))
+    with ProcessPoolExecutor(2, mp_context=mp.get_context("fork")) as pool:
+        assert list(map_ordered(work, range(40), executor=pool)) == list(range(40))
+        assert (tmp_path / "died").exists()
+        with pytest.raises(BrokenProcessPool):
+            pool.submit(square, 1)
+        # A pool that was broken before is replaced as well.
+        assert list(map_ordered(work, range(9), executor=pool)) == list(range(9))
+
+
+@FORKED
+def test_a_task_that_kills_every_worker_is_named():
+    with ProcessPoolExecutor(2, mp_context=mp.get_context("fork")) as pool:
+        results = map_ordered(die_at_six, range(30), executor=pool)
+        assert list(itertools.islice(results, 6)) == list(range(6))
+        with pytest.raises(ExecutorError, match=f"task 6 lost its worker {LIVES + 1} times"):
+            next(results)
+
+
+def table(result):
+    return result.log_gammas, result.marginals, result.marginal_spread, result.sweeps, result.ranks
+
+
+def assert_same(a, b):
+    for x, y in zip(table(a), table(b), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_estimate_on_local_workers_that_are_killed_midway():
+    serial = tz.estimate(GRID, threads=1, **RUN)
+    with local_workers(2) as pool:
+        assert_same(serial, tz.estimate(GRID, executor=pool, **RUN))
+        seen = []
+
+        def strike(batch):
+            seen.append(batch)
+            if len(seen) == 5:
+                os.kill(next(iter(pool._processes)), signal.SIGKILL)
+
+        assert_same(serial, tz.estimate(GRID, executor=pool, on_batch=strike, **RUN))
+        assert len(seen) > 20
+        with pytest.raises(BrokenProcessPool):
+            pool.submit(square, 1)
+
+
+def test_log_partition_runs_its_trials_on_processes():
+    def until_certified(bound):
+        if bound.proof is tz.Proof.CONFIDENCE:
+            raise KeyboardInterrupt
+
+    model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
+    with ProcessPoolExecutor(2, mp_context=mp.get_context("spawn")) as pool:
+        r = tz.log_partition(
+            model, time_limit=60, seed=0, exact=False, methods=[portfolio.lower], executor=pool,
+            on_bound=until_certified,
+        )  # fmt: skip
+        assert pool._processes
+    assert r.bounds[-1].proof is tz.Proof.CONFIDENCE
+
+
+def plan(model=GRID, **changes):
+    parts = {
+        "polynomial": encode(model).polynomial,
+        "family": MeanField(restarts=8),
+        "hashing": DenseParity(),
+        "pivots": FirstColumns(),
+        "seed": np.random.SeedSequence(0),
+        "pairs": np.zeros((0, 2), dtype=np.int64),
+    }
+    return TrialPlan(**{**parts, **changes})
+
+
+def test_batches_shrink_as_trials_get_longer():
+    levels, trials = range(21), 10**6
+    size = batch_size(plan(), levels, trials)
+    assert size == batch_size(plan(), levels, trials) > 1
+    assert 1 <= batch_size(plan(polish=True), levels, trials) < size
+    assert 1 <= batch_size(plan(family=MeanField(restarts=80)), levels, trials) < size
+    assert 1 <= batch_size(plan(tz.ising_grid(20, seed=0)), levels, trials) < size
+    assert batch_size(plan(), [0], trials) > batch_size(plan(), [12], trials)
+    assert batch_size(plan(tz.ising_grid(200, seed=0), polish=True), levels, trials) == 1
+    assert batch_size(plan(family=PointMass()), levels, trials) == 1
+
+
+@given(st.integers(1, 10_000))
+def test_a_run_is_cut_into_many_batches(trials):
+    size = batch_size(plan(), range(5), trials)
+    assert size == 1 or 5 * trials / size >= MIN_BATCHES
+
+
+def test_batches_do_not_depend_on_who_computes_them():
+    sizes = []
+    for options in ({"threads": 1}, {"threads": 5}, {"executor": Here(workers=7)}):
+        seen = []
+        tz.estimate(
+            GRID, on_batch=lambda batch, seen=seen: seen.append(len(batch)), **options, **RUN
+        )
+        sizes.append(seen)
+    assert sizes[0] == sizes[1] == sizes[2]
+    assert len(sizes[0]) >= MIN_BATCHES
+
+
+ORPHAN = """
+import os, time
+from tightz.runtime.cluster import local_workers
+if __name__ == "__main__":
+    pool = local_workers(1)
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_local_workers_end_with_a_killed_parent(tmp_path):
+    script = tmp_path / "orphan.py"
+    script.write_text(ORPHAN)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+        worker = int(parent.stdout.readline())
+        os.kill(worker, 0)  # there
+        parent.kill()
+    for _ in range(300):
+        if not alive(worker):
+            break
+        time.sleep(0.1)
+    assert not alive(worker)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as status:
+            return status.read().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
