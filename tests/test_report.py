@@ -387,6 +387,20 @@ def test_a_theorem_run_states_its_own_certificate(tmp_path):
         assert "held : every level m = 0..4 was run" in seen
 
 
+def test_the_json_record_of_a_theorem_run(tmp_path):
+    tz.write_uai(tz.ising_grid(2, seed=0), tmp_path / "g.uai")
+    arguments = ["theorem", str(tmp_path / "g.uai"), "--trials", "5", "--json"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0
+    told = json.loads(done.stdout)
+    (tmp_path / "run.json").write_text(done.stdout)
+    shown = report_data(tmp_path / "run.json")
+    lower = next(b for b in shown.bounds if b.proof is Proof.DETERMINISTIC)
+    assert lower.log_z == pytest.approx(told["lower"]["log_z"])
+    assert shown.certified.log_z == pytest.approx(told["certificate"]["log_z"])
+    assert shown.certified.confidence == told["certificate"]["confidence"]
+
+
 def test_a_theorem_that_holds_gives_an_upper_end():
     pair = tz.ising({(0, 1): 0.7}, [0.2, -0.4])
     e = tz.estimate(

@@ -176,6 +176,7 @@ def test_a_dry_run_prints_the_forecast_only(grid: str) -> None:
     r = call(grid, "--delta", str(DELTA), "--dry-run", "--json")
     assert r.exit_code == 0
     told = json.loads(r.stdout)
+    assert told["command"] == "theorem"
     assert (told["levels"], told["trials"]) == (5, T)
     assert "forecast:" in call(grid, "--trials", "3", "--dry-run").stdout
 

@@ -51,7 +51,10 @@ def save(ax: Axes, path: str) -> None:
     try:
         figure.savefig(path, dpi=130, bbox_inches="tight")
     except OSError as error:
-        raise TightzError(f"{path}: cannot be written ({error.strerror})") from error
+        raise TightzError(
+            f"{path}: cannot be written ({error.strerror}); choose a path in a folder that is "
+            "there and writable"
+        ) from error
     finally:
         pyplot().close(figure)
 

@@ -377,7 +377,8 @@ CASES = [
     ),
     Case(
         UnsupportedModelError,
-        "the model has a term of 3 spins; an Ising model has pairs at most",
+        "the model has a term of 3 spins; an Ising model has pairs at most. tz.write_uai "
+        "writes any model",
         lambda: tz.to_ising(_logs((0, 1, 2), np.arange(8.0) ** 2 % 5, cards=(2, 2, 2))),
     ),
     Case(
@@ -387,7 +388,7 @@ CASES = [
     ),
     Case(
         ModelError,
-        "the name 'a;' holds one of {}()[];,|\" or a line end",
+        "the name 'a;' holds one of {}()[];,|\" or a line end; choose another",
         lambda tmp: _write_bif(tmp, names=["a;"]),
     ),
     Case(
@@ -415,7 +416,7 @@ CASES = [
     Case(
         ModelError,
         "the model is no Bayesian network: factor 0 does not sum to 1 over variable 0, "
-        "its own by position",
+        "its own by position. tz.write_uai writes any model",
         lambda tmp: _write_bif(tmp, GRID),
     ),
 ]

@@ -26,7 +26,8 @@ CASES = [
     ),
     Case(
         TightzError,
-        "TMP/no/page.html: cannot be written (No such file or directory)",
+        "TMP/no/page.html: cannot be written (No such file or directory); choose a path in a "
+        "folder that is there and writable",
         lambda tmp: report(tz.exact(tz.ising_grid(2, seed=0)), tmp / "no" / "page.html"),
     ),
     Case(
@@ -49,6 +50,12 @@ CASES = [
         ModelError,
         "TMP/a.json has no field 'command'; expected the record of a tightz command with --json",
         lambda tmp: report_data(_written(tmp, "a.json", '{"lower": 3}')),
+    ),
+    Case(
+        ModelError,
+        "the record of 'info' holds no bound, estimate, table or marginals; expected one of logz, "
+        "mfrp, theorem, mean-field, exact, upper, ais, wish or marginals",
+        lambda tmp: report_data(_written(tmp, "i.json", '{"command": "info", "variables": 4}')),
     ),
     Case(
         ModelError,

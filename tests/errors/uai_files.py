@@ -154,8 +154,16 @@ CASES = [
         "cannot write TMP/a/m.uai: its folder does not exist; create it first",
         lambda tmp: tz.write_uai(tz.ising_grid(2, seed=0), tmp / "a" / "m.uai"),
     ),
-    Case(ModelError, "cannot write TMP/both: two files would be written there", _write_twice),
-    Case(ModelError, "cannot write TMP/m.uai: the file is read-only", _write_protected),
+    Case(
+        ModelError,
+        "cannot write TMP/both: two files would be written there; give each its own path",
+        _write_twice,
+    ),
+    Case(
+        ModelError,
+        "cannot write TMP/m.uai: the file is read-only; choose another path",
+        _write_protected,
+    ),
     Case(
         ModelError,
         "the model has evidence on 2 variables, which a UAI model file cannot hold; pass "

@@ -117,7 +117,10 @@ def theorem(
     with chosen_executor(workers, cluster) as executor:
         if dry_run:
             plan = theorem_forecast(graph, executor=executor, **arguments)
-            emit(_forecast_record(plan)) if as_json else click.echo(plan.summary())
+            if as_json:
+                emit({"command": "theorem", **_forecast_record(plan)})
+            else:
+                click.echo(plan.summary())
             return
         if resume:
             _tell_stored(str(store))

@@ -90,20 +90,27 @@ def forecast(
     """
     chosen = sorted(setup.levels)
     at = np.unique(np.linspace(0, len(chosen) - 1, min(CLASSES, len(chosen))).round().astype(int))
+    limit = seconds / (2 * len(at))
+
+    def measure(m: int, batch: int) -> float:
+        size = max(1, batch // (4 * (os.cpu_count() or 1)))
+        places = [(m, t) for t in range(batch)]
+        start = time.perf_counter()
+        for _ in run_batches(
+            setup.plan, places, executor=executor, threads=threads, backend=backend, batch=size
+        ):
+            pass
+        return time.perf_counter() - start
+
     costs = []
     for m in (chosen[i] for i in at.tolist()):
-        batch, spent = 1, 0.0  # the first trial compiles, or wakes the workers up
+        batch = 1  # the first trial compiles, or wakes the workers up
         while True:
-            size = max(1, batch // (4 * (os.cpu_count() or 1)))
-            places = [(m, t) for t in range(batch)]
-            start = time.perf_counter()
-            for _ in run_batches(
-                setup.plan, places, executor=executor, threads=threads, backend=backend, batch=size
-            ):
-                pass
-            spent = time.perf_counter() - start
-            if batch > 1 and (spent > seconds / (2 * len(at)) or batch >= setup.trials):
-                break
+            spent = measure(m, batch)
+            if batch > 1 and (spent > limit or batch >= setup.trials):
+                spent = min(spent, measure(m, batch))  # a larger batch may have compiled, too
+                if spent > limit or batch >= setup.trials:
+                    break
             batch = min(4 * batch, max(setup.trials, 2))
         costs.append(LevelCost(m, spent / batch, batch))
     by_level = np.interp(chosen, [c.m for c in costs], [c.seconds for c in costs])

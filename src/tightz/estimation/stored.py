@@ -170,7 +170,8 @@ def read_estimate(path: str | Path) -> Estimate:
         meta, answer = reader.meta(), reader.answer()
         if not meta.levels:
             raise StoreError(
-                f"{path} holds a {meta.kind} run; it has bounds and no table of trials"
+                f"{path} holds a {meta.kind} run, which has bounds and no table of trials; "
+                "expected a run of estimate or theorem. RunReader(path).bounds() reads the bounds"
             )
         codes = [STATUSES.index(Status[name]) for name in meta.statuses]
         table: TrialTable | None = None
@@ -187,7 +188,10 @@ def read_estimate(path: str | Path) -> Estimate:
             table.take(batch)
         seconds = reader.seconds()
     if table is None:
-        raise StoreError(f"{path} holds no trial yet")
+        raise StoreError(
+            f"{path} holds no trial yet; expected at least one batch. Wait for the run, or go on "
+            "with --resume (resume=True)"
+        )
     table.cut()
     means, spread = table.singles.mean, table.singles.spread
     marginals: Any = np.stack([(1 + means) / 2, (1 - means) / 2], axis=1)

@@ -60,7 +60,10 @@ def finish(figure: Figure, path: Path, note: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150, metadata={"Software": "tightz"})
     except OSError as error:
-        raise TightzError(f"{path}: cannot be written ({error.strerror})") from error
+        raise TightzError(
+            f"{path}: cannot be written ({error.strerror}); choose a path in a folder that is "
+            "there and writable"
+        ) from error
     finally:
         pyplot().close(figure)
     return path

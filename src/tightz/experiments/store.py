@@ -57,6 +57,13 @@ class Store:
         """
         if self.has(name, parameters):
             return self.result(name)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TightzError(
+                f"{self.folder}: cannot be created ({error.strerror}); choose another folder with "
+                "--out"
+            ) from error
         begun = time.perf_counter(), time.process_time()
         result = compute()
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # None on Windows
@@ -69,10 +76,6 @@ class Store:
             "load_average": load,
             "result": result,
         }
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TightzError(f"{self.folder}: cannot be created ({error.strerror})") from error
         write_atomically([(self._path(name), json.dumps(record, indent=1).encode())])
         return result
 
@@ -109,7 +112,7 @@ class Store:
     def _read(path: Path) -> dict[str, Any] | None:
         try:
             record = json.loads(path.read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise TightzError(

@@ -135,7 +135,7 @@ def evaluate_blocks(
     chi = _expectations(coset, blocks, tables, poly.ptr, poly.spins)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.where(tables > 0.0, tables * np.log(tables), 0.0).sum(axis=0)
-    return poly.constant + poly.theta @ chi + entropy
+    return poly.constant + np.einsum("t,tr->r", poly.theta, chi) + entropy
 
 
 def random_tables(blocks: Blocks, lanes: int, rng: np.random.Generator) -> NDArray[np.float64]:

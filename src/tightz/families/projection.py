@@ -117,4 +117,5 @@ def evaluate(coset: Coset, means: NDArray[np.float64]) -> NDArray[np.float64]:
     if np.isnan(v).any() or (np.abs(v) > 1.0).any():
         raise ArithmeticError("a mean lies outside [-1, 1]: this is a bug in the optimiser")
     chi = coset.expectations(poly.ptr, poly.spins, v)
-    return poly.constant + poly.theta @ chi + entropy(v).sum(axis=0)
+    # einsum, not @: the sum must not depend on how many threads BLAS has
+    return poly.constant + np.einsum("t,tr->r", poly.theta, chi) + entropy(v).sum(axis=0)

@@ -169,9 +169,9 @@ def write_atomically(files: Iterable[tuple[FilePath, bytes]]) -> None:
                 continue
             target = os.path.realpath(path)
             if os.path.exists(target) and not os.access(target, os.W_OK):
-                raise ValueError("the file is read-only")
+                raise ValueError("the file is read-only; choose another path")
             if any(target == other for _, _, other in staged):
-                raise ValueError("two files would be written there")
+                raise ValueError("two files would be written there; give each its own path")
             folder = os.path.dirname(target)
             staged.append((path, os.path.join(folder, f".{secrets.token_hex(8)}.tmp"), target))
             with open(staged[-1][1], "xb") as out:

@@ -68,12 +68,19 @@ def from_record(
 ) -> ReportData:
     """The JSON record of logz, mfrp or another command."""
     try:
-        return _from_record(record, model, shape)
+        data = _from_record(record, model, shape)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(
             f"the record of '{record.get('command')}' is not as this version writes it "
             f"({type(error).__name__} {error}); run the command again with --json"
         ) from error
+    if not data.bounds and (data.estimate, data.table, data.marginals) == (None, None, None):
+        raise ModelError(
+            f"the record of '{record.get('command')}' holds no bound, estimate, table or "
+            "marginals; expected one of logz, mfrp, theorem, mean-field, exact, upper, ais, wish "
+            "or marginals"
+        )
+    return data
 
 
 def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Shape) -> ReportData:
@@ -147,11 +154,15 @@ def _single(record: Mapping[str, Any]) -> list[Bound]:
             )
         return out
     for side, key in ((Side.LOWER, "lower"), (Side.UPPER, "upper")):
-        if key in record:
+        if isinstance(record.get(key), Mapping):
+            out.append(_bound(record[key]))
+        elif key in record:
             why = str(record.get(f"{key}_proof", record.get("proof", "")))
             out.append(Bound(side, float(record[key]), sure, command, seconds, 1.0, why))
     if "certificate" in record:
         told = record["certificate"]
+        if "log_z" in told:
+            return [*out, _bound(told)]
         out.append(
             Bound(
                 Side.LOWER, float(told["lower"]), Proof.CONFIDENCE, command, seconds,

@@ -40,7 +40,10 @@ def report(
     try:
         target.write_text(render(data), encoding="utf-8")
     except OSError as error:
-        raise TightzError(f"{target}: cannot be written ({error.strerror})") from error
+        raise TightzError(
+            f"{target}: cannot be written ({error.strerror}); choose a path in a folder that is "
+            "there and writable"
+        ) from error
     return target
 
 

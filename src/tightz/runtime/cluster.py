@@ -9,10 +9,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
+from types import MappingProxyType
 from typing import Any
 
 from tightz.errors import MissingExtraError, ParameterError, require_range
@@ -103,13 +104,15 @@ def open_executor(
 
 
 class DaskPool:
-    """A dask client as the seam sees it: it counts its workers and shares a parcel with all."""
+    """A dask client as the seam sees it: it counts its workers and shares a parcel with all.
 
-    lives = 1  # dask itself tries several workers before it reports one as killed
+    `options` are those of the client's `get_executor`. Its executor itself is not used: its futures
+    never end when a worker dies between a task's end and the fetching of its result.
+    """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, options: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.client = client
-        self.executor = client.get_executor(pure=False)
+        self.options = {**options, "pure": False}
         self._counted, self._count = -math.inf, 0
 
     @property
@@ -126,11 +129,10 @@ class DaskPool:
         with _connected():
             return self.client.scatter([parcel], broadcast=True, hash=False)[0]
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         """As Executor.submit; an argument may be what `share` returned."""
         with _connected():
-            future: Future[Any] = self.executor.submit(fn, *args)
-        return future
+            return self.client.submit(fn, *args, **self.options)
 
 
 @contextmanager

@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
     BrokenExecutor,
     CancelledError,
-    Executor,
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 from tightz.errors import ParameterError
-from tightz.runtime.parcels import Answer, ExecutorError, Parcel, run_parcel, versions
+from tightz.runtime.parcels import Answer, ExecutorError, Parcel, run_parcel
+from tightz.runtime.provenance import versions
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -33,7 +34,7 @@ class Submits(Protocol):
     """What an executor must offer: concurrent.futures.Executor, a dask client, an MPI pool."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        """Run fn(*args) somewhere; a future with `result`, `exception`, `done` and `cancel`."""
+        """Run fn(*args) somewhere; a future with `result`, `done` and `cancel`."""
 
 
 def map_ordered(
@@ -56,6 +57,7 @@ def map_ordered(
     own = ThreadPoolExecutor(threads or os.cpu_count() or 1) if executor is None else None
     crew = _Crew(function, own if executor is None else executor)
     pending: deque[_Errand[Task]] = deque()
+    finished = False
     try:
         for task in tasks:
             pending.append(crew.send(task))
@@ -63,33 +65,34 @@ def map_ordered(
                 yield crew.finish(pending.popleft(), pending)
         while pending:
             yield crew.finish(pending.popleft(), pending)
+        finished = True
     finally:
         for errand in pending:
             errand.future.cancel()
         crew.dismiss()
         if own is not None:
-            own.shutdown(wait=True)
+            own.shutdown(wait=finished, cancel_futures=not finished)  # Ctrl-C: leave at once
 
 
 class _Errand(Generic[Task]):
     """A task, the future of its latest submission and the pool that this went to."""
 
-    def __init__(self, task: Task, pool: Any, future: Future[Any]) -> None:
+    def __init__(self, task: Task, pool: Any, future: Any) -> None:
         self.task, self.pool, self.future = task, pool, future
 
-    @property
-    def error(self) -> BaseException | None:
-        """What went wrong, once the future is done; waits for that."""
+    @cached_property
+    def outcome(self) -> tuple[Any, Exception | None]:
+        """The result, or what went wrong; waits for it, fetches it once."""
         try:
-            return self.future.exception()
-        except CancelledError as cancelled:
-            return cancelled
+            return self.future.result(), None
+        except Exception as error:
+            return None, error
 
     @property
     def unanswered(self) -> bool:
         """Done without a result, but not by its own fault."""
-        error = self.error
-        return _is_loss(error) if error is not None else self.future.result() is Answer.NO_PARCEL
+        result, error = self.outcome
+        return result is Answer.NO_PARCEL if error is None else _is_loss(error)
 
 
 class _Crew(Generic[Task, Result]):
@@ -129,7 +132,7 @@ class _Crew(Generic[Task, Result]):
                     content, self.carriers = self.parcel.content, self.carriers - 1
                 parts = versions(), self.parcel.digest, content, task
                 future = self.pool.submit(run_parcel, *parts)
-        except BrokenExecutor as error:
+        except (BrokenExecutor, CancelledError) as error:
             future = Future()
             future.set_exception(error)
         return _Errand(task, self.pool, future)
@@ -141,9 +144,9 @@ class _Crew(Generic[Task, Result]):
         """
         losses = 0
         while errand.unanswered:
-            if (error := errand.error) is not None:
+            if (error := errand.outcome[1]) is not None:
                 losses += 1
-                if losses > getattr(self.pool, "lives", LIVES):
+                if losses > LIVES:
                     raise ExecutorError(
                         f"task {reprlib.repr(errand.task)} lost its worker {losses} times and was "
                         "given up: the worker is killed, runs out of memory, or cannot start (a "
@@ -155,7 +158,9 @@ class _Crew(Generic[Task, Result]):
         for i, other in enumerate(others):
             if other.future.done() and other.unanswered:
                 others[i] = self.send(other.task, carry=True)
-        result: Result = errand.future.result()
+        result, error = errand.outcome
+        if error is not None:
+            raise error
         return result
 
     def _repair(self, error: BaseException) -> None:
@@ -180,12 +185,11 @@ class _Crew(Generic[Task, Result]):
 
 
 def _pool(executor: Any) -> Any:
-    if isinstance(executor, Executor):
-        return executor
-    if hasattr(executor, "get_executor"):
+    client = getattr(executor, "_client", executor)
+    if hasattr(client, "get_executor"):
         from tightz.runtime.cluster import DaskPool
 
-        return DaskPool(executor)
+        return DaskPool(client, getattr(executor, "_kwargs", {}))
     if hasattr(executor, "submit"):
         return executor
     raise ParameterError(

@@ -16,11 +16,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 from tightz.errors import ParameterError, TightzError
+from tightz.runtime.provenance import versions
 
 KEPT = 4
 """Parcels that a worker keeps open."""
@@ -85,14 +84,6 @@ def run_parcel(sent_by: dict[str, str], digest: bytes, content: bytes | None, ta
     while len(_opened) > KEPT:
         _opened.popitem(last=False)
     return function(task)
-
-
-@cache
-def versions() -> dict[str, str]:
-    """The packages that numbers depend on."""
-    import tightz
-
-    return {"tightz": tightz.__version__, "numpy": version("numpy"), "numba": version("numba")}
 
 
 def _words(numbers: dict[str, str]) -> str:

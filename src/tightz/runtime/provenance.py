@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 from tightz.runtime.seeds import Seed, seed_sequence
@@ -13,9 +14,7 @@ def provenance(seed: Seed, digest: str, **parameters: Any) -> dict[str, Any]:
     """A plain dictionary that goes into every result and every JSON record."""
     root = seed_sequence(seed)
     return {
-        "tightz": _own_version(),
-        "numpy": version("numpy"),
-        "numba": version("numba"),
+        **versions(),
         "python": platform.python_version(),
         "seed": {"entropy": root.entropy, "spawn_key": list(root.spawn_key)},
         "model_sha256": digest,
@@ -23,11 +22,9 @@ def provenance(seed: Seed, digest: str, **parameters: Any) -> dict[str, Any]:
     }
 
 
-def _own_version() -> str:
-    """The installed version, or the source tree's where the package is not installed."""
-    try:
-        return version("tightz")
-    except PackageNotFoundError:
-        import tightz
+@cache
+def versions() -> dict[str, str]:
+    """The packages that numbers depend on; tightz need not be installed, only importable."""
+    import tightz
 
-        return tightz.__version__
+    return {"tightz": tightz.__version__, "numpy": version("numpy"), "numba": version("numba")}

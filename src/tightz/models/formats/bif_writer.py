@@ -40,7 +40,9 @@ def write_bif(
     labels, outcomes = _labels(model, names, states)
     for word in itertools.chain(labels, *outcomes):
         if set(word) & _RESERVED:
-            raise ModelError(f'the name {word!r} holds one of {{}}()[];,|" or a line end')
+            raise ModelError(
+                f'the name {word!r} holds one of {{}}()[];,|" or a line end; choose another'
+            )
     lines = ["network unknown {", "}"]
     for name, kinds in zip(labels, outcomes, strict=True):
         listed = ", ".join(f'"{k}"' for k in kinds)
@@ -110,7 +112,9 @@ def _tables(model: FactorGraph) -> list[Cpt]:
     found = _children(model, 0)
     again = _children(model, -1) if isinstance(found, str) else found  # as in UAI files
     if isinstance(again, str):
-        raise ModelError(f"the model is no Bayesian network: {found}")
+        raise ModelError(
+            f"the model is no Bayesian network: {found}. tz.write_uai writes any model"
+        )
     return again
 
 

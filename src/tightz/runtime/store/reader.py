@@ -42,7 +42,10 @@ class RunReader:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not exists(self.path):
-            raise StoreError(f"{self.path}: there is no run store here")
+            raise StoreError(
+                f"{self.path}: there is no run store here; expected a file that --store (store=) "
+                "wrote"
+            )
         check_header(self.path)
         with translated(self.path):
             self._connection = connect(self.path, write=False)
@@ -90,7 +93,10 @@ class RunReader:
         with translated(self.path):
             found = read_batch(self._connection, self.meta(), batch)
         if found is None:
-            raise StoreError(f"{self.path}: batch {batch} is not stored, or not intact")
+            raise StoreError(
+                f"{self.path}: batch {batch} is not stored, or not intact; run again with --resume "
+                "(resume=True) to compute it"
+            )
         return found
 
     def stored_batches(self) -> list[int]:

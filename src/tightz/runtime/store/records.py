@@ -7,13 +7,13 @@ import math
 import platform
 import zlib
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.runtime.provenance import versions
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +153,9 @@ class Answer:
         return f"Answer({self.record})"
 
 
-def versions() -> dict[str, str]:
-    """What computed: the packages that decide the numbers, and the machine's name."""
-    named = {name: version(name) for name in ("tightz", "numpy", "numba")}
-    return {**named, "python": platform.python_version(), "host": platform.node()}
+def computed_by() -> dict[str, str]:
+    """The packages that decide the numbers, and the machine's name."""
+    return {**versions(), "python": platform.python_version(), "host": platform.node()}
 
 
 def canonical(value: Any) -> str:

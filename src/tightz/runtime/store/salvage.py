@@ -32,7 +32,10 @@ def salvage(path: Path) -> list[str]:
     ):
         meta = read_meta(old)
         if meta is None:
-            raise StoreError(f"{path}: the description of the run is not intact")
+            raise StoreError(
+                f"{path}: no record of which run it holds is intact; start a new run at "
+                "another path"
+            )
         new.execute("BEGIN")
         create_tables(new)
         lost = [text for table in TEXT_TABLES if (text := _copy_rows(old, new, table))]

@@ -57,7 +57,10 @@ def check_header(path: Path) -> None:
         with path.open("rb") as file:
             head = file.read(100)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
+        raise StoreError(
+            f"{path}: cannot be read ({error.strerror}); expected the file of a run store: make it "
+            "readable, or give another path"
+        ) from None
     if len(head) < 100 or head[:16] != b"SQLite format 3\x00":
         raise StoreError(
             f"{path} is not a run store (no SQLite header); give --store a path of its own, or, "
@@ -79,7 +82,10 @@ def exists(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StoreError(f"{path}: cannot be reached ({error.strerror})") from None
+        raise StoreError(
+            f"{path}: cannot be reached ({error.strerror}); give a path in a folder that is there "
+            "and that you may enter"
+        ) from None
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
@@ -142,7 +148,8 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def _advice(path: Path, error: sqlite3.Error | OSError) -> str:
     if isinstance(error, OSError):
-        return f"cannot be written ({error.strerror})"
+        at = f"{error.filename}: " if error.filename else ""
+        return f"cannot be written ({at}{error.strerror}); mend that, or give another path"
     name = _name(error)
     if name == "SQLITE_FULL":
         return "the disk is full; what was stored before is intact: free some space, then --resume"
@@ -152,11 +159,11 @@ def _advice(path: Path, error: sqlite3.Error | OSError) -> str:
             "stored before is intact: mend that, then --resume"
         )
     if not path.parent.is_dir():
-        return "its folder does not exist"
+        return "its folder does not exist; create it first"
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
         return "is read-only, or its folder is; make both writable or copy the file elsewhere"
     if name.startswith("SQLITE_BUSY"):
-        return "is in use by another process that does not let go of it"
+        return "is in use by another process; wait for it or end it, then --resume"
     if is_damage(error):
         return "is damaged; run again with --resume to keep its intact part"
-    return f"cannot be used ({error})"
+    return f"SQLite refuses ({error}); run again with --resume, or give another path"

@@ -23,9 +23,9 @@ from tightz.runtime.store.records import (
     RunMeta,
     bound_to_text,
     canonical,
+    computed_by,
     plain,
     text_checksum,
-    versions,
 )
 from tightz.runtime.store.salvage import salvage
 from tightz.runtime.store.schema import (
@@ -160,7 +160,10 @@ class RunWriter:
         with translated(self.path):
             found = read_batch(self._connection, self.meta, batch)
         if found is None:
-            raise StoreError(f"{self.path}: batch {batch} changed while it was in use")
+            raise StoreError(
+                f"{self.path}: batch {batch} changed while it was in use; see that nothing else "
+                "writes there, then run again with --resume (resume=True)"
+            )
         return found
 
     def append_batch(self, batch: int, row: BatchRow) -> None:
@@ -265,7 +268,8 @@ class RunWriter:
         (last,) = self._connection.execute("SELECT max(session) FROM sessions").fetchone()
         if self.session not in (0, last):
             raise StoreError(
-                f"{self.path}: another process resumed this run; this one stops writing"
+                f"{self.path}: another process resumed this run, so this one stops writing; let "
+                "that one go on, or end it and run again with --resume (resume=True)"
             )
 
     def __repr__(self) -> str:
@@ -308,7 +312,7 @@ def _record(
         {
             "identity": identity,
             "description": description,
-            "versions": versions(),
+            "versions": computed_by(),
             "options": options or {},
         }
     )
