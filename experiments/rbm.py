@@ -2,7 +2,7 @@
 
 The work is in tightz.experiments.rbm; checkpoints, weights and five records per column are kept
 under FOLDER/rbm, so columns can be computed one at a time. Needs TIGHTZ_DATA for the public
-column; MNIST is downloaded where that is unset. About half an hour of 2 cores from nothing.
+column; MNIST is downloaded where that is unset. 42 minutes of processor time from nothing.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def test_a_record_states_what_it_took(tmp_path):
     assert wall >= 0.15  # asleep for at least 0.1 of it
     total = Spent.sum([store.spent("x"), Spent(60.0, 120.0)])
     assert total == (wall + 60.0, processor + 120.0)
-    assert str(Spent(90.0, 120.0)) == "1.5 min end to end, 2.0 min of processor"
+    assert str(Spent(90.0, 120.0)) == "1.5 min of wall time summed, 2.0 min of processor time"
 
 
 def test_threads_are_held_back_in_the_block_only(monkeypatch):

@@ -169,7 +169,7 @@ def reproduce_runtime(quick: bool, out: str) -> None:
 def reproduce_rbm(
     quick: bool, out: str, mnist: str | None, only: tuple[str, ...], workers: int
 ) -> None:
-    """RBMs on MNIST: trains what is missing, then the table (about half an hour).
+    """RBMs on MNIST: trains what is missing, then the table (42 processor minutes).
 
     \b
     Example: tightz reproduce rbm --only cd5-100

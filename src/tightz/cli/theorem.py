@@ -250,7 +250,8 @@ def _progress() -> Iterator[_View]:
         seconds, made = time.perf_counter() - last[0], done - last[1]
         if seconds >= PLAIN_EVERY:
             last[:] = [time.perf_counter(), done]
-            left = duration(seconds * (total - done) / made)
-            click.echo(f"{done:,} of {total:,} trials, {left} left", err=True)
+            left = f", {duration(seconds * (total - done) / made)} left"
+            early = 1000 * done < total  # kernels may still have been compiling
+            click.echo(f"{done:,} of {total:,} trials{'' if early else left}", err=True)
 
     yield _View(line)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.estimation.certificates import anytime_certificate
+from tightz.estimation.dense import DENSE_SWEEPS, is_dense, layers, one_layer
 from tightz.estimation.discrete import discrete_lower, first_state
 from tightz.estimation.estimate import mean_field
 from tightz.estimation.preparation import Prepared, prepare
@@ -23,12 +24,11 @@ from tightz.estimation.splitting import SplittingTree
 from tightz.estimation.trials import TrialPlan, all_positions, run_batches
 from tightz.estimation.workspace import SEARCH, Workspace, lifted_means
 from tightz.families.block import family_for
-from tightz.families.layer import layer_mean_field
 from tightz.families.structured import StructuredMeanField
 from tightz.models.encoding import SpinEncoding, encode
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.preprocess import has_zeros
-from tightz.models.spin_polynomial import MAX_ARITY, SpinPolynomial
+from tightz.models.spin_polynomial import MAX_ARITY
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
 from tightz.references.exact import exact, plan
@@ -211,14 +211,19 @@ def lower(job: Job) -> Iterator[Bound | Launch]:
         yield Launch((discrete_lower,))
     if encoding.bits is None:  # otherwise discrete_lower begins with a table per variable
         yield from _plain(job, encoding)
-    dense = _is_dense(encoding.polynomial)
+    dense = is_dense(encoding.polynomial)
     if dense:
-        yield from _layer(job, encoding, restarts=1)
-    aided = Workspace.build(encoding, seed=job.seed, time_limit=0.2 * job.clock.left)
+        yield from one_layer(job, encoding, restarts=1)
+    aided = Workspace.build(
+        encoding,
+        seed=job.seed,
+        search_sweeps=DENSE_SWEEPS if dense else None,
+        time_limit=0.2 * job.clock.left,
+    )
     if job.clock.expired:
         return
     if dense:
-        yield from _layer(job, encoding, restarts=4, states=aided.original_states())
+        yield from layers(job, encoding, aided.original_states())
     yield from _structured(job, aided)
     yield from _projections(job, aided)
     # The tree's upper bounds tabulate every term; parities may have made long ones.
@@ -235,25 +240,6 @@ def _plain(job: Job, encoding: SpinEncoding) -> Iterator[Bound]:
         yield r.bound
         if job.clock.expired:
             return
-
-
-def _is_dense(polynomial: SpinPolynomial) -> bool:
-    """Pairwise with many couplings a spin, as in an RBM: no narrow structure to exploit."""
-    return polynomial.degree <= 2 and polynomial.n_terms > 8 * polynomial.n
-
-
-def _layer(
-    job: Job, encoding: SpinEncoding, *, restarts: int, states: NDArray | None = None
-) -> Iterator[Bound]:
-    """Sum out an independent set exactly, mean field on the rest, also from heavy states."""
-    r = layer_mean_field(
-        encoding.polynomial,
-        restarts=restarts,
-        seed=stream(job.seed, SEARCH, restarts),
-        starts=None if states is None else states[:16],
-    )
-    yield r.bound
-    job.offer_marginals(list(encoding.marginals(r.spin_means)), r.bound.method, r.log_z)
 
 
 def _structured(job: Job, aided: Workspace) -> Iterator[Bound]:

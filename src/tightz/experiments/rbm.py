@@ -62,7 +62,8 @@ def rbm_table(
         store.made_with(f"{config.columns[-1].name}-interval"),
         f"seed {config.seed}, {config.epochs} epochs, minibatch {config.batch_size}, "
         f"T = {config.trials}, J = {config.restarts}, m in {list(config.levels)}, "
-        f"interval {config.seconds:g} s, AIS 128 x {config.temperatures}, {total}",
+        f"interval {config.seconds:g} s, AIS 128 x {config.temperatures}, "
+        f"{total.processor_seconds / 60:.0f} min of processor time in all",
     )
     return draw_table(config, records, average["mean"], path, note)
 

@@ -19,6 +19,7 @@ from tightz.families.mean_field import MeanField
 from tightz.families.projection import IProjection, heaviest_in_coset
 from tightz.projections.coset import Coset
 from tightz.runtime.seeds import Seed, stream
+from tightz.search.ranking import rank
 
 if TYPE_CHECKING:
     from tightz.estimation.results import Estimate
@@ -109,15 +110,3 @@ def temper(polynomial: SpinPolynomial, *, sweeps: int, seed: Seed) -> NDArray[np
 
     pool = tz.sample_pool(polynomial, sweeps=sweeps, seed=stream(seed, 1), threads=1)
     return np.unique(np.concatenate([pool.states, pool.samples]), axis=0)
-
-
-def rank(
-    polynomial: SpinPolynomial, states: NDArray[np.int8]
-) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """One state per optimum of mean field that `states` lead to, best first; the best's means."""
-    coset = Coset.build(polynomial)
-    climbed = MeanField().ascend_from(coset, states.astype(np.float64))
-    order = np.argsort(-climbed.log_gammas, kind="stable")
-    values = climbed.log_gammas[order]
-    new = np.diff(values, prepend=np.inf) < -1e-5  # equal values: the same optimum
-    return states[order[new]], climbed.means

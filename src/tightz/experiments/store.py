@@ -33,8 +33,8 @@ class Spent(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.seconds / 60:.1f} min end to end, "
-            f"{self.processor_seconds / 60:.1f} min of processor"
+            f"{self.seconds / 60:.1f} min of wall time summed, "
+            f"{self.processor_seconds / 60:.1f} min of processor time"
         )
 
 
