@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.io
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
-from tightz.errors import ModelError
+from tightz.errors import ModelError, TightzError
 from tightz.models.builders import rbm
 from tightz.models.factor_graph import Bipartite
+from tightz.models.formats.mat import read_matrices
 from tightz.models.rbm_files import load_rbm, save_rbm
 
 
@@ -205,3 +208,67 @@ def test_published_machines_load(name: str, visible: int, hidden: int) -> None:
         fields = hidden_states @ w.T + b
         logs = hidden_states @ c + np.logaddexp(0, fields).sum(axis=1)
         assert naive.log_sum_exp(logs) == pytest.approx(known, abs=1e-6)
+
+
+FUZZ = int(os.environ.get("TIGHTZ_FUZZ", "400"))
+
+
+def seed_file(folder: Path, suffix: str) -> bytes:
+    """A small valid file of each kind, uncompressed so that mutations reach the numbers."""
+    path = folder / f"seed.{suffix}"
+    if suffix == "npz":
+        np.savez(path, **small())
+    elif suffix == "mat":
+        scipy.io.savemat(path, small())
+    else:
+        h5py = pytest.importorskip("h5py", reason="the extra h5 is not installed")
+        with h5py.File(path, "w") as file:
+            for name, values in small().items():
+                file[name] = values
+    return path.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")  # scipy warns of some damage before it fails
+@pytest.mark.parametrize("suffix", ["npz", "mat", "h5"])
+def test_fuzz(tmp_path: Path, suffix: str) -> None:
+    """Damaged files give a model of finite numbers or an error that names the file."""
+    whole = seed_file(tmp_path, suffix)
+    rng = np.random.default_rng(0)
+    path = tmp_path / f"fuzz.{suffix}"
+    valid = 0
+    for _ in range(FUZZ):
+        data = bytearray(whole)
+        for _ in range(int(rng.integers(1, 9))):
+            data[int(rng.integers(len(data)))] = int(rng.integers(256))
+        if rng.random() < 0.2:
+            del data[int(rng.integers(len(data))) :]
+        path.write_bytes(bytes(data))
+        try:
+            finite = np.isfinite(load_rbm(path).log_tables).all()
+            said = "fuzz."
+            valid += 1
+        except TightzError as error:
+            finite, said = True, str(error)
+        assert finite
+        assert "fuzz." in said
+    assert 0 < valid < FUZZ
+
+
+@given(st.sampled_from(["4", "5"]), st.booleans(), st.integers(0, 2**32 - 1))
+def test_mat_files_of_scipy(version: str, compressed: bool, seed: int) -> None:
+    """Every numeric type and shape that scipy writes comes back; the rest is left out."""
+    rng = np.random.default_rng(seed)
+    kinds = ["f8", "f4", "i4", "i2", "u2", "u1"] + (["i8", "u4", "i1"] if version == "5" else [])
+    arrays = {
+        f"a{i}": (100 * rng.normal(size=rng.integers(0, 5, size=2))).astype(
+            kinds[rng.integers(len(kinds))]
+        )
+        for i in range(4)
+    }
+    file = io.BytesIO()
+    others = {"text": "words", "z": np.array([[1j]])}
+    scipy.io.savemat(file, {**arrays, **others}, format=version, do_compression=compressed)
+    found = read_matrices(file.getvalue())
+    assert set(found) == set(arrays)
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(found[name], values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import tightz as tz
 from tests.errors.table import Case, reads
 from tightz.errors import MissingExtraError, ModelError, UnsupportedModelError
 from tightz.models.formats.bif_writer import write_bif
+from tightz.models.formats.mat import DamagedError, read_matrices
 
 GRID = tz.ising_grid(2, seed=0)
 SEEN = GRID.with_evidence({0: 1})
@@ -240,14 +242,27 @@ def _network(path, evidence):
 
 
 def _new_matlab(tmp, patch):
-    import scipy.io
-
-    def refuse(_):
-        raise NotImplementedError
-
-    patch.setattr(scipy.io, "loadmat", refuse)
-    (tmp / "w.mat").write_bytes(b"MATLAB 7.3 MAT-file")
+    (tmp / "w.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(512) + b"\x89HDF\r\n\x1a\n")
     tz.load_rbm(tmp / "w.mat")
+
+
+def _mat(*elements):
+    """read_matrices on a version 5 file of these (type, bytes)."""
+    return read_matrices(b"MATLAB".ljust(126) + b"IM" + b"".join(_element(*e) for e in elements))
+
+
+def _element(kind, data, size=None):
+    tag = struct.pack("<II", kind, len(data) if size is None else size)
+    return tag + data + bytes(-len(data) % 8)
+
+
+def _array(flags=6, sides=(1, 1), kind=9, data=bytes(8)):
+    """The inside of a version 5 matrix named w."""
+    shape = struct.pack(f"<{len(sides)}i", *sides)
+    return (
+        _element(6, struct.pack("<II", flags, 0)) + _element(5, shape) + _element(1, b"w")
+        + _element(kind, data)
+    )  # fmt: skip
 
 
 def _no_h5py(tmp, patch):
@@ -286,7 +301,36 @@ def _logs(scope, table, cards=(2, 2)):
     return tz.FactorGraph(list(cards), [(scope, table)])
 
 
+MAT = [
+    ("Error -3 while decompressing data: ...", lambda: _mat((15, b"not zlib"))),
+    (
+        "an array's flags or dimensions are not as they should be",
+        lambda: _mat((14, _element(6, b"") + _element(5, bytes(8)) + _element(1, b"w"))),
+    ),
+    (
+        "an array's data type is 14, which is not one of numbers",
+        lambda: _mat((14, _array(kind=14))),
+    ),
+    ("the file ends in the middle of an element", lambda: _mat((14, b""))),
+    ("a short element is longer than its tag", lambda: _mat((14 | 5 << 16, b""))),
+    ("an element is longer than what is left of the file", lambda: _mat((14, b"", 80))),
+    (
+        "an array of 8 bytes cannot have the dimensions (2, 3)",
+        lambda: _mat((14, _array(sides=(2, 3)))),
+    ),
+    ("the file ends in the middle of a header", lambda: read_matrices(b"short")),
+    (
+        "it starts with neither a version 5 nor a version 4 header",
+        lambda: read_matrices(b"x" * 40),
+    ),
+    (
+        "an array is longer than what is left of the file",
+        lambda: read_matrices(struct.pack("<5i", 0, 9, 9, 0, 2) + b"w\0"),
+    ),
+]
+
 CASES = [
+    *(Case(DamagedError, text, act) for text, act in MAT),
     *(reads(tz.read_bif, "n.bif", content, text) for content, text in BIF),
     Case(
         ModelError,
@@ -305,7 +349,8 @@ CASES = [
         tz.load_rbm,
         "w.mat",
         b"nothing",
-        "TMP/w.mat is not a MATLAB file (or a damaged one): Mat file appears to be truncated",
+        "TMP/w.mat is not a MATLAB file (or a damaged one): the file ends in the middle of a "
+        "header",
     ),
     Case(
         ModelError,

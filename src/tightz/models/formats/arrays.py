@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import MissingExtraError, ModelError
+from tightz.models.formats.mat import DamagedError, read_matrices
 from tightz.models.text_files import FilePath, read_bytes
+
+HDF5 = b"\x89HDF\r\n\x1a\n"
 
 _ALIASES = {"vishid": "W", "visbiases": "visible_bias", "hidbiases": "hidden_bias"}
 """Names used by Salakhutdinov's and Hinton's published weights."""
@@ -18,19 +21,16 @@ _ALIASES = {"vishid": "W", "visbiases": "visible_bias", "hidbiases": "hidden_bia
 
 def read_mat(path: FilePath) -> dict[str, NDArray]:
     """The numeric arrays of a MATLAB file (version 4 to 7.2), known aliases renamed."""
-    from scipy.io import loadmat
-
     label = os.fspath(path)
     content = read_bytes(path)
-    try:
-        found = loadmat(io.BytesIO(content))
-    except NotImplementedError:
+    if HDF5 in (content[: len(HDF5)], content[512 : 512 + len(HDF5)]):
         raise ModelError(
             f"{label} is a MATLAB 7.3 file, which is HDF5: name it .h5, or save it with -v7"
-        ) from None
-    except Exception as error:  # scipy raises a dozen kinds for a damaged file
+        )
+    try:
+        return _renamed(read_matrices(content))
+    except DamagedError as error:
         raise ModelError(f"{label} is not a MATLAB file (or a damaged one): {error}") from error
-    return _renamed({k: v for k, v in found.items() if isinstance(v, np.ndarray)})
 
 
 def read_hdf5(path: FilePath) -> dict[str, NDArray]:
@@ -46,7 +46,8 @@ def read_hdf5(path: FilePath) -> dict[str, NDArray]:
             found = {k: v[()] for k, v in file.items() if isinstance(v, h5py.Dataset)}
     except Exception as error:
         raise ModelError(f"{label} is not an HDF5 file (or a damaged one): {error}") from error
-    return _renamed({k: np.asarray(v) for k, v in found.items()})
+    names = {k: k if isinstance(k, str) else k.decode("latin-1") for k in found}  # damaged: bytes
+    return _renamed({names[k]: np.asarray(v) for k, v in found.items()})
 
 
 def _renamed(found: dict[str, NDArray]) -> dict[str, NDArray]:
