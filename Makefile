@@ -15,7 +15,7 @@ help:
 	@echo "make docs   the documentation site, in docs/_build/html"
 	@echo "make verify the trust suite, about 30 minutes (SCALE=0.01 for a look)"
 	@echo "make package  wheel and sdist, each installed and tried in a clean environment"
-	@echo "make reproduce  the paper's figures and table (hours; see docs/reproduction.md)"
+	@echo "make reproduce  the paper's figures and table (about an hour; see docs/reproduction.md)"
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -48,7 +48,7 @@ reproduce: $(STAMP)
 	$(BIN)/tightz reproduce rbm
 
 docs: $(STAMP)
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
 
 verify: $(STAMP)
 	$(BIN)/python -m verification $(SCALE)

@@ -57,7 +57,10 @@ def main(arguments: list[str]) -> int:
     rows: list[Row] = []
     for name in wanted:
         say = partial(_say, name, start)
-        rows += parts[name](scale, say)
+        for row in parts[name](scale, say):
+            rows.append(row)
+            _say(name, start, "")
+            print(f"{row.check}: {row.cases:,} cases, {row.failures} failures", flush=True)
     print(summary(rows))
     print(f"scale {scale:g}, {time.perf_counter() - start:.0f} s")
     return int(any(not row.passed for row in rows))
