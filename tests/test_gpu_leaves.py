@@ -1,19 +1,15 @@
 """The splitting tree's leaves on the device against the CPU, by the CUDA simulator.
 
-As in test_gpu_tempering: a process of its own with NUMBA_DISABLE_JIT, the CPU's numbers from here.
+The CPU's numbers are computed here, compiled.
 """
 
 from __future__ import annotations
-
-import os
-import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import tightz as tz
+from tests.simulator import simulated
 from tightz.errors import ParameterError
 from tightz.estimation.splitting.fits import ProductFitter
 from tightz.estimation.splitting.region import Region
@@ -41,21 +37,7 @@ def fits_on_device():
 
 
 def test_fits_on_the_device_are_those_of_the_cpu(tmp_path):
-    program = (
-        "import pickle, sys\nfrom tests.test_gpu_leaves import fits_on_device\n"
-        "pickle.dump(fits_on_device(), open(sys.argv[1], 'wb'))"
-    )
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "out.pkl")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    with open(tmp_path / "out.pkl", "rb") as file:
-        there = pickle.load(file)
+    there = simulated("fits_on_device()", __name__, tmp_path)
     fitter, starts = tasks()
     here = [fitter.fit(*start) for start in starts]
     for (log_gamma, q), fit in zip(there, here, strict=True):

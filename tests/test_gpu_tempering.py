@@ -1,20 +1,15 @@
 """Tempering on the device against the CPU kernels, by the CUDA simulator in a process of its own.
 
-NUMBA_DISABLE_JIT lets the simulated threads run the moves' Python source; the CPU's numbers are
-computed here, compiled.
+The CPU's numbers are computed here, compiled.
 """
 
 from __future__ import annotations
-
-import os
-import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import tightz as tz
+from tests.simulator import simulated
 from tightz.errors import ParameterError
 from tightz.models.encoding import encode
 from tightz.search.copies import run_copies
@@ -50,21 +45,7 @@ def outcome(backend):
 
 
 def test_a_run_on_the_device_is_the_run_on_the_cpu(tmp_path):
-    program = (
-        "import pickle, sys\nfrom tests.test_gpu_tempering import outcome\n"
-        "pickle.dump(outcome('cuda'), open(sys.argv[1], 'wb'))"
-    )
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "out.pkl")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    with open(tmp_path / "out.pkl", "rb") as file:
-        there = pickle.load(file)
+    there = simulated("outcome('cuda')", __name__, tmp_path)
     here = outcome("cpu")
     assert len(there) == len(here) == 2 * 2 * 12
     for a, b in zip(here, there, strict=True):
