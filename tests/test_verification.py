@@ -12,6 +12,7 @@ from verification.__main__ import main, summary
 from verification.agreement import ROUTES, agreement
 from verification.coverage import coverage
 from verification.memory import memory
+from verification.suites import suites
 from verification.violations import EVERY, examine, hunt, violation
 
 
@@ -98,3 +99,14 @@ def test_summary_names_what_failed():
 def test_unknown_part_is_refused(capsys):
     assert main(["nonsense"]) == 2
     assert "expected a scale and any of agreement" in capsys.readouterr().out
+
+
+def test_suites_count_what_pytest_ran(monkeypatch):
+    arguments = ["tests/test_projections.py", "-k", "row_reduce_equals_galois"]
+    monkeypatch.setattr("verification.suites.SUITES", {"small": (arguments, "TIGHTZ_HUNT", 5)})
+    (row,) = suites(1.0, quiet)
+    assert row.passed, row
+    assert row.cases == 5 * int(row.detail.split()[0])
+    monkeypatch.setattr("verification.suites.SUITES", {"none": (["tests/absent.py"], "X", 5)})
+    (row,) = suites(1.0, quiet)
+    assert not row.passed

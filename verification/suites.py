@@ -39,7 +39,7 @@ def suites(scale: float, progress: Callable[[str], None]) -> Iterator[Row]:
         size = max(3, int(size * scale))
         progress(f"{name}: {variable}={size}")
         run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:xdist", "-q", *arguments],
+            [sys.executable, "-m", "pytest", "-p", "no:xdist", "-o", "addopts=", *arguments],
             cwd=ROOT,
             env={**os.environ, variable: str(size)},
             capture_output=True,
