@@ -498,3 +498,10 @@ def test_estimate_keeps_a_table_per_variable(seed):
 
 def states_of(marginals):
     return np.array([[int(np.argmax(p)) for p in marginals]])
+
+
+def test_observed_variables_of_many_states_keep_their_length():
+    model = tz.FactorGraph([4, 2], [((0, 1), np.arange(8.0).reshape(4, 2))], evidence={0: 3})
+    for result in (tz.mean_field(model, seed=0), tz.estimate(model, levels=[0], seed=0)):
+        np.testing.assert_array_equal(result.marginals[0], [0, 0, 0, 1])
+        np.testing.assert_allclose(result.marginals[1], np.exp([6, 7]) / np.exp([6, 7]).sum())

@@ -144,7 +144,7 @@ class SpinEncoding:
         if isinstance(self.model, SpinPolynomial):
             return np.stack([(1 + means) / 2, (1 - means) / 2], axis=1)
         free = _unobserved(self.model)
-        if self.bits is None:
+        if (self.model.cardinalities <= 2).all():
             out = np.zeros((self.model.n_variables, 2))
             out[:, 0] = 1.0
             for v, state in self.model.evidence.items():
@@ -155,7 +155,11 @@ class SpinEncoding:
         vectors = [np.zeros(int(d)) for d in self.model.cardinalities]
         for v in range(self.model.n_variables):
             vectors[v][self.model.evidence.get(v, 0)] = 1.0
-        for v, marginal in zip(free, self.bits.marginals_from_products(means), strict=True):
+        if self.bits is None:  # what has more than two states is observed
+            tables = list(np.stack([(1.0 + means) / 2.0, (1.0 - means) / 2.0], axis=1))
+        else:
+            tables = self.bits.marginals_from_products(means)
+        for v, marginal in zip(free, tables, strict=True):
             vectors[v] = marginal
         same = len(set(self.model.cardinalities.tolist())) == 1
         return np.array(vectors) if same else vectors
