@@ -588,6 +588,14 @@ def test_sessions_share_the_error_probability(tmp_path: Path) -> None:
     assert len(set(draws)) == 5
     confident = [b for b in r.bounds if b.proof is tz.Proof.CONFIDENCE]
     assert [b.confidence for b in confident] == [1 - delta for delta in spent]
+    best = 1.0 + max(b.log_z for b in r.bounds)  # a certificate above all proven ends
+    spent.clear()
+    spent.extend([0.0] * int(best))
+    r = tz.log_partition(
+        MODEL, methods=[certify], delta=0.2, store=tmp_path / "r.db", resume=True, seed=0
+    )
+    assert r.certified.proof is tz.Proof.CONFIDENCE
+    assert r.certified.confidence == pytest.approx(1 - 0.2 * (1 - 2.0**-6))
 
 
 def test_an_exact_answer_is_not_computed_again(tmp_path: Path) -> None:

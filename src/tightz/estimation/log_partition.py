@@ -98,7 +98,7 @@ def log_partition(
         result = LogPartition(
             lower_proof=board.lower,
             upper_proof=board.upper,
-            certified=board.certified,
+            certified=board.certified if session is None else session.together(board.certified),
             estimate=estimate,
             estimate_error=error,
             estimate_source=source,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from tightz.bounds import Bound
+from tightz.bounds import Bound, Proof
 from tightz.estimation.interval import LogPartition
 from tightz.estimation.portfolio import Job, Method
 from tightz.estimation.stored import model_shape, seed_record
@@ -31,6 +32,7 @@ class IntervalSession:
 
     def __init__(self, writer: RunWriter) -> None:
         self.writer = writer
+        self.shared = 0.0
         with RunReader(writer.path) as reader:
             self.bounds: list[Bound] = reader.bounds()
             self.answer: Answer | None = reader.answer()
@@ -71,7 +73,15 @@ class IntervalSession:
 
     def delta(self, delta: float) -> float:
         """This session's share of the error probability."""
+        self.shared = delta
         return delta / 2.0**self.writer.session
+
+    def together(self, certified: Bound) -> Bound:
+        """The best certificate of all sessions so far, at the confidence they have together."""
+        if certified.proof is not Proof.CONFIDENCE:
+            return certified
+        spent = self.shared * (1.0 - 2.0**-self.writer.session)
+        return replace(certified, confidence=1.0 - spent)
 
     def seed(self, root: np.random.SeedSequence) -> np.random.SeedSequence:
         """This session's random streams: fresh ones after the first."""
