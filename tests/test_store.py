@@ -641,3 +641,20 @@ def test_a_caller_may_say_more(tmp_path: Path) -> None:
     with RunReader(store.path) as run:
         meta = run.meta()
     assert (meta.kind, meta.shape, meta.detail) == ("digits", (2, 8), {"epoch": 3})
+
+
+def test_averages_that_are_not_of_variables_are_no_marginals(tmp_path: Path) -> None:
+    """A run that was cut off has averages of spins; they are marginals of binary variables only."""
+    potts = tz.potts_grid(2, states=3, seed=0)
+    for model, rows in ((MODEL, MODEL.n_variables), (potts, 0)):
+        path = tmp_path / f"{rows}.db"
+
+        def stop(batch: Any) -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            tz.estimate(model, levels=[0, 1], trials=2, seed=0, store=path, on_batch=stop)
+        assert len(read_estimate(path).marginals) == rows
+        whole = tz.estimate(model, levels=[0, 1], trials=2, seed=0, store=path, resume=True)
+        for a, b in zip(read_estimate(path).marginals, whole.marginals, strict=True):
+            np.testing.assert_array_equal(a, b)

@@ -20,6 +20,7 @@ from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
 from tightz.models.collapse import Collapsed
 from tightz.models.encoding import Model, SpinEncoding, model_digest
+from tightz.models.factor_graph import FactorGraph
 from tightz.projections.coset import check_level
 from tightz.projections.hashing import HashFamily
 from tightz.projections.pivots import FirstColumns, PivotPolicy
@@ -50,6 +51,12 @@ class Setup:
     def batch(self) -> int:
         """Trials that are computed, and committed to a store, together."""
         return batch_size(self.plan, self.levels, self.trials)
+
+    @property
+    def spins_are_variables(self) -> bool:
+        """Whether the averages of the table are of the model's variables, one spin each."""
+        n = self.model.n_variables if isinstance(self.model, FactorGraph) else self.model.n
+        return self.work.encoding.products.are_spins(n)
 
     def with_trials(self, levels: Sequence[int], trials: int) -> Setup:
         """The same plan for other levels and numbers of trials."""

@@ -96,6 +96,7 @@ def open_table(
             "statuses": [status.name for status in STATUSES],
             "strongly_universal": plan.hashing.strongly_universal,
             "shape": model_shape(setup.model),
+            "spins_are_variables": setup.spins_are_variables,
         },
         resume=resume,
         options=options,
@@ -162,9 +163,9 @@ def _from_row(row: BatchRow) -> TrialBatch:
 def read_estimate(path: str | Path) -> Estimate:
     """The table of a stored run, finished or not, cut to whole repetitions of its levels.
 
-    Marginals are those of the last session that ended in order; before that they are the averages
-    of the model's spins, which are its variables where all are binary and none is observed. Joint
-    marginals of pairs are not read back.
+    Marginals are those of the last session that ended in order. Before that they are the averages
+    of the model's spins where those are its variables (all binary, none observed), else there are
+    none. Joint marginals of pairs are not read back.
     """
     with RunReader(path) as reader:
         meta, answer = reader.meta(), reader.answer()
@@ -194,6 +195,8 @@ def read_estimate(path: str | Path) -> Estimate:
         )
     table.cut()
     means, spread = table.singles.mean, table.singles.spread
+    if not meta.description.get("spins_are_variables"):
+        means = spread = np.zeros(0)
     marginals: Any = np.stack([(1 + means) / 2, (1 - means) / 2], axis=1)
     spread = spread / 2.0
     if answer is not None and answer.marginals is not None and answer.spread is not None:
