@@ -62,7 +62,7 @@ CASES = [
     Case(
         ParameterError,
         "levels are 'a:b'; expected a range like 0:20 or a list like 0,5,10",
-        lambda: commands._levels("a:b", 4),
+        lambda: options.parse_levels("a:b", 4),
     ),
     Case(
         ParameterError,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import click
 
 from tightz.cli.options import (
+    J_HELP,
+    LEVELS_HELP,
+    T_HELP,
+    check_resume,
     chosen_executor,
     common_options,
     delta_option,
@@ -14,56 +16,14 @@ from tightz.cli.options import (
     executor_options,
     load,
     model_argument,
+    parse_levels,
     progress,
     record,
     require_writable,
+    store_options,
     table,
 )
 from tightz.errors import ParameterError
-
-T_HELP = (
-    "Random projections per level (T). T = 5 shows the spread; Theorem 1 at n = 400 and "
-    "delta = 0.05 asks for T = 2140."
-)
-J_HELP = "Random starts per projection (J), the best of which counts: J = 8 costs 8 times J = 1."
-LEVELS_HELP = (
-    "Numbers m of parities, as 0:20 or 0,5,10. About 1 state in 2^m is left: m = 10, 1 in 1024."
-)
-
-
-def store_options(command: Callable) -> Callable:
-    """--store and --resume."""
-    command = click.option(
-        "--resume", is_flag=True, help="Go on with the run in --store; the same model and options."
-    )(command)
-    return click.option(
-        "--store", type=click.Path(), help="Keep the run in this SQLite file as it goes."
-    )(command)
-
-
-def check_resume(store: str | None, resume: bool) -> None:
-    """--resume says nothing without --store."""
-    if resume and store is None:
-        raise ParameterError("--resume needs --store FILE: which run is to go on?")
-
-
-def _levels(text: str | None, n: int) -> list[int] | None:
-    """'0:20' or '1,2,5' -> list of m."""
-    if text is None:
-        return None
-    try:
-        if ":" in text:
-            low, high = (int(part) for part in text.split(":"))
-            chosen = list(range(low, high + 1))
-        else:
-            chosen = [int(part) for part in text.split(",")]
-    except ValueError:
-        chosen = []
-    if not chosen:
-        raise ParameterError(
-            f"levels are {text!r}; expected a range like 0:20 or a list like 0,5,10"
-        )
-    return chosen
 
 
 @click.command("mean-field")
@@ -163,7 +123,7 @@ def mfrp(
     if m is not None and levels is not None:
         raise ParameterError(f"-m is {m} and --levels is {levels!r}; expected one, not both")
     graph = load(model, evidence)
-    chosen = [m] if m is not None else _levels(levels, graph.n_variables)
+    chosen = [m] if m is not None else parse_levels(levels, graph.n_variables)
     total = trials * (len(chosen) if chosen else 21)
     with chosen_executor(workers, cluster) as executor, progress("projections", total) as step:
         e = tz.estimate(
@@ -300,54 +260,6 @@ def logz(
     click.echo(r.summary())
 
 
-@click.command("info")
-@model_argument
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
-def info(model: str, evidence: str | None, as_json: bool) -> None:
-    """What a model file holds: sizes, cardinalities, zeros, elimination width.
-
-    \b
-    Example: tightz info model.uai --evidence model.uai.evid
-    """
-    import numpy as np
-
-    from tightz.errors import ResourceError
-    from tightz.references.exact import plan
-    from tightz.runtime.memory import format_bytes
-
-    graph = load(model, evidence)
-    counts = np.bincount(graph.arities, minlength=1)
-    try:
-        elimination = plan(graph)
-        width, needed = elimination.width, int(elimination.log_z_bytes)
-        reach = f"width {width}, needs {format_bytes(needed)}"
-    except ResourceError as error:
-        width, needed, reach = None, None, f"out of reach: {error}"
-    record = {
-        "command": "info",
-        "variables": graph.n_variables,
-        "observed": len(graph.evidence),
-        "factors": graph.n_factors,
-        "factors_by_arity": {str(a): int(c) for a, c in enumerate(counts) if c},
-        "max_states": int(graph.cardinalities.max(initial=0)),
-        "zero_entries": int((graph.log_tables == -np.inf).sum()),
-        "table_entries": int(graph.log_tables.size),
-        "elimination_width": width,
-        "exact_bytes": needed,
-        "sha256": graph.digest,
-    }
-    if as_json:
-        emit(record)
-        return
-    arities = ", ".join(f"{c} of arity {a}" for a, c in enumerate(counts) if c)
-    click.echo(f"variables     {record['variables']} (up to {record['max_states']} states)")
-    click.echo(f"observed      {record['observed']}")
-    click.echo(f"factors       {arities or 'none'}")
-    click.echo(f"zero entries  {record['zero_entries']} of {record['table_entries']}")
-    click.echo(f"exact         {reach}")
-    click.echo(f"sha256        {graph.digest}")
-
-
 @click.command("marginals")
 @model_argument
 @click.option(
@@ -385,7 +297,7 @@ def marginals(
 
     require_writable(uai_output)
     graph = load(model, evidence)
-    chosen = _levels(levels, graph.n_variables)
+    chosen = parse_levels(levels, graph.n_variables)
     spread = None
     rows = None
     if method != "mfrp":
@@ -418,67 +330,4 @@ def marginals(
         click.echo(f"{v} " + " ".join(f"{p:.6f}" for p in row) + note)
 
 
-@click.group("generate")
-def generate() -> None:
-    """Write a random model as a UAI file.
-
-    \b
-    Example: tightz generate ising-grid 20 --coupling -10 10 --seed 0 -o grid.uai
-    """
-
-
-@generate.command("ising-grid")
-@click.argument("rows", type=int)
-@click.argument("cols", type=int, required=False)
-@click.option(
-    "--coupling",
-    type=float,
-    nargs=2,
-    default=(-1.0, 1.0),
-    show_default=True,
-    help="Couplings are uniform between these two.",
-)
-@click.option(
-    "--field",
-    type=float,
-    nargs=2,
-    default=(-1.0, 1.0),
-    show_default=True,
-    help="Fields are uniform between these two.",
-)
-@click.option("--periodic", is_flag=True, help="Wrap around both directions.")
-@click.option("--field-per-edge", is_flag=True, help="The paper's psi_ij: fields once per edge.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
-@click.option("-o", "--output", type=click.Path(), required=True, help="Where to write.")
-def generate_ising_grid(
-    rows: int,
-    cols: int | None,
-    coupling: tuple[float, float],
-    field: tuple[float, float],
-    periodic: bool,
-    field_per_edge: bool,
-    seed: int,
-    output: str,
-) -> None:
-    """An Ising lattice with uniformly drawn couplings and fields.
-
-    \b
-    Example: tightz generate ising-grid 20 --coupling -10 10 --seed 0 -o grid.uai
-    """
-    import tightz as tz
-
-    require_writable(output)
-    graph = tz.ising_grid(
-        rows,
-        cols,
-        coupling=coupling,
-        field=field,
-        seed=seed,
-        periodic=periodic,
-        field_per_edge=field_per_edge,
-    )
-    tz.write_uai(graph, output)
-    click.echo(f"{output}: {graph}", err=True)
-
-
-COMMANDS: list[click.Command] = [logz, mean_field, mfrp, marginals, info, generate]
+COMMANDS: list[click.Command] = [logz, mean_field, mfrp, marginals]

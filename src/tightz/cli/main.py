@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tightz import __version__
-from tightz.cli import commands, demo, doctor, experiments, references, report, theorem
+from tightz.cli import commands, demo, doctor, experiments, models, references, report, theorem
 from tightz.errors import TightzError
 
 
@@ -56,8 +56,14 @@ def main() -> None:
     """
 
 
-for command in (*commands.COMMANDS, *references.COMMANDS, *experiments.COMMANDS, demo.demo):
+for command in (
+    *commands.COMMANDS,
+    *models.COMMANDS,
+    *references.COMMANDS,
+    *experiments.COMMANDS,
+    demo.demo,
+    report.report,
+    theorem.theorem,
+    doctor.doctor,
+):
     main.add_command(command)
-main.add_command(report.report)
-main.add_command(theorem.theorem)
-main.add_command(doctor.doctor)

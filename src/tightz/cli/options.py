@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from tightz.runtime.executors import Submits
 
 
+T_HELP = (
+    "Random projections per level (T). T = 5 shows the spread; Theorem 1 at n = 400 and "
+    "delta = 0.05 asks for T = 2140."
+)
+J_HELP = "Random starts per projection (J), the best of which counts: J = 8 costs 8 times J = 1."
+LEVELS_HELP = (
+    "Numbers m of parities, as 0:20 or 0,5,10. About 1 state in 2^m is left: m = 10, 1 in 1024."
+)
+
+
 def model_argument(command: Callable) -> Callable:
     """MODEL and --evidence."""
     command = click.option(
@@ -69,6 +79,41 @@ def delta_option(command: Callable) -> Callable:
         help="A bound with confidence 1 - delta fails in a share delta of runs at most: "
         "delta = 0.05 is 1 run in 20.",
     )(command)
+
+
+def store_options(command: Callable) -> Callable:
+    """--store and --resume."""
+    command = click.option(
+        "--resume", is_flag=True, help="Go on with the run in --store; the same model and options."
+    )(command)
+    return click.option(
+        "--store", type=click.Path(), help="Keep the run in this SQLite file as it goes."
+    )(command)
+
+
+def check_resume(store: str | None, resume: bool) -> None:
+    """--resume says nothing without --store."""
+    if resume and store is None:
+        raise ParameterError("--resume needs --store FILE: which run is to go on?")
+
+
+def parse_levels(text: str | None, n: int) -> list[int] | None:
+    """'0:20' or '1,2,5' -> list of m."""
+    if text is None:
+        return None
+    try:
+        if ":" in text:
+            low, high = (int(part) for part in text.split(":"))
+            chosen = list(range(low, high + 1))
+        else:
+            chosen = [int(part) for part in text.split(",")]
+    except ValueError:
+        chosen = []
+    if not chosen:
+        raise ParameterError(
+            f"levels are {text!r}; expected a range like 0:20 or a list like 0,5,10"
+        )
+    return chosen
 
 
 def load(path: str, evidence: str | None) -> FactorGraph:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tightz.cli.commands import J_HELP, LEVELS_HELP, _levels, check_resume, store_options
 from tightz.cli.options import (
+    J_HELP,
+    LEVELS_HELP,
+    check_resume,
     chosen_executor,
     common_options,
     delta_option,
@@ -20,7 +22,9 @@ from tightz.cli.options import (
     executor_options,
     load,
     model_argument,
+    parse_levels,
     record,
+    store_options,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +106,7 @@ def theorem(
 
     check_resume(store, resume)
     graph = load(model, evidence)
-    chosen = None if levels == "all" else _levels(levels, graph.n_variables)
+    chosen = None if levels == "all" else parse_levels(levels, graph.n_variables)
     arguments: dict[str, Any] = {
         "delta": delta,
         "levels": chosen,
