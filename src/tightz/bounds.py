@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tightz.judge import Evidence
 
 
 class Side(enum.Enum):
@@ -30,6 +34,10 @@ class Bound:
 
     `confidence` is 1.0 for a deterministic proof, 1 - delta for a CONFIDENCE one, and None where
     no probability statement is made. `why` is the proof in words.
+
+    `rounding` is the error in nats that the sums behind the number can have. A lower or an upper
+    bound was already moved outward by it; with side BOTH, log Z lies within `rounding` of `log_z`.
+    `evidence` is what the judge re-evaluates; it does not travel into results and stores.
     """
 
     side: Side
@@ -39,6 +47,8 @@ class Bound:
     seconds: float = 0.0
     confidence: float | None = None
     why: str = ""
+    rounding: float = 0.0
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
     def _repr_html_(self) -> str:
         from tightz.reports.notebook import bound_html
