@@ -1,0 +1,66 @@
+"""What a stream of `log_partition` yields: a bound, and with it whatever else it found out.
+
+Streams write into no shared state. They yield findings; the driver merges them in one thread.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound
+
+
+class Mixing(enum.Enum):
+    """Whether draws can stand for the model; the value is shown to people."""
+
+    EXACT = "exact"
+    MIXED = "the sampler's runs agree"
+    NOT_MIXED = "the sampler's runs disagree: give it more time, or read these as one valley's"
+    VARIATIONAL = "of the q behind the best bound: may sit in one valley, carries no error"
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals:
+    """One probability vector per variable of the working model, and how far to trust them.
+
+    `quality` orders sources: larger replaces smaller, exact is +inf.
+    """
+
+    vectors: list[NDArray[np.float64]]
+    source: str
+    quality: float
+    mixing: Mixing = Mixing.VARIATIONAL
+
+
+@dataclass(frozen=True)
+class PointEstimate:
+    """log Z ~ log_z +- error (one standard error; inf: unknown), and how it came about.
+
+    `family` names the kind of sampler ("ais", "tree", ...): estimates of different families are
+    independent evidence, and where they disagree none of them knows its error.
+    `effective` is the number of draws that carry the average.
+    """
+
+    log_z: float
+    error: float
+    source: str
+    family: str
+    effective: float = math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """One step of a stream; every part is optional. All of it is about the working model."""
+
+    bound: Bound | None = None
+    marginals: Marginals | None = None
+    estimate: PointEstimate | None = None
+    sampler: Callable[..., Any] | None = None
+    note: str = ""
