@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,20 @@ class Bound:
     why: str = ""
     rounding: float = 0.0
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def low(self) -> float:
+        """What this says log Z is at least; -inf where it says nothing."""
+        if self.side is Side.UPPER:
+            return -math.inf
+        return self.log_z - self.rounding if self.side is Side.BOTH else self.log_z
+
+    @property
+    def high(self) -> float:
+        """What this says log Z is at most; inf where it says nothing."""
+        if self.side is Side.LOWER:
+            return math.inf
+        return self.log_z + self.rounding if self.side is Side.BOTH else self.log_z
 
     def _repr_html_(self) -> str:
         from tightz.reports.notebook import bound_html

@@ -249,15 +249,20 @@ def logz(
                 "estimate_source": r.estimate_source,
                 "marginals": r.marginals,
                 "marginal_source": r.marginal_source,
+                "marginal_status": None if r.marginal_status is None else r.marginal_status.name,
                 "bounds": [record(bound) for bound in r.bounds],
                 "notes": r.notes,
+                "quarantined": [str(one) for one in r.quarantined],
                 "interrupted": r.interrupted,
                 "seconds": r.seconds,
                 "provenance": r.provenance,
             }
         )
-        return
-    click.echo(r.summary())
+    else:
+        click.echo(r.summary())
+    if r.quarantined:
+        click.echo(f"defect: {len(r.quarantined)} bounds were refused, see above", err=True)
+        click.get_current_context().exit(4)
 
 
 @click.command("marginals")

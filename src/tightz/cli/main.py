@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import Any
 
@@ -43,8 +44,9 @@ def main() -> None:
 
     MODEL is a file; its ending tells the kind: .uai, .fg (libDAI), .cnf, .bif, .xml (XMLBIF), or
     RBM weights W, visible_bias, hidden_bias in .npz, .mat or .h5. All values are natural logs.
-    Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 2 bad input, 130
-    Ctrl-C.
+    Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 2 bad input, 4 a
+    bound was refused (a defect; the answer holds without it), 130 Ctrl-C. TIGHTZ_LOG=WARNING shows
+    the traceback of a stream that failed.
 
     \b
     Examples:
@@ -54,6 +56,10 @@ def main() -> None:
       tightz mfrp grid.uai -m 5 --trials 5 --restarts 8 --seed 0
       tightz doctor
     """
+    if "TIGHTZ_LOG" in os.environ:
+        import logging
+
+        logging.basicConfig(level=os.environ["TIGHTZ_LOG"].upper())
 
 
 for command in (

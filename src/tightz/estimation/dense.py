@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import NDArray
 
-from tightz.bounds import Bound
+from tightz.estimation.findings import Finding, Marginals
 from tightz.estimation.workspace import SEARCH
 from tightz.families.layer import layer_mean_field
 from tightz.models.encoding import SpinEncoding
@@ -17,7 +17,7 @@ from tightz.search.pool import thin
 from tightz.search.ranking import rank
 
 if TYPE_CHECKING:
-    from tightz.estimation.portfolio import Job
+    from tightz.estimation.job import Job
 
 DENSE_SWEEPS = 1000
 """Tempering sweeps: only tempering finds the modes; a fifth of the time limit may cut it short."""
@@ -31,7 +31,7 @@ def is_dense(polynomial: SpinPolynomial) -> bool:
     return polynomial.degree <= 2 and polynomial.n_terms > 8 * polynomial.n
 
 
-def layers(job: Job, encoding: SpinEncoding, states: NDArray | None) -> Iterator[Bound]:
+def layers(job: Job, encoding: SpinEncoding, states: NDArray | None) -> Iterator[Finding]:
     """A layer summed out, from the states that mean field likes best; then, if cheap, in parts."""
     if states is not None:
         states = _ranked(job, encoding.polynomial, states)
@@ -61,7 +61,7 @@ def one_layer(
     restarts: int,
     states: NDArray | None = None,
     leaves: int = 1,
-) -> Iterator[Bound]:
+) -> Iterator[Finding]:
     """Sum out an independent set exactly, mean field on the rest, also from given states."""
     r = layer_mean_field(
         encoding.polynomial,
@@ -70,5 +70,5 @@ def one_layer(
         seed=stream(job.seed, SEARCH, restarts),
         starts=None if states is None else states[:16],
     )
-    yield r.bound
-    job.offer_marginals(list(encoding.marginals(r.spin_means)), r.bound.method, r.log_z)
+    marginals = list(encoding.marginals(r.spin_means))
+    yield Finding(r.bound, Marginals(marginals, r.bound.method, r.log_z))

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ResourceError
 from tightz.estimation.cutset_sum import CutsetSum
+from tightz.estimation.findings import Finding, Marginals, PointEstimate
 from tightz.families.block import BlockMeanField, block_mean_field
 from tightz.families.clustered import ClusterMeanField, cluster_labels
+from tightz.judge import Audited, StatesEvidence
+from tightz.judge.rounding import UNIT
 from tightz.models.preprocess import has_zeros
 from tightz.references.bethe import bethe
 from tightz.references.bethe.propagation import BetheStatus
@@ -21,7 +24,7 @@ from tightz.runtime.seeds import generator, stream
 from tightz.search.feasible import Feasibility, feasible_state, feasible_states
 
 if TYPE_CHECKING:
-    from tightz.estimation.portfolio import Job
+    from tightz.estimation.job import Job
 
 _KEY = 6_000_000
 """Key of these streams' random numbers; levels and widths never reach it."""
@@ -38,7 +41,7 @@ _NARROW = (6, 8, 10)
 """log2 of the tables of cutset sums where wide elimination is forbidden."""
 
 
-def discrete_lower(job: Job) -> Iterator[Bound]:
+def discrete_lower(job: Job) -> Iterator[Finding | Bound]:
     """One state, block mean field, then cutset sums fed by block Gibbs sampling."""
     model = job.working
     if not model.n_variables:
@@ -46,6 +49,7 @@ def discrete_lower(job: Job) -> Iterator[Bound]:
         yield Bound(
             Side.BOTH, value, Proof.DETERMINISTIC, "propagation", confidence=1.0,
             why="zeros and evidence leave every variable one state, or contradict each other",
+            evidence=Audited(value, 0.0 if value == -math.inf else UNIT * abs(value)),
         )  # fmt: skip
         return
     state: NDArray[np.int64] | None
@@ -55,14 +59,13 @@ def discrete_lower(job: Job) -> Iterator[Bound]:
         r = block_mean_field(
             model, config=BlockMeanField(restarts=2), seed=stream(job.seed, _KEY, 1)
         )
-        yield r.bound
-        job.offer_marginals(r.marginals, "block mean field", r.log_z)
+        yield Finding(r.bound, Marginals(r.marginals, "block mean field", r.log_z))
         state = np.array([int(q.argmax()) for q in r.marginals], dtype=np.int64)
         if model.arities.max(initial=0) == 2:
             yield from _clusters(job, r.marginals)
     if state is None or job.clock.expired:
         return
-    beliefs = _beliefs(job)
+    beliefs = yield from _beliefs(job)
     run = CutsetSum(
         model,
         state,
@@ -75,12 +78,10 @@ def discrete_lower(job: Job) -> Iterator[Bound]:
     if run.pool and not job.clock.expired:
         yield from _block_from_samples(job, run)
     for bound in run.sums() if job.exact else run.sums(_NARROW):
-        yield bound
-        if bound.log_z > job.marginal_quality:
-            job.offer_marginals(run.marginals, "block Gibbs samples", bound.log_z)
+        yield Finding(bound, Marginals(run.marginals, "block Gibbs samples", bound.log_z))
 
 
-def _clusters(job: Job, marginals: list[NDArray[np.float64]]) -> Iterator[Bound]:
+def _clusters(job: Job, marginals: list[NDArray[np.float64]]) -> Iterator[Finding]:
     """Clustered mean field of growing width, each started from the last one's marginals."""
     clock = job.share(0.6)
     for log2_size in _CLUSTER_SIZES if job.exact else _CLUSTER_SIZES[:1]:
@@ -90,10 +91,10 @@ def _clusters(job: Job, marginals: list[NDArray[np.float64]]) -> Iterator[Bound]
                 job.working, cluster_labels(job.working, log2_size), marginals
             )
             for bound in clusters.bounds(clock):
-                yield bound
-                job.offer_marginals(clusters.marginals, "clustered mean field", bound.log_z)
+                now = [q.copy() for q in clusters.marginals]
+                yield Finding(bound, Marginals(now, "clustered mean field", bound.log_z))
         except ResourceError as error:
-            job.notes.append(f"clustered mean field: {error}")
+            yield Finding(note=f"clustered mean field: {error}")
             return
         marginals = clusters.marginals
         if len(clusters.members) == 1 or 3.0 * (clock.elapsed - begun) > clock.left:
@@ -107,40 +108,42 @@ def first_state(job: Job) -> Iterator[Bound]:
         return
     found = feasible_state(model, time_limit=0.05 * job.time_limit, seed=stream(job.seed, _KEY, 0))
     if found.state is not None:
-        yield _one_state(found.log_weight)
+        yield _one_state(found.state, found.log_weight)
 
 
-def _one_state(log_weight: float) -> Bound:
+def _one_state(state: NDArray[np.int64], log_weight: float) -> Bound:
     return Bound(
         Side.LOWER, log_weight, Proof.DETERMINISTIC, "one state", confidence=1.0,
-        why="the weight of one state is part of Z",
+        why="the weight of one state is part of Z", evidence=StatesEvidence(state[None, :]),
     )  # fmt: skip
 
 
-def _beliefs(job: Job) -> list[NDArray[np.float64]] | None:
+def _beliefs(job: Job) -> Generator[Finding, None, list[NDArray[np.float64]] | None]:
     """Belief propagation: marginals to search by, and where it converges the point estimate."""
     if job.working.n_factors > _MANY_FACTORS:
         return None
     r = bethe(job.working, max_iterations=300)
-    if r.status is BetheStatus.CONVERGED and job.estimate is None:
-        job.estimate = (r.log_z, math.inf, "Bethe estimate (belief propagation)")
+    if r.status is BetheStatus.CONVERGED:
+        source = "Bethe estimate (belief propagation)"
+        yield Finding(estimate=PointEstimate(r.log_z, math.inf, source, "bethe"))
     usable = all(np.isfinite(q).all() for q in r.marginals)
     return r.marginals if usable else None
 
 
-def _feasible(job: Job) -> Generator[Bound, None, NDArray[np.int64] | None]:
+def _feasible(job: Job) -> Generator[Finding | Bound, None, NDArray[np.int64] | None]:
     """Search for a state of positive weight; it is the value of the stream, None if none."""
     for found in feasible_states(job.working, clock=job.clock, seed=stream(job.seed, _KEY, 0)):
         if found.status is Feasibility.IMPOSSIBLE:
             yield Bound(
                 Side.BOTH, -math.inf, Proof.DETERMINISTIC, "backtracking", confidence=1.0,
                 why="a complete search found no state of positive weight",
+                evidence=Audited(-math.inf),
             )  # fmt: skip
             return None
         if found.state is not None:
-            yield _one_state(found.log_weight)
+            yield _one_state(found.state, found.log_weight)
             return found.state
-    job.notes.append("lower bound: " + Feasibility.UNKNOWN.value)
+    yield Finding(note="lower bound: " + Feasibility.UNKNOWN.value)
     return None
 
 
@@ -154,11 +157,10 @@ def _fresh_states(
             yield found.state
 
 
-def _block_from_samples(job: Job, run: CutsetSum) -> Iterator[Bound]:
+def _block_from_samples(job: Job, run: CutsetSum) -> Iterator[Finding]:
     """Block mean field from states that the sampler met: zeros allow no other starts."""
     for state in run.pool[:: max(1, len(run.pool) // _GIBBS_STARTS)]:
         r = block_mean_field(job.working, config=BlockMeanField(restarts=0), states=state)
-        yield r.bound
-        job.offer_marginals(r.marginals, "block mean field", r.log_z)
+        yield Finding(r.bound, Marginals(r.marginals, "block mean field", r.log_z))
         if job.share(0.2).expired:
             return

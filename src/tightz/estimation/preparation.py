@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.reductions import check_substitution, check_sum
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.leaves import Leaves, sum_out_leaves
 from tightz.models.preprocess import Simplified, simplify
@@ -40,6 +41,7 @@ class Components:
     reduced: FactorGraph
     kept: NDArray[np.int64]
     solved: list[Component]
+    rounding: float = 0.0
 
     def lift_marginals(self, marginals: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """Marginals of the reduced model's variables as marginals of the model's."""
@@ -71,6 +73,11 @@ class Prepared:
     model: FactorGraph
     reduced: FactorGraph
     steps: list[Simplified | Leaves | Components]
+
+    @property
+    def rounding(self) -> float:
+        """Error in nats that the reductions' own sums can have put into log Z."""
+        return math.fsum(getattr(step, "rounding", 0.0) for step in self.steps)
 
     @property
     def contradiction(self) -> bool:
@@ -105,7 +112,18 @@ def prepare(model: FactorGraph, *, log2_size: float = 16.0) -> Prepared:
         if not after or before:  # tables summed together may show a state to be impossible
             break
     steps.append(solve_components(steps[-1].reduced, log2_size))
+    for step in steps:
+        _check(step)
     return Prepared(model, steps[-1].reduced, steps)
+
+
+def _check(step: Simplified | Leaves | Components) -> None:
+    """Hold a step against the judge; RefutedError where it changed the model."""
+    if isinstance(step, Simplified):
+        if not step.contradiction:
+            check_substitution(step.model, step.reduced, step.source, step.maps, step.fixed)
+    else:
+        check_sum(step.model, step.reduced, step.kept, step.rounding)
 
 
 def solve_components(model: FactorGraph, log2_size: float) -> Components:
@@ -134,10 +152,12 @@ def solve_components(model: FactorGraph, log2_size: float) -> Components:
         home = inside[int(label[scope[0]])] if scope and chosen[scope[0]] else rest
         home.append(([int(number[v]) for v in scope], table))
     solved = []
+    rounding = 0.0
     for c, variables in members.items():
         part = FactorGraph(model.cardinalities[variables], inside[c])
         result = exact(part)
         rest.append(([], np.array(result.log_z)))
+        rounding += result.rounding
         solved.append(Component(variables, result.marginals, part))
     reduced = FactorGraph(model.cardinalities[kept], rest, name=model.name)
-    return Components(model, reduced, kept, solved)
+    return Components(model, reduced, kept, solved, rounding)

@@ -10,7 +10,9 @@ import numpy as np
 
 from tightz.bounds import Bound, Proof
 from tightz.estimation.interval import LogPartition
-from tightz.estimation.portfolio import Job, Method
+from tightz.estimation.job import Job, Method
+from tightz.estimation.board import Board
+from tightz.estimation.findings import Marginals, Mixing, PointEstimate
 from tightz.estimation.stored import model_shape, seed_record
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.seeds import stream
@@ -87,25 +89,31 @@ class IntervalSession:
         """This session's random streams: fresh ones after the first."""
         return root if self.writer.session == 1 else stream(root, SESSION, self.writer.session)
 
-    def prepare(self, job: Job) -> None:
-        """Hand the job what earlier sessions concluded, and say what is resumed."""
-        job.notes.extend(self.writer.lost)
+    def prepare(self, job: Job, board: Board) -> None:
+        """Lay out what earlier sessions concluded, and say what is resumed."""
+        board.notes.extend(self.writer.lost)
         if self.writer.session > 1:
-            job.notes.append(
+            board.notes.append(
                 f"session {self.writer.session}: {len(self.bounds)} bounds of the first "
                 f"{self.before:.1f} s taken over; searches, trees and certificates start anew, "
                 f"the certificate at confidence {1.0 - job.delta:g}"
             )
+        board.recall(self.bounds)
         if self.answer is None:
             return
         told = self.answer.record
         if self.answer.marginals is not None:
-            job.marginals = self.answer.marginals
-            job.marginal_source = str(told["marginal_source"])
-            job.marginal_quality = float(told["marginal_quality"])
+            board.marginals = Marginals(
+                self.answer.marginals,
+                str(told["marginal_source"]),
+                float(told["marginal_quality"]),
+                Mixing[str(told["marginal_status"])],
+            )
         if told["estimate_error"] != "inf":
             error = float(told["estimate_error"])
-            job.estimate = (float(told["estimate"]), error, str(told["estimate_source"]))
+            board.estimates["earlier"] = PointEstimate(
+                float(told["estimate"]), error, str(told["estimate_source"]), "earlier"
+            )
 
     @property
     def lacks_marginals(self) -> bool:
@@ -113,7 +121,7 @@ class IntervalSession:
         exact = bool(self.bounds) and self.bounds[-1].log_z > -math.inf
         return exact and (self.answer is None or self.answer.marginals is None)
 
-    def conclude(self, result: LogPartition, quality: float) -> None:
+    def conclude(self, result: LogPartition, marginals: Marginals | None) -> None:
         """Write down the answer and end the session."""
         for note in result.notes:
             if note not in self.writer.lost:
@@ -127,7 +135,8 @@ class IntervalSession:
                 "estimate_error": result.estimate_error,
                 "estimate_source": result.estimate_source,
                 "marginal_source": result.marginal_source,
-                "marginal_quality": quality,
+                "marginal_quality": -math.inf if marginals is None else marginals.quality,
+                "marginal_status": "" if marginals is None else marginals.mixing.name,
             },
             result.marginals,
         )

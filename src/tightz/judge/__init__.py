@@ -6,7 +6,15 @@ from the model's own tables, sharing no code with the maker and no compiled kern
 has the rounding of its own sums taken outward. `tests/test_judge.py` keeps the separation true.
 """
 
+from tightz.judge.claims import Audited, LargestEntries
 from tightz.judge.states import StatesEvidence
 from tightz.judge.verdict import Evidence, RefutedError, Verdict
 
-__all__ = ["Evidence", "RefutedError", "StatesEvidence", "Verdict"]
+__all__ = [
+    "Audited",
+    "Evidence",
+    "LargestEntries",
+    "RefutedError",
+    "StatesEvidence",
+    "Verdict",
+]

@@ -70,7 +70,7 @@ def from_interval(result: LogPartition, *, shape: Shape = None) -> ReportData:
         marginals=as_marginals(
             result.marginals, result.marginal_source, model=result.model, shape=shape
         ),
-        notes=result.notes,
+        notes=[*(f"DEFECT: {one}" for one in result.quarantined), *result.notes],
         interrupted=result.interrupted,
         seconds=result.seconds,
         provenance=result.provenance,

@@ -8,11 +8,15 @@ import time
 
 
 class Clock:
-    """Seconds since the start and until the deadline; `stop()` ends it for every thread."""
+    """Seconds since the start and until the deadline; `stop()` ends it for every thread.
 
-    def __init__(self, time_limit: float = math.inf) -> None:
+    A clock made by `child` never outlives its parent: stopping a run stops all its parts.
+    """
+
+    def __init__(self, time_limit: float = math.inf, parent: Clock | None = None) -> None:
         self._start = time.perf_counter()
         self._limit = time_limit
+        self._parent = parent
         self._stopped = threading.Event()
 
     @property
@@ -22,11 +26,16 @@ class Clock:
     @property
     def left(self) -> float:
         """Seconds until the deadline, 0 when it has passed or the clock was stopped."""
-        return 0.0 if self._stopped.is_set() else max(0.0, self._limit - self.elapsed)
+        own = 0.0 if self._stopped.is_set() else max(0.0, self._limit - self.elapsed)
+        return own if self._parent is None else min(own, self._parent.left)
 
     @property
     def expired(self) -> bool:
         return self.left <= 0.0
+
+    def child(self, time_limit: float) -> Clock:
+        """A clock for a part of the work: ends after `time_limit` seconds or with this one."""
+        return Clock(time_limit, self)
 
     def stop(self) -> None:
         """Ask everything that watches this clock to end."""

@@ -194,6 +194,7 @@ def bound_to_text(bound: Bound) -> str:
             "seconds": bound.seconds,
             "confidence": bound.confidence,
             "why": bound.why,
+            "rounding": bound.rounding,
         }
     )
 
@@ -209,4 +210,5 @@ def bound_from_text(text: str) -> Bound:
         seconds=float(r["seconds"]),
         confidence=r["confidence"],
         why=r["why"],
+        rounding=float(r["rounding"]),
     )

@@ -1,0 +1,103 @@
+"""Reductions leave the same Z with less to do; held here against the model at sampled states.
+
+A substitution (evidence, forced and tied variables) must give each state the weight of the state it
+stands for, and states it leaves out must weigh nothing. A sum (leaves, solved components) must
+give each state of the kept variables the sum over all others, found by a second route.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.judge.claims import sum_rounding
+from tightz.judge.elimination import second_log_z
+from tightz.judge.verdict import RefutedError
+from tightz.judge.weights import log_weight
+from tightz.models.factor_graph import FactorGraph
+
+_FEW, _MANY = 500, 5000
+"""Up to _FEW variables are checked at several states, up to _MANY at one, larger models not."""
+
+_MAX_ENTRIES = 1 << 20
+
+
+def check_substitution(
+    model: FactorGraph,
+    reduced: FactorGraph,
+    source: NDArray[np.int64],
+    maps: list[NDArray[np.int64]],
+    fixed: NDArray[np.int64],
+) -> None:
+    """RefutedError unless `reduced` weighs what `model` does and what is left out weighs nothing.
+
+    Variable v of the model is in state fixed[v], or, where that is -1, in maps[v][x] when
+    variable source[v] of `reduced` is in state x.
+    """
+    if model.n_variables > _MANY:
+        return
+    rng = np.random.default_rng(1)
+    slack = sum_rounding(model) + sum_rounding(reduced)
+    free = np.flatnonzero(fixed < 0).tolist()
+    for row in _states(reduced, rng):
+        lifted = fixed.copy()
+        for v in free:
+            lifted[v] = maps[v][row[source[v]]]
+        _compare(log_weight(reduced, row)[0], log_weight(model, lifted)[0], slack, "substitution")
+        for v in rng.permutation(model.n_variables)[:8].tolist():
+            near = lifted.copy()
+            near[v] = (near[v] + 1) % int(model.cardinalities[v])
+            if v not in model.evidence and not _stands(near, source, maps, fixed):
+                _compare(-math.inf, log_weight(model, near)[0], 0.0, "substitution")
+
+
+def _stands(
+    state: NDArray[np.int64],
+    source: NDArray[np.int64],
+    maps: list[NDArray[np.int64]],
+    fixed: NDArray[np.int64],
+) -> bool:
+    """Whether some state of the reduced model stands for `state`."""
+    found: dict[int, int] = {}
+    for v, x in enumerate(state.tolist()):
+        if fixed[v] >= 0:
+            if fixed[v] != x:
+                return False
+            continue
+        at = np.flatnonzero(maps[v] == x)
+        if not at.size or found.setdefault(int(source[v]), int(at[0])) != int(at[0]):
+            return False
+    return True
+
+
+def check_sum(
+    model: FactorGraph, reduced: FactorGraph, kept: NDArray[np.int64], rounding: float
+) -> None:
+    """RefutedError unless `reduced` at a state is the sum of `model` over all but `kept`."""
+    if model.n_variables == kept.size or model.n_variables > _MANY:
+        return
+    rng = np.random.default_rng(2)
+    for row in _states(reduced, rng):
+        held = dict(zip(kept.tolist(), row.tolist(), strict=True))
+        found = second_log_z(model.with_evidence(held), _MAX_ENTRIES)
+        if found is None:
+            return
+        value, error = found
+        slack = error + rounding + sum_rounding(reduced)
+        _compare(log_weight(reduced, row)[0], value, slack, "sum")
+
+
+def _states(model: FactorGraph, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    count = 4 if model.n_variables <= _FEW else 1
+    return [rng.integers(0, model.cardinalities.astype(np.int64)) for _ in range(count)]
+
+
+def _compare(reduced: float, model: float, slack: float, kind: str) -> None:
+    if reduced == model or abs(reduced - model) <= slack:
+        return
+    raise RefutedError(
+        f"a {kind} before the run changed the model: a state weighs {reduced!r} after it, "
+        f"{model!r} before"
+    )

@@ -1,0 +1,207 @@
+"""The driver: findings merged in one thread, false ones set aside, failures survived."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tightz as tz
+from tests import naive
+from tightz.bounds import Bound, Proof, Side
+from tightz.estimation import portfolio
+from tightz.estimation.board import Board
+from tightz.estimation.findings import Finding, Marginals, Mixing
+from tightz.judge import Audited, ProductEvidence, StatesEvidence
+from tightz.runtime.clock import Clock
+
+MODEL = tz.ising_grid(3, coupling=(-2, 2), seed=0)
+LOG_Z, TRUTH = naive.enumerate_model(MODEL.cardinalities, MODEL.factors, MODEL.evidence)
+
+
+def lower(value, evidence=None, method="mine"):
+    return Bound(
+        Side.LOWER, value, Proof.DETERMINISTIC, method, confidence=1.0, evidence=evidence
+    )
+
+
+def upper(value, evidence=None, method="mine"):
+    return Bound(
+        Side.UPPER, value, Proof.DETERMINISTIC, method, confidence=1.0, evidence=evidence
+    )
+
+
+def uniform(job):
+    return ProductEvidence([np.full(int(d), 1.0 / d) for d in job.working.cardinalities])
+
+
+def test_a_bound_without_evidence_is_not_an_answer():
+    def liar(job):
+        yield lower(LOG_Z + 30.0)
+
+    result = tz.log_partition(MODEL, time_limit=5, methods=[liar])
+    assert result.lower <= LOG_Z <= result.upper
+    [refused] = result.quarantined
+    assert refused.bound.log_z == LOG_Z + 30.0
+    assert "needs evidence" in refused.reason
+    assert "DEFECT: mine" in result.summary()
+    assert all(bound.method != "mine" for bound in result.bounds)
+
+
+def test_the_judge_s_number_counts_not_the_maker_s():
+    def boaster(job):
+        yield lower(LOG_Z + 0.3, uniform(job))
+
+    result = tz.log_partition(MODEL, time_limit=5, methods=[boaster])
+    assert result.lower <= LOG_Z
+    assert not [b for b in result.bounds if b.log_z > LOG_Z and b.side is Side.LOWER]
+
+    def honest(job):
+        evidence = uniform(job)
+        yield lower(evidence.verdict(job.working).lower, evidence)
+
+    result = tz.log_partition(MODEL, time_limit=5, methods=[honest])
+    assert not result.quarantined
+    assert result.lower_proof.rounding > 0.0
+
+
+def test_a_claim_far_above_its_evidence_is_reported():
+    def liar(job):
+        yield lower(LOG_Z + 30.0, uniform(job))
+
+    result = tz.log_partition(MODEL, time_limit=5, methods=[liar])
+    assert result.lower <= LOG_Z
+    assert "its evidence gives" in result.quarantined[0].reason
+
+
+def test_ends_that_contradict_each_other_never_reach_the_answer():
+    def crossed(job):
+        yield Bound(
+            Side.BOTH, LOG_Z, Proof.DETERMINISTIC, "right", confidence=1.0,
+            evidence=Audited(LOG_Z, 1e-9),
+        )  # fmt: skip
+        time.sleep(0.1)
+
+    def low(job):
+        yield Bound(
+            Side.BOTH, LOG_Z - 1.0, Proof.DETERMINISTIC, "wrong", confidence=1.0,
+            evidence=Audited(LOG_Z - 1.0, 1e-9),
+        )  # fmt: skip
+
+    board = Board(Clock(5.0))
+    board.take(lower(3.0))
+    board.take(upper(2.0))
+    assert (board.ends.lower, board.ends.upper) == (3.0, math.inf)
+    assert board.quarantined[0].bound.log_z == 2.0
+    assert "log Z >= 3.0 is proven" in board.quarantined[0].reason
+    for methods in ([crossed, low], [low, crossed]):
+        result = tz.log_partition(MODEL, time_limit=5, methods=methods)
+        assert result.lower <= result.upper
+
+
+def test_a_certificate_above_a_proven_end_is_dropped_with_a_note():
+    board = Board(Clock(5.0))
+    board.take(upper(2.0))
+    board.take(Bound(Side.LOWER, 2.5, Proof.CONFIDENCE, "luck", confidence=0.95))
+    assert board.certified.log_z == -math.inf
+    assert not board.quarantined
+    assert "dropped" in board.notes[0]
+
+
+class Panic(BaseException):
+    """What an extension raises that `except Exception` misses."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Panic, MemoryError, AssertionError])
+def test_a_failing_stream_costs_only_itself(error, caplog):
+    def failing(job):
+        yield lower(-1e6, StatesEvidence(np.zeros((1, job.working.n_variables), dtype=np.int64)))
+        raise error("no luck")
+
+    result = tz.log_partition(MODEL, time_limit=20, methods=[failing, portfolio.exact_first])
+    assert result.is_exact
+    assert result.lower <= LOG_Z <= result.upper
+    alone = tz.log_partition(MODEL, time_limit=5, methods=[failing])
+    assert alone.lower <= LOG_Z <= alone.upper
+    [failure] = alone.failures
+    assert "stream failing ended early" in failure
+    assert "no luck" in failure
+    assert failure in alone.notes
+    assert "Traceback" in caplog.text
+
+
+def test_nan_is_set_aside():
+    def broken(job):
+        yield lower(float("nan"), uniform(job))
+
+    result = tz.log_partition(MODEL, time_limit=5, methods=[broken])
+    assert "not a number" in result.quarantined[0].reason
+
+
+def test_exact_marginals_are_not_replaced_by_a_late_mean_field():
+    done = threading.Event()
+    wrong = [np.array([1.0, 0.0])] * MODEL.n_variables
+
+    def exact(job):
+        for item in portfolio.exact_first(job):
+            yield item
+        done.set()
+
+    def late(job):
+        done.wait(20)
+        yield Finding(marginals=Marginals(wrong, "late", 1e9))
+
+    result = tz.log_partition(MODEL, time_limit=20, methods=[late, exact])
+    assert result.marginal_source == "exact"
+    assert result.marginal_status is Mixing.EXACT
+    np.testing.assert_allclose(result.marginals, TRUTH, atol=1e-9)
+
+
+def test_marginals_come_from_the_stream_that_closed_the_interval():
+    """Another stream's end must not cut the wait short."""
+
+    def quick(job):
+        return
+        yield
+
+    def slow(job):
+        yield Bound(
+            Side.BOTH, LOG_Z, Proof.DETERMINISTIC, "slow", confidence=1.0,
+            evidence=Audited(LOG_Z, 1e-9),
+        )  # fmt: skip
+        time.sleep(0.5)
+        yield portfolio.exact_marginals(tz.exact(job.working).marginals)
+
+    result = tz.log_partition(MODEL, time_limit=20, methods=[slow, quick])
+    assert result.marginal_status is Mixing.EXACT
+
+
+def test_marginals_that_are_no_distributions_are_dropped():
+    def broken(job):
+        bad = [np.array([0.9, 0.9])] * job.working.n_variables
+        yield Finding(marginals=Marginals(bad, "broken", 0.0))
+
+    result = tz.log_partition(MODEL, time_limit=5, methods=[broken])
+    assert result.marginals is None
+    assert "no distributions" in result.failures[0]
+
+
+def test_child_clocks_end_with_their_parent():
+    parent = Clock(100.0)
+    child = parent.child(50.0)
+    assert 0.0 < child.left <= 50.0
+    grandchild = child.child(math.inf)
+    assert grandchild.left <= 50.0
+    parent.stop()
+    assert child.expired
+    assert grandchild.expired
+
+
+def test_exact_results_carry_their_rounding():
+    result = tz.log_partition(MODEL, time_limit=20)
+    assert result.lower <= LOG_Z <= result.upper
+    assert 0.0 < result.upper - result.lower < 1e-9
+    assert result.lower_proof.rounding > 0.0
