@@ -296,9 +296,7 @@ class Elimination:
         total, depth = found.sum(axis=0).tolist()
         return float(depth / total) if total > 0.0 else 0.0
 
-    def _record(
-        self, b: int, groups: list[Table], sums: NDArray[np.float64], slack: float
-    ) -> None:
+    def _record(self, b: int, groups: list[Table], sums: NDArray[np.float64], slack: float) -> None:
         """Marginals of the bucket's variable and of its factors, each normalised.
 
         They sum to 1 but for `slack` nats of rounding, or something is wrong.
