@@ -50,7 +50,7 @@ def assert_right(seed, cards, factors, truth, log_z, marginals, factor_marginal)
 def test_hostile_models_against_enumeration():
     """Marginals of variables and factors, and log Z within its rounding; the bound is not idle."""
     ratios = []
-    for seed, cards, factors, truth in hostile_models(range(3000)):
+    for seed, cards, factors, truth in hostile_models(range(2000)):
         result = exact(FactorGraph(cards, factors))
         if truth is None:
             assert result.log_z == -math.inf
@@ -70,7 +70,7 @@ def test_hostile_models_against_enumeration():
 
 @pytest.mark.parametrize("scale", [100.0, 1e3, 1e5])
 def test_strong_couplings(scale):
-    for seed in range(150):
+    for seed in range(60):
         rng = np.random.default_rng(seed)
         half = np.triu(scale * rng.normal(size=(9, 9)), 1)
         model = ising(half + half.T)
@@ -83,7 +83,7 @@ def test_strong_couplings(scale):
 
 @pytest.mark.parametrize("cuts", [(2,), (3,), (2, 2)])
 def test_any_order_and_recomputation(cuts):
-    for seed, cards, factors, truth in hostile_models(range(5000, 5250)):
+    for seed, cards, factors, truth in hostile_models(range(5000, 5120)):
         if truth is None:
             continue
         model = FactorGraph(cards, factors)
@@ -122,6 +122,8 @@ def test_slices():
             return tables[first:last].reshape(model.factor(f).log_table.shape)
 
         assert_right(seed, cards, factors, truth, log_z, singles, table)
+        for single in singles:
+            assert single.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 def test_pseudo_zeros_cost_no_rounding_where_they_are_avoided():

@@ -25,7 +25,7 @@ from tightz.references.exact.precision import Error
 from tightz.references.exact.tables import Table, TableSpace
 
 CONTEXTS = 16
-"""Contexts at which a message is checked, beside a large entry; smaller tables are checked whole."""
+"""Contexts where a message is checked, beside a large entry; smaller tables are checked whole."""
 
 _STATES = 4
 _SCAN = 1 << 14  # entries; in longer tables the largest of this many is looked for
