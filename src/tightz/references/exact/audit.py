@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from tightz.references.exact.precision import Error
 from tightz.references.exact.tables import Table, TableSpace
 
 CONTEXTS = 16
-"""Contexts at which a message is checked, beside a large entry; a smaller table is checked whole."""
+"""Contexts where a message is checked, beside a large entry; smaller tables are checked whole."""
 
 _STATES = 4
 _SCAN = 1 << 14  # entries; in longer tables the largest of this many is looked for
@@ -86,21 +86,23 @@ class Audit:
         name = f"exact: bucket {b} (variable {self._plan.order[b]})"
         self._take(_Taken(name, taken, entries, out.own_error, out.high), out.is_log)
 
-    def product(self, tables: Sequence[Table], onto: Table) -> _Taken:
-        """Before `tables` are multiplied into `onto`: what they hold at some contexts."""
+    def product(
+        self, tables: Sequence[Table], onto: Table
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Before `tables` are multiplied into `onto`: what they hold at some places of it."""
         digits = self._contexts(onto)
         row = {a: k for k, a in enumerate(onto.axes)}
         taken = np.empty((len(tables), digits.shape[1], 1))
         for k, table in enumerate(tables):
             at = self._offsets(table.axes) @ digits[[row[a] for a in table.axes]]
             taken[k, :, 0] = self._space.arena[table.start + at]
-        place = self._offsets(onto.axes) @ digits
-        return _Taken("exact: a product of messages", taken, place, Error(), 0.0)
+        return taken, onto.start + self._offsets(onto.axes) @ digits
 
-    def merged(self, onto: Table, before: _Taken) -> None:
-        entries = self._space.arena[onto.start + before.entries.astype(np.int64)]
-        after = before._replace(entries=entries, error=onto.own_error, high=onto.high)
-        self._take(after, onto.is_log)
+    def merged(self, onto: Table, before: tuple[NDArray[np.float64], NDArray[np.int64]]) -> None:
+        inputs, at = before
+        name = "exact: a product of messages"
+        taken = _Taken(name, inputs, self._space.arena[at], onto.own_error, onto.high)
+        self._take(taken, onto.is_log)
 
     def finish(self) -> None:
         """Check everything collected."""
@@ -173,8 +175,8 @@ def _check(taken: Sequence[_Taken], is_log: bool) -> None:
     relative = np.repeat([t.error.relative for t in taken], rows)
     high = np.repeat([t.high for t in taken], rows)
     with np.errstate(divide="ignore", invalid="ignore"):
-        summed = inputs.sum(axis=0) if is_log else np.log(inputs.prod(axis=0))
-        logs = entries if is_log else np.log(entries)
+        summed: NDArray[Any] = inputs.sum(axis=0) if is_log else np.log(inputs.prod(axis=0))
+        logs: NDArray[Any] = entries if is_log else np.log(entries)
         depth = np.where(np.isfinite(logs), np.abs(high - logs), 0.0).astype(np.float64)
         # The judge's own sums: extended precision where the platform has it, else float64.
         own = LIBRARY * (2.0 + math.log(inputs.shape[2])) + (len(inputs) + 2) * UNIT * (
