@@ -1,0 +1,176 @@
+"""Bounds that add up disjoint parts: a splitting tree judged cell by cell.
+
+The evidence is a tree of `Cell`s. An inner cell says by which parity it was cut; the judge derives
+every region from the parities, starting at the whole space (`regions`), so that no leaf can be
+missing, counted twice or larger than it is: a leaf without a proof adds nothing to the lower end
+and leaves the upper end to the cells above it. A cell's proofs are statements about its region:
+
+    Product, Conditionals   a q: always evaluated, in full
+    Ceiling                 mini-bucket tables: always through their own evidence's check
+    Eliminated              the region's log Z as elimination gave it, with its declared rounding:
+                            a sample of them, and the heaviest, are eliminated again by the judge's
+                            own plain elimination; one that differs refutes the whole tree
+
+No claim of the maker about a q or about a sum is read. A proof or a cell once judged keeps its
+verdict, so a new bound of a growing tree costs its new cells only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.judge.proofs import Audits
+from tightz.judge.regions import Region, halves, whole
+from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.spins import SpinTerms
+from tightz.judge.verdict import RefutedError, Verdict
+
+
+class Proof(Protocol):
+    """A statement about one region's log Z that can be checked."""
+
+    def judge(self, court: Court, region: Region) -> Verdict:
+        """What it proves; RefutedError where it does not hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A region's proofs and, where it was cut, the parity and its sides (product +1, then -1)."""
+
+    proofs: tuple[Proof, ...]
+    parity: tuple[int, ...] = ()
+    sides: tuple[Cell, Cell] | None = None
+
+
+def log_add(x: float, y: float) -> tuple[float, float]:
+    """(log(e^x + e^y), its rounding, and that of moving it by as much)."""
+    top, low = max(x, y), min(x, y)
+    if low == -math.inf or top == math.inf:
+        return top, 0.0
+    value = top + math.log1p(math.exp(low - top))
+    return value, 3.0 * UNIT * abs(value) + 2.0 * LIBRARY
+
+
+def added(one: Verdict, other: Verdict) -> Verdict:
+    """The bounds of two disjoint parts together."""
+    lower, down = log_add(one.lower, other.lower)
+    upper, up = log_add(one.upper, other.upper)
+    rounding = max(one.rounding, other.rounding) + max(down, up)
+    return Verdict(lower - down, upper + up, rounding)
+
+
+def joined(verdicts: list[Verdict]) -> Verdict:
+    """The best of several verdicts on the same region; RefutedError where they contradict."""
+    lower = max(verdicts, key=lambda v: v.lower, default=Verdict())
+    upper = min(verdicts, key=lambda v: v.upper, default=Verdict())
+    if lower.lower > upper.upper:
+        raise RefutedError(
+            f"a region's lower bound {lower.lower!r} exceeds its upper bound {upper.upper!r}"
+        )
+    return Verdict(lower.lower, upper.upper, max(lower.rounding, upper.rounding))
+
+
+class _Kept(NamedTuple):
+    """A verdict and the region it is about."""
+
+    key: int
+    verdict: Verdict
+
+
+class Court:
+    """Judges the cells of one tree, which may grow, each once.
+
+    source    the model's terms over n spins
+    working   the terms that regions and q's are about, over the spins `kept` of the source: what
+              is left when the others are summed out. `gap` bounds by how much the logarithm of
+              their weight can differ from that sum, at any state
+    """
+
+    def __init__(
+        self,
+        source: SpinTerms,
+        n: int,
+        working: SpinTerms | None = None,
+        kept: NDArray[np.int64] | None = None,
+        gap: float = 0.0,
+    ) -> None:
+        self.source, self.n = source, n
+        self.working = source if working is None else working
+        self.kept = np.arange(n) if kept is None else np.asarray(kept, np.int64)
+        self.gap = gap
+        self.seconds = 0.0
+        self.audits = Audits()
+        self._cells: WeakKeyDictionary[Cell, _Kept] = WeakKeyDictionary()
+        self._proofs: WeakKeyDictionary[Proof, _Kept] = WeakKeyDictionary()
+        self._offset = math.nan
+
+    def verdict(self, root: Cell) -> Verdict:
+        """What the tree proves about log Z of the terms."""
+        begun = time.perf_counter()
+        try:
+            return self._shifted(self._judged(root), -1.0)
+        finally:
+            self.seconds += time.perf_counter() - begun
+
+    def _judged(self, root: Cell) -> Verdict:
+        """Sides before what they are sides of, by a stack: trees may be deep."""
+        everything = whole(self.kept.size)
+        stack = [(root, everything, False)]
+        while stack:
+            cell, region, sides_done = stack.pop()
+            if self._recall(self._cells, cell, region) is not None:
+                continue
+            if cell.sides is not None and not sides_done:
+                parts = halves(region, cell.parity)
+                stack.append((cell, region, True))
+                stack += [(s, part, False) for s, part in zip(cell.sides, parts, strict=True)]
+                continue
+            verdicts = [self._proven(proof, region) for proof in cell.proofs]
+            if cell.sides is not None:
+                verdicts.append(self._summed(cell, region))
+            self._cells[cell] = _Kept(region.key, joined(verdicts))
+        found = self._recall(self._cells, root, everything)
+        assert found is not None
+        return found
+
+    def _summed(self, cell: Cell, region: Region) -> Verdict:
+        found = [
+            self._recall(self._cells, side, part)
+            for side, part in zip(cell.sides or (), halves(region, cell.parity), strict=True)
+        ]
+        if found[0] is None or found[1] is None:
+            raise RefutedError("one cell stands for both sides of a parity: it is counted twice")
+        return added(found[0], found[1])
+
+    def _proven(self, proof: Proof, region: Region) -> Verdict:
+        verdict = self._recall(self._proofs, proof, region)
+        if verdict is None:
+            verdict = self._shifted(proof.judge(self, region), 1.0)
+            self._proofs[proof] = _Kept(region.key, verdict)
+        return verdict
+
+    def _shifted(self, verdict: Verdict, sign: float) -> Verdict:
+        """Less (or plus) an offset that all parts share: sums of small numbers round less."""
+        if math.isnan(self._offset):
+            ends = [end for end in verdict[:2] if math.isfinite(end)]
+            if not ends:
+                return verdict
+            self._offset = ends[0]
+        lower, upper = verdict.lower - sign * self._offset, verdict.upper - sign * self._offset
+        down, up = (2.0 * UNIT * abs(e) if math.isfinite(e) else 0.0 for e in (lower, upper))
+        return Verdict(lower - down, upper + up, verdict.rounding + max(down, up))
+
+    @staticmethod
+    def _recall(
+        kept: WeakKeyDictionary, thing: Cell | Proof, region: Region
+    ) -> Verdict | None:
+        """The verdict on this cell or proof if it was about this region."""
+        found = kept.get(thing)
+        return found.verdict if found is not None and found.key == region.key else None
