@@ -1,0 +1,308 @@
+"""The bound of a structured q over free spins, from its conditional tables alone.
+
+q(y) = prod_k q(y_k | y_{S_k}) over nodes k in an order where every member of S_k comes after k: a
+Bayesian network, normalised whatever the tables hold once each pair is divided by its sum (the
+judge does that: q *is* the normalised network). Marginals need S_k to lie in the bucket
+{p} + S_p of its first member p, which is checked; then q(y_{S_k}) is a sum over that bucket.
+
+The Walsh transform of a bucket's joint table holds the moments of all its subsets; a product that no
+bucket holds is a sum-product in which its members carry their spins' signs, all such products
+walked through the forest together. Products over different trees are products of means.
+
+Rounding (u = 2^-53, first order, doubled at the end): probabilities are sums and products of
+non-negative numbers, so their relative errors add up: a normalised entry 4 u (scale, sum, divide), a
+joint 5 u more than the marginal above, a marginal u for each spin summed out; call it eps_k for the
+joint of k. A moment is then within eps_k + (w + 1) u (butterflies over w spins of numbers that add
+up to 1). A signed elimination over N nodes is within 7 N u of its exact value (at each node 4 u for
+the entry, 1 for the product, 1 for the sum, 1 for taking it to the parent) and 2^w u for the sum
+over the top's separator. What underflows is below 2^-1022 and drowned by the first u.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.judge.rounding import UNIT
+from tightz.judge.spins import SpinMap, SpinTerms, chart_of, combine, plogp, segment_products
+from tightz.judge.verdict import RefutedError
+
+MAX_WIDTH = 24
+"""Separators beyond this are refused: a table would have 2^25 entries."""
+
+_MAX_ENTRIES = 1 << 22
+"""Entries of signed messages at one node that are held at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class ForestQ:
+    """Node k is free spin spin_of[k], its separator nodes sep[sep_ptr[k]:sep_ptr[k+1]], all > k.
+
+    tables holds 2^(|S_k| + 1) entries a node: bit 0 of the index is k, bit j + 1 the j-th member
+    of S_k (ascending); a set bit is spin -1.
+    """
+
+    chart: SpinMap
+    spin_of: NDArray[np.int64]
+    sep_ptr: NDArray[np.int64]
+    sep: NDArray[np.int64]
+    tables: NDArray[np.float64]
+
+    def value(self, terms: SpinTerms) -> tuple[float, float]:
+        """The bound of this q and its rounding, not yet subtracted."""
+        self.chart.check()
+        terms.check()
+        self._check()
+        if terms.impossible:
+            return -np.inf, 0.0
+        row, free, signs = self.chart.images(terms)
+        expected, errors = self._expectations(row, self._node_of[free], signs.size)
+        return combine(terms, signs * expected, errors, *self._entropy())
+
+    @property
+    def n(self) -> int:
+        return int(self.spin_of.size)
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        return np.diff(self.sep_ptr)
+
+    @cached_property
+    def _at(self) -> NDArray[np.int64]:
+        """Where the pairs (k = +1, k = -1) of each node begin."""
+        return np.concatenate([[0], np.cumsum(1 << self._sizes)]).astype(np.int64)
+
+    @cached_property
+    def _node_of(self) -> NDArray[np.int64]:
+        out = np.empty(self.n, dtype=np.int64)
+        out[self.spin_of] = np.arange(self.n)
+        return out
+
+    def _check(self) -> None:
+        """RefutedError unless this is a network of known spins with tables of the right size."""
+        n, sizes = self.n, self._sizes
+        fits = n == self.chart.n_free and self.sep_ptr.size == n + 1
+        fits = fits and self.sep_ptr[0] == 0 and self.sep_ptr[-1] == self.sep.size
+        if not fits or not np.array_equal(np.sort(self.spin_of), np.arange(n)):
+            raise RefutedError("the nodes of a forest are not the free spins, each once")
+        if (sizes < 0).any() or sizes.max(initial=0) > MAX_WIDTH:
+            raise RefutedError(f"a separator is wider than {MAX_WIDTH} spins")
+        owner = np.repeat(np.arange(n), sizes)
+        ascending = (np.diff(self.sep) > 0) | (np.diff(owner) > 0)
+        if not ascending.all() or not ((self.sep > owner) & (self.sep < n)).all():
+            raise RefutedError("a separator is not made of later nodes in ascending order")
+        if self.tables.shape != (2 * int(self._at[-1]),):
+            raise RefutedError("conditional tables have the wrong number of entries")
+        if not ((self.tables >= 0.0) & (self.tables < np.inf)).all():
+            raise RefutedError("a conditional table holds a number that is no weight")
+
+    @cached_property
+    def _pairs(self) -> NDArray[np.float64]:
+        """(rows, 2) normalised conditionals; a row of zeros becomes one of halves."""
+        pairs = np.asarray(self.tables, dtype=np.float64).reshape(-1, 2)
+        tops = pairs.max(axis=1, keepdims=True, initial=0.0)
+        scaled = np.where(tops > 0.0, pairs / np.where(tops > 0.0, tops, 1.0), 1.0)
+        return scaled / scaled.sum(axis=1, keepdims=True)
+
+    @cached_property
+    def _keys(self) -> NDArray[np.int64]:
+        return np.repeat(np.arange(self.n), self._sizes) * self.n + self.sep
+
+    def _places(self, node: NDArray, other: NDArray) -> NDArray[np.int64]:
+        """Which bit of node's table is `other`; -1 where it is not in the bucket."""
+        keys = node * self.n + other
+        found = np.searchsorted(self._keys, keys)
+        inside = found < self._keys.size
+        inside[inside] = self._keys[found[inside]] == keys[inside]
+        return np.where(node == other, 0, np.where(inside, found - self.sep_ptr[node] + 1, -1))
+
+    @cached_property
+    def _parents(self) -> NDArray[np.int64]:
+        first = np.full(self.n, -1, dtype=np.int64)
+        has = self._sizes > 0
+        first[has] = self.sep[self.sep_ptr[:-1][has]]
+        return first
+
+    @cached_property
+    def _places_above(self) -> NDArray[np.int64]:
+        """Of each separator member, its bit in the table of the node's parent."""
+        owner = np.repeat(np.arange(self.n), self._sizes)
+        places = self._places(self._parents[owner], self.sep)
+        if (places < 0).any():
+            raise RefutedError("a separator does not lie in the bucket of its first member")
+        return places
+
+    @cached_property
+    def _marginals(
+        self,
+    ) -> tuple[list[NDArray[np.float64]], list[NDArray[np.float64]], NDArray[np.float64]]:
+        """(q(y_S_k), q(y_k, y_S_k) flat, relative error of the latter) for every node."""
+        n, at, pairs = self.n, self._at.tolist(), self._pairs
+        parents, ptr, places = self._parents.tolist(), self.sep_ptr.tolist(), self._places_above
+        above: list[NDArray[np.float64]] = [np.ones(1)] * n
+        joints: list[NDArray[np.float64]] = [np.ones(1)] * n
+        eps = np.zeros(n)
+        for k in range(n - 1, -1, -1):
+            p = parents[k]
+            if p >= 0:
+                kept = set(places[ptr[k] : ptr[k + 1]].tolist())
+                width = ptr[p + 1] - ptr[p] + 1
+                table = joints[p]
+                for bit in range(width - 1, -1, -1):
+                    if bit not in kept:
+                        halves = table.reshape(-1, 2, 1 << bit)
+                        table = halves[:, 0] + halves[:, 1]
+                above[k] = table.reshape(-1)
+                eps[k] = eps[p] + UNIT * (width - len(kept))
+            joints[k] = (above[k][:, None] * pairs[at[k] : at[k + 1]]).reshape(-1)
+            eps[k] += 5 * UNIT
+        return above, joints, eps
+
+    def _entropy(self) -> tuple[NDArray[np.float64], float]:
+        """(entropy of each conditional, averaged over what it depends on; the error of the sum)."""
+        if not self.n:
+            return np.zeros(0), 0.0
+        above, _, eps = self._marginals
+        parts, _ = plogp(self._pairs)
+        rows = np.concatenate(above) * parts.sum(axis=1)
+        each = np.add.reduceat(rows, self._at[:-1])
+        # -p log p with p off by 4 u p: 4 u (p |log p| + p); log, products and sum of two: 12 u.
+        relative = eps + UNIT * (16.0 + (1 << self._sizes))
+        return each, float((relative * each).sum()) + 5 * UNIT * self.n
+
+    def _expectations(
+        self, row: NDArray[np.int64], node: NDArray[np.int64], count: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(E_q of the product of each row's nodes, its absolute error)."""
+        tree = self._trees[node]
+        order = np.lexsort((node, tree, row))
+        row, node, tree = row[order], node[order], tree[order]
+        starts = np.ones(row.size, dtype=bool)
+        starts[1:] = (np.diff(row) != 0) | (np.diff(tree) != 0)
+        first = np.flatnonzero(starts)
+        piece = np.cumsum(starts) - 1
+        home = node[first][piece]
+        place = self._places(home, node)
+        outside = np.zeros(first.size, dtype=bool)
+        outside[piece[place < 0]] = True
+        mask = np.zeros(first.size, dtype=np.int64)
+        np.add.at(mask, piece, np.int64(1) << np.maximum(place, 0))
+        _, _, eps = self._marginals
+        means = self._moments(node[first], np.where(outside, 0, mask))
+        errors = eps[node[first]] + UNIT * (self._sizes[node[first]] + 2.0)
+        if outside.any():
+            long = ~np.repeat(~outside, np.diff(np.append(first, row.size)))
+            number = np.cumsum(outside) - 1
+            means[outside] = self._signed(number[piece[long]], node[long], int(outside.sum()))
+            errors[outside] = eps.max() + UNIT * (7.0 * self.n + (1 << int(self._sizes.max())))
+        pieces = np.bincount(row[first], minlength=count)
+        total = np.bincount(row[first], errors + UNIT, minlength=count)
+        return segment_products(means, pieces), total
+
+    @cached_property
+    def _trees(self) -> NDArray[np.int64]:
+        """The root of each node."""
+        root = np.arange(self.n)
+        for k in range(self.n - 1, -1, -1):
+            if self._parents[k] >= 0:
+                root[k] = root[self._parents[k]]
+        return root
+
+    def _moments(self, node: NDArray, mask: NDArray) -> NDArray[np.float64]:
+        """E_q[prod of the spins of `mask` in the bucket of `node`], by Walsh transforms."""
+        _, joints, _ = self._marginals
+        out = np.empty(node.size)
+        used = np.unique(node)
+        for size in np.unique(self._sizes[used]).tolist():
+            group = used[self._sizes[used] == size]
+            table = np.stack([joints[k] for k in group.tolist()])
+            for bit in range(size + 1):
+                halves = table.reshape(len(group), -1, 2, 1 << bit)
+                a, b = halves[:, :, 0], halves[:, :, 1]
+                table = np.stack([a + b, a - b], axis=2)
+            table = table.reshape(len(group), -1)
+            chosen = np.flatnonzero(self._sizes[node] == size)
+            out[chosen] = table[np.searchsorted(group, node[chosen]), mask[chosen]]
+        return out
+
+    def _signed(self, piece: NDArray, node: NDArray, count: int) -> NDArray[np.float64]:
+        """E_q of products within one tree that no bucket holds, in groups that fit in memory."""
+        step = max(1, _MAX_ENTRIES >> int(self._sizes.max(initial=0) + 1))
+        out = np.empty(count)
+        for low in range(0, count, step):
+            high = min(low + step, count)
+            some = (piece >= low) & (piece < high)
+            out[low:high] = self._signed_group(piece[some] - low, node[some], high - low)
+        return out
+
+    def _signed_group(self, piece: NDArray, node: NDArray, count: int) -> NDArray[np.float64]:
+        """Signed messages up the forest: E[members at or below k | y_S_k] for all pieces at once."""
+        above, _, _ = self._marginals
+        members = np.bincount(piece, minlength=count)
+        order = np.argsort(node, kind="stable")
+        piece, node = piece[order], node[order]
+        edge = np.searchsorted(node, np.arange(self.n + 1)).tolist()
+        waiting: dict[int, list[tuple[NDArray, NDArray, NDArray]]] = defaultdict(list)
+        out = np.empty(count)
+        row_of = np.full(count, -1, dtype=np.int64)
+        for k in np.unique(self._ancestors(node)).tolist():
+            own = piece[edge[k] : edge[k + 1]]
+            sent = waiting.pop(k, [])
+            active = np.unique(np.concatenate([own, *(ids for ids, _, _ in sent)]))
+            if not active.size:
+                continue
+            row_of[active] = np.arange(active.size)
+            seen = np.zeros(active.size, dtype=np.int64)
+            product = np.ones((active.size, 2 << int(self._sizes[k])))
+            product[row_of[own], 1::2] = -1.0
+            seen[row_of[own]] += 1
+            for ids, so_far, message in sent:
+                product[row_of[ids]] *= message
+                seen[row_of[ids]] += so_far
+            pair = self._pairs[self._at[k] : self._at[k + 1]]
+            below = product[:, 0::2] * pair[:, 0] + product[:, 1::2] * pair[:, 1]
+            whole = seen == members[active]
+            out[active[whole]] = below[whole] @ above[k]
+            if not whole.all():
+                spread = self._spread(k)
+                left = ~whole
+                waiting[int(self._parents[k])].append(
+                    (active[left], seen[left], below[left][:, spread])
+                )
+        return out
+
+    def _ancestors(self, node: NDArray) -> NDArray[np.int64]:
+        """The nodes and everything above them."""
+        marked = np.zeros(self.n, dtype=bool)
+        marked[node] = True
+        for k in range(self.n):
+            if marked[k] and self._parents[k] >= 0:
+                marked[self._parents[k]] = True
+        return np.flatnonzero(marked)
+
+    def _spread(self, k: int) -> NDArray[np.int64]:
+        """For each entry of the parent's table, the entry of k's separator that it belongs to."""
+        places = self._places_above[self.sep_ptr[k] : self.sep_ptr[k + 1]]
+        index = np.arange(2 << int(self._sizes[self._parents[k]]))
+        out = np.zeros(index.size, dtype=np.int64)
+        for j, place in enumerate(places.tolist()):
+            out |= ((index >> place) & 1) << j
+        return out
+
+
+def forest_value(
+    terms: SpinTerms,
+    support: NDArray[np.bool_] | None,
+    sign: NDArray[np.float64] | None,
+    spin_of: NDArray[np.int64],
+    sep_ptr: NDArray[np.int64],
+    sep: NDArray[np.int64],
+    tables: NDArray[np.float64],
+) -> tuple[float, float]:
+    """(bound, rounding) of the q with these conditional tables; layout as in `ForestQ`."""
+    chart = chart_of(support, sign, len(spin_of))
+    return ForestQ(chart, spin_of, sep_ptr, sep, tables).value(terms)
