@@ -5,13 +5,12 @@ every region from the parities, starting at the whole space (`regions`), so that
 missing, counted twice or larger than it is: a leaf without a proof adds nothing to the lower end
 and leaves the upper end to the cells above it. A cell's proofs are statements about its region:
 
-    Product, Conditionals   a q: always evaluated, in full
-    Ceiling                 mini-bucket tables: always through their own evidence's check
-    Eliminated              the region's log Z as elimination gave it, with its declared rounding:
-                            a sample of them, and the heaviest, are eliminated again by the judge's
-                            own plain elimination; one that differs refutes the whole tree
+    Product, Conditionals   a q, evaluated in full
+    Ceiling                 mini-bucket tables, through their own evidence's check, on a model that
+                            is compared with the region term by term
+    Eliminated              an elimination order: the judge eliminates the region afresh
 
-No claim of the maker about a q or about a sum is read. A proof or a cell once judged keeps its
+Nothing is judged by sample. No claim of the maker about a q or about a sum is read. A proof or a cell once judged keeps its
 verdict, so a new bound of a growing tree costs its new cells only.
 """
 
@@ -20,24 +19,18 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.proofs import Audits
+from tightz.judge.proofs import Proof
 from tightz.judge.regions import Region, halves, whole
 from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.judge.spins import SpinTerms
 from tightz.judge.verdict import RefutedError, Verdict
-
-
-class Proof(Protocol):
-    """A statement about one region's log Z that can be checked."""
-
-    def judge(self, court: Court, region: Region) -> Verdict:
-        """What it proves; RefutedError where it does not hold."""
+from tightz.models.factor_graph import FactorGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +99,6 @@ class Court:
         self.kept = np.arange(n) if kept is None else np.asarray(kept, np.int64)
         self.gap = gap
         self.seconds = 0.0
-        self.audits = Audits()
         self._cells: WeakKeyDictionary[Cell, _Kept] = WeakKeyDictionary()
         self._proofs: WeakKeyDictionary[Proof, _Kept] = WeakKeyDictionary()
         self._offset = math.nan
@@ -174,3 +166,26 @@ class Court:
         """The verdict on this cell or proof if it was about this region."""
         found = kept.get(thing)
         return found.verdict if found is not None and found.key == region.key else None
+
+
+@dataclass(frozen=True, eq=False)
+class PartsEvidence:
+    """A splitting tree as it stood: the cell of the whole space, and the court that knows it."""
+
+    court: Court
+    root: Cell
+
+    def verdict(self, model: FactorGraph) -> Verdict:
+        """What the tree proves about log Z of `model`."""
+        return self.court.verdict(self.root)
+
+
+class NoStateEvidence:
+    """Z = 0 because some table, at the states observed, is zero throughout."""
+
+    def verdict(self, model: FactorGraph) -> Verdict:
+        for scope, table in model.factors:
+            seen = tuple(model.evidence.get(v, slice(None)) for v in scope)
+            if np.isneginf(table[seen]).all():
+                return Verdict(-math.inf, -math.inf)
+        raise RefutedError("no table of the model is zero throughout: Z need not be 0")

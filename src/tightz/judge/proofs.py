@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import math
-import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.buckets import bucket_tree
 from tightz.judge.forests import ForestQ
-from tightz.judge.regions import FIXED, Region, lifted, restricted
+from tightz.judge.regions import FIXED, Region, distance, lifted, restricted
+from tightz.judge.rounding import UNIT
 from tightz.judge.spins import ProductQ, SpinMap
 from tightz.judge.verdict import Evidence, RefutedError, Verdict
+from tightz.models.factor_graph import FactorGraph
 
 if TYPE_CHECKING:
     from tightz.judge.parts import Court
 
-FIRST = 8
-"""Eliminations that are repeated whatever they cost, within reason."""
+class Proof(Protocol):
+    """A statement about one region's log Z that can be checked."""
 
-STRIDE = 16
-"""After the first, one in this many is repeated."""
-
-HEAVY = 3.0
-"""An elimination within this many nats of the heaviest so far is repeated, too."""
-
-SHARE = 0.1
-"""Share of the time since the first elimination that repeating the others may take."""
-
-AUDIT_ENTRIES = 1 << 22
-"""Larger tables are not made by the second route."""
+    def judge(self, court: Court, region: Region) -> Verdict:
+        """What it proves; RefutedError where it does not hold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +32,7 @@ class Product:
     """Independent spins with these means; `spins` (k,) says whose they are.
 
     Only means of the region's free spins are read; all others follow by the region. So q puts no
-    weight outside, and whatever the means are this is a lower bound on the region's log Z. Where
-    no spin is free the region is one state, and its weight is the upper bound as well.
+    weight outside, and whatever the means are this is a lower bound on the region's log Z.
     """
 
     spins: NDArray[np.int64]
@@ -54,9 +46,7 @@ class Product:
         v[self.spins] = self.means
         free = region.free
         value, rounding = ProductQ(region.chart(), v[free]).value(court.working)
-        rounding += court.gap
-        upper = value + rounding if free.size == 0 else math.inf
-        return Verdict(value - rounding, upper, rounding)
+        return _of_q(value, rounding + court.gap, region)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +64,7 @@ class Conditionals:
         q = ForestQ(SpinMap.identity(n), self.spin_of, self.sep_ptr, self.sep, self.tables)
         value, rounding = q.value(court.working)
         self._stays_in(region)
-        rounding += court.gap
-        return Verdict(value - rounding, math.inf, rounding)
+        return _of_q(value, rounding + court.gap, region)
 
     def _stays_in(self, region: Region) -> None:
         """RefutedError where q puts weight outside the region."""
@@ -91,71 +80,41 @@ class Conditionals:
             raise RefutedError("a q puts weight outside its region")
 
 
+def _of_q(value: float, rounding: float, region: Region) -> Verdict:
+    """Where no spin is free the region is one state, and its weight is the upper bound as well."""
+    upper = value + rounding if region.free.size == 0 else math.inf
+    return Verdict(value - rounding, upper, rounding)
+
+
 @dataclass(frozen=True, eq=False)
 class Ceiling:
-    """An upper bound on the source restricted to the region, with evidence about that model."""
+    """An upper bound on `graph`, which is the source on the region over its free spins.
 
+    Its variable i is free spin i of the region, in ascending order, +1 being state 0.
+    """
+
+    graph: FactorGraph
     evidence: Evidence
 
     def judge(self, court: Court, region: Region) -> Verdict:
-        """Through the evidence's own verdict on the model as the judge restricts it."""
-        graph, rounding = restricted(court.source, lifted(region, court.kept, court.n))
-        found = self.evidence.verdict(graph)
-        return Verdict(-math.inf, found.upper + rounding, found.rounding + rounding)
+        """Through the evidence's own verdict; how far the graph is from the region is paid for."""
+        found = self.evidence.verdict(self.graph)
+        off = distance(self.graph, court.source, lifted(region, court.kept, court.n))
+        return Verdict(-math.inf, found.upper + off, found.rounding + off)
 
 
 @dataclass(frozen=True, eq=False)
 class Eliminated:
-    """The region's log Z as elimination gave it, and how far rounding may have moved that.
+    """The region's log Z by elimination of its free spins, positions in `order` first to last.
 
-    Taken at its word unless `Audits` picks it: then eliminated again by the second route.
+    The order is all that is taken from the maker: the judge eliminates afresh, outward.
     """
 
-    value: float
-    rounding: float
+    order: NDArray[np.int64]
 
     def judge(self, court: Court, region: Region) -> Verdict:
-        """By sample; one that differs refutes the tree."""
-        if not math.isfinite(self.value) or not 0.0 <= self.rounding < math.inf:
-            raise RefutedError("an elimination ended in no number")
-        if court.audits.wanted(self.value):
-            begun = time.perf_counter()
-            self._repeat(court, region)
-            court.audits.seconds += time.perf_counter() - begun
-        return Verdict(self.value - self.rounding, self.value + self.rounding, self.rounding)
-
-    def _repeat(self, court: Court, region: Region) -> None:
-        from tightz.judge.elimination import second_log_z
-
+        """Eliminated in full."""
         graph, rounding = restricted(court.source, lifted(region, court.kept, court.n))
-        found = second_log_z(graph, AUDIT_ENTRIES)
-        if found is None:
-            return
-        value, error = found
-        court.audits.done += 1
-        if not abs(value - self.value) <= error + rounding + self.rounding:
-            raise RefutedError(
-                f"a region eliminated to {self.value!r} +- {self.rounding:.2g}; the second route "
-                f"says {value!r}"
-            )
-
-
-@dataclass
-class Audits:
-    """Which eliminations are repeated: the first, the heaviest, and a regular sample."""
-
-    seen: int = 0
-    done: int = 0
-    seconds: float = 0.0
-    heaviest: float = -math.inf
-    opened: float = field(default_factory=time.perf_counter)
-
-    def wanted(self, value: float) -> bool:
-        """Whether the next elimination, of this value, is to be repeated."""
-        self.seen += 1
-        heavy = value > self.heaviest - HEAVY
-        self.heaviest = max(self.heaviest, value)
-        affordable = self.seconds <= SHARE * (time.perf_counter() - self.opened)
-        return self.seen == 1 or (
-            affordable and (self.seen <= FIRST or heavy or self.seen % STRIDE == 0)
-        )
+        found = bucket_tree(graph, self.order).verdict(graph)
+        rounding += 2.0 * UNIT * max(map(abs, found[:2]))
+        return Verdict(found.lower - rounding, found.upper + rounding, found.rounding + rounding)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.expansion import Residual, walsh, walsh_error
+from tightz.judge.products import same_shapes
 from tightz.judge.rounding import UNIT
 from tightz.judge.spins import SpinMap, SpinTerms
 from tightz.judge.verdict import RefutedError
@@ -100,3 +102,30 @@ def restricted(terms: SpinTerms, region: Region) -> tuple[FactorGraph, float]:
         np.concatenate([*tables, [constant]]),
     )
     return graph, UNIT * abs(constant)
+
+
+def distance(graph: FactorGraph, terms: SpinTerms, region: Region) -> float:
+    """How far log p~ of `graph` can be from the terms on the region, at any state of either.
+
+    Variable i of the graph is to be free spin i of the region, +1 being state 0. The graph's tables
+    are expanded by the judge and compared with the terms coefficient by coefficient.
+    """
+    chart = region.chart()
+    if graph.cardinalities.shape != (chart.n_free,) or (graph.cardinalities != 2).any():
+        raise RefutedError("a region's model does not have one binary variable per free spin")
+    if graph.evidence or not np.isfinite(graph.log_tables).all():
+        raise RefutedError("a region's model has observed variables or zeros")
+    rest, error, constants = Residual(), 0.0, [np.array([-terms.constant])]
+    for scopes, tables in same_shapes(graph):
+        count, arity = scopes.shape
+        flat = tables.reshape(count, -1)
+        theta = walsh(flat)
+        error += walsh_error(np.abs(flat).max(axis=1), arity)
+        constants.append(theta[:, 0])
+        for subset in range(1, 2**arity):
+            columns = [j for j in range(arity) if subset >> (arity - 1 - j) & 1]
+            rest.add(scopes[:, columns], theta[:, subset])
+    row, spin, signs = chart.images(terms)
+    rest.add_images(row, spin, -terms.theta * signs)
+    rest.add(np.zeros((1, 0), np.int64), np.zeros(1))
+    return rest.bound(np.concatenate(constants)) + error
