@@ -5,17 +5,17 @@ Bayesian network, normalised whatever the tables hold once each pair is divided 
 judge does that: q *is* the normalised network). Marginals need S_k to lie in the bucket
 {p} + S_p of its first member p, which is checked; then q(y_{S_k}) is a sum over that bucket.
 
-The Walsh transform of a bucket's joint table holds the moments of all its subsets; a product that no
-bucket holds is a sum-product in which its members carry their spins' signs, all such products
+The Walsh transform of a bucket's joint table holds the moments of all its subsets; a product that
+no bucket holds is a sum-product in which its members carry their spins' signs, all such products
 walked through the forest together. Products over different trees are products of means.
 
 Rounding (u = 2^-53, first order, doubled at the end): probabilities are sums and products of
-non-negative numbers, so their relative errors add up: a normalised entry 4 u (scale, sum, divide), a
-joint 5 u more than the marginal above, a marginal u for each spin summed out; call it eps_k for the
-joint of k. A moment is then within eps_k + (w + 1) u (butterflies over w spins of numbers that add
-up to 1). A signed elimination over N nodes is within 7 N u of its exact value (at each node 4 u for
-the entry, 1 for the product, 1 for the sum, 1 for taking it to the parent) and 2^w u for the sum
-over the top's separator. What underflows is below 2^-1022 and drowned by the first u.
+non-negative numbers, so their relative errors add up: a normalised entry 4 u (scale, sum, divide),
+a joint 5 u more than the marginal above, a marginal u for each spin summed out; call it eps_k for
+the joint of k. A moment is then within eps_k + (w + 1) u (butterflies over w spins of numbers that
+add up to 1). A signed elimination over N nodes is within 7 N u of its exact value (at each node 4 u
+for the entry, 1 for the product, 1 for the sum, 1 for taking it to the parent) and 2^w u for the
+sum over the top's separator. What underflows is below 2^-1022 and drowned by the first u.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class ForestQ:
             means[outside] = self._signed(number[piece[long]], node[long], int(outside.sum()))
             errors[outside] = eps.max() + UNIT * (7.0 * self.n + (1 << int(self._sizes.max())))
         pieces = np.bincount(row[first], minlength=count)
-        total = np.bincount(row[first], errors + UNIT, minlength=count)
+        total = np.bincount(row[first], errors + UNIT, minlength=count).astype(np.float64)
         return segment_products(means, pieces), total
 
     @cached_property
@@ -240,7 +240,7 @@ class ForestQ:
         return out
 
     def _signed_group(self, piece: NDArray, node: NDArray, count: int) -> NDArray[np.float64]:
-        """Signed messages up the forest: E[members at or below k | y_S_k] for all pieces at once."""
+        """Signed messages up the forest, E[members at or below k | y_S_k], all pieces at once."""
         above, _, _ = self._marginals
         members = np.bincount(piece, minlength=count)
         order = np.argsort(node, kind="stable")

@@ -1,7 +1,7 @@
 """The bound of a product q over free spins, from its means and the terms of a spin polynomial.
 
-With s_i = sign_i * prod_{k in S_i} y_k and y -> s injective, the states s(y) are part of all states,
-so for every q over y
+With s_i = sign_i * prod_{k in S_i} y_k and y -> s injective, the states s(y) are part of all
+states, so for every q over y
 
     log Z >= constant + sum_a theta_a E_q[chi_a(s(y))] + H(q)                       (Jensen).
 
@@ -121,9 +121,9 @@ class SpinMap:
         """All spins (S, n) of rows of free ones (S, n_free)."""
         y = np.atleast_2d(np.asarray(free_spins, dtype=np.float64))
         owner = np.repeat(np.arange(self.n), np.diff(self.ptr))
-        out = np.tile(self.sign, (len(y), 1))
-        np.multiply.at(out, (slice(None), owner), y[:, self.free])
-        return out
+        odd = np.zeros((self.n, len(y)), dtype=np.int64)
+        np.add.at(odd, owner, (y[:, self.free] < 0.0).T)
+        return self.sign * (1.0 - 2.0 * (odd.T & 1))
 
     def images(
         self, terms: SpinTerms
@@ -147,11 +147,11 @@ class SpinMap:
             at, spin = np.nonzero(bits)
             rows.append(chunk[at])
             columns.append(spin)
-        row, column = np.concatenate(rows), np.concatenate(columns)
+        row, column = np.concatenate(rows).astype(np.int64), np.concatenate(columns)
         if len(rows) > 1:
             order = np.argsort(row, kind="stable")
             row, column = row[order], column[order]
-        return row, column, 1.0 - 2.0 * odd
+        return row, column, (1 - 2 * odd).astype(np.float64)
 
     def _differences(
         self, terms: SpinTerms, which: NDArray[np.int64]
