@@ -10,8 +10,8 @@ and leaves the upper end to the cells above it. A cell's proofs are statements a
                             is compared with the region term by term
     Eliminated              an elimination order: the judge eliminates the region afresh
 
-Nothing is judged by sample. No claim of the maker about a q or about a sum is read. A proof or a cell once judged keeps its
-verdict, so a new bound of a growing tree costs its new cells only.
+Nothing is judged by sample, and no claim of the maker about a q or about a sum is read. A proof or
+a cell once judged keeps its verdict, so a new bound of a growing tree costs its new cells only.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tightz.judge.collapses import CollapseLink
+from tightz.judge.encodings import EncodingLink
 from tightz.judge.proofs import Proof
 from tightz.judge.regions import Region, halves, whole
 from tightz.judge.rounding import LIBRARY, UNIT
@@ -70,6 +72,12 @@ def joined(verdicts: list[Verdict]) -> Verdict:
     return Verdict(lower.lower, upper.upper, max(lower.rounding, upper.rounding))
 
 
+def _outward(lower: float, upper: float, rounding: float) -> Verdict:
+    """Ends just computed by one operation each, moved by what that rounds and the move itself."""
+    down, up = (2.0 * UNIT * abs(e) if math.isfinite(e) else 0.0 for e in (lower, upper))
+    return Verdict(lower - down, upper + up, rounding + max(down, up))
+
+
 class _Kept(NamedTuple):
     """A verdict and the region it is about."""
 
@@ -80,36 +88,50 @@ class _Kept(NamedTuple):
 class Court:
     """Judges the cells of one tree, which may grow, each once.
 
-    source    the model's terms over n spins
-    working   the terms that regions and q's are about, over the spins `kept` of the source: what
-              is left when the others are summed out. `gap` bounds by how much the logarithm of
-              their weight can differ from that sum, at any state
+    source    terms over n spins; `encoding` says how they stand for a model
+    collapse  where spins of the source were summed out: regions and q's are then about the terms
+              that are left, `working` over the spins `kept`
     """
 
     def __init__(
         self,
         source: SpinTerms,
         n: int,
-        working: SpinTerms | None = None,
-        kept: NDArray[np.int64] | None = None,
-        gap: float = 0.0,
+        encoding: EncodingLink | None = None,
+        collapse: CollapseLink | None = None,
     ) -> None:
-        self.source, self.n = source, n
-        self.working = source if working is None else working
-        self.kept = np.arange(n) if kept is None else np.asarray(kept, np.int64)
-        self.gap = gap
+        self.source, self.n, self.encoding, self.collapse = source, n, encoding, collapse
+        self.working = source if collapse is None else collapse.terms
+        self.kept = np.arange(n) if collapse is None else collapse.kept
         self.seconds = 0.0
         self._cells: WeakKeyDictionary[Cell, _Kept] = WeakKeyDictionary()
         self._proofs: WeakKeyDictionary[Proof, _Kept] = WeakKeyDictionary()
         self._offset = math.nan
 
-    def verdict(self, root: Cell) -> Verdict:
-        """What the tree proves about log Z of the terms."""
+    def verdict(self, root: Cell, model: FactorGraph | None = None) -> Verdict:
+        """What the tree proves about log Z of the model; without one, of the source itself.
+
+        Where the encoding leaves out states (those that zeros forbid), what is proven from above
+        is about the others only, so nothing is said about the model.
+        """
         begun = time.perf_counter()
         try:
-            return self._shifted(self._judged(root), -1.0)
+            found = self._shifted(self._judged(root), -1.0)
+            if model is None:
+                return found
+            link = self.encoding
+            if link is None or link.terms is not self.source or link.chart.n_free != self.n:
+                raise RefutedError("a tree over spins came without the model it is about")
+            error = link.rounding(model)
+            upper = found.upper + error if link.chart.n == self.n else math.inf
+            return _outward(found.lower - error, upper, found.rounding + error)
         finally:
             self.seconds += time.perf_counter() - begun
+
+    @cached_property
+    def gap(self) -> float:
+        """How far log sums of `working` can be from those of the source, on any region."""
+        return 0.0 if self.collapse is None else self.collapse.rounding(self.source)
 
     def _judged(self, root: Cell) -> Verdict:
         """Sides before what they are sides of, by a stack: trees may be deep."""
@@ -156,13 +178,10 @@ class Court:
                 return verdict
             self._offset = ends[0]
         lower, upper = verdict.lower - sign * self._offset, verdict.upper - sign * self._offset
-        down, up = (2.0 * UNIT * abs(e) if math.isfinite(e) else 0.0 for e in (lower, upper))
-        return Verdict(lower - down, upper + up, verdict.rounding + max(down, up))
+        return _outward(lower, upper, verdict.rounding)
 
     @staticmethod
-    def _recall(
-        kept: WeakKeyDictionary, thing: Cell | Proof, region: Region
-    ) -> Verdict | None:
+    def _recall(kept: WeakKeyDictionary, thing: Cell | Proof, region: Region) -> Verdict | None:
         """The verdict on this cell or proof if it was about this region."""
         found = kept.get(thing)
         return found.verdict if found is not None and found.key == region.key else None
@@ -177,7 +196,7 @@ class PartsEvidence:
 
     def verdict(self, model: FactorGraph) -> Verdict:
         """What the tree proves about log Z of `model`."""
-        return self.court.verdict(self.root)
+        return self.court.verdict(self.root, model)
 
 
 class NoStateEvidence:

@@ -20,6 +20,7 @@ from tightz.models.factor_graph import FactorGraph
 if TYPE_CHECKING:
     from tightz.judge.parts import Court
 
+
 class Proof(Protocol):
     """A statement about one region's log Z that can be checked."""
 

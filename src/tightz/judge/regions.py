@@ -115,17 +115,16 @@ def distance(graph: FactorGraph, terms: SpinTerms, region: Region) -> float:
         raise RefutedError("a region's model does not have one binary variable per free spin")
     if graph.evidence or not np.isfinite(graph.log_tables).all():
         raise RefutedError("a region's model has observed variables or zeros")
-    rest, error, constants = Residual(), 0.0, [np.array([-terms.constant])]
+    rest, error = Residual(), 0.0
     for scopes, tables in same_shapes(graph):
         count, arity = scopes.shape
         flat = tables.reshape(count, -1)
         theta = walsh(flat)
         error += walsh_error(np.abs(flat).max(axis=1), arity)
-        constants.append(theta[:, 0])
-        for subset in range(1, 2**arity):
+        for subset in range(2**arity):
             columns = [j for j in range(arity) if subset >> (arity - 1 - j) & 1]
             rest.add(scopes[:, columns], theta[:, subset])
     row, spin, signs = chart.images(terms)
     rest.add_images(row, spin, -terms.theta * signs)
-    rest.add(np.zeros((1, 0), np.int64), np.zeros(1))
-    return rest.bound(np.concatenate(constants)) + error
+    rest.add(np.zeros((1, 0), np.int64), np.array([-terms.constant]))
+    return rest.bound() + error

@@ -68,7 +68,8 @@ class Node:
     exact     own bounds are the region's log Z, up to rounding
     hope      relative gain expected of a look-ahead: the parent's
     parity    what the children are the two sides of
-    proofs    what the judge is shown of the region itself: of its q ("q"), from above ("upper"), in full ("exact")
+    proofs    what the judge is shown of the region itself: its "q", its "upper" bound, and how it
+              is eliminated ("exact")
     cell      the judge's record of the subtree; None since something below has changed
     """
 

@@ -26,6 +26,7 @@ from tightz.estimation.splitting.region import Region
 from tightz.estimation.splitting.results import Mixture, SplittingResult
 from tightz.estimation.splitting.tree import Setting, Tree
 from tightz.estimation.splitting.upper import Ceiling, UpperBounder
+from tightz.families.evidence import link_of
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
 from tightz.judge import Evidence, Verdict
@@ -34,7 +35,8 @@ from tightz.judge.proofs import Proof as Shown
 from tightz.judge.spins import SpinTerms
 from tightz.models.collapse import Collapsed
 from tightz.models.collapse import collapse as collapse_polynomial
-from tightz.models.encoding import Model, encode, model_digest
+from tightz.models.encoding import Model, SpinEncoding, encode, model_digest
+from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.references.mini_bucket.order import Order
 from tightz.runtime.backends import Backend, on_device
@@ -72,6 +74,8 @@ class _LateError(Exception):
 class SplittingTree:
     """An anytime splitting run: `run` yields bounds, `result` reads off what is known.
 
+    model         also an encoding: the tree is then over its polynomial, whose states samples are,
+                  and the bounds are about the encoded model
     time_limit    seconds; None: until closed, max_leaves or max_splits
     collapse      sum out spins with at most this many neighbours first; None picks (at most
                   exact_width), 0 is off
@@ -86,13 +90,13 @@ class SplittingTree:
                   "auto" does so where there is one, "cpu" never
 
     Both ends are monotone: a region keeps its own bound where its parts add up to less. Every end
-    that is reported is the judge's, from the tree's parities, q's and tables (`tightz.judge.parts`);
-    what the search believes about its regions decides only where it looks next.
+    that is reported is the judge's, from the tree's parities, q's and tables; what the search
+    believes about its regions decides only where it looks next.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Model | SpinEncoding,
         *,
         time_limit: float | None = None,
         seed: Seed = None,
@@ -118,7 +122,14 @@ class SplittingTree:
         require_range("max_leaves", 1 if max_leaves is None else max_leaves, 1)
         require_range("max_splits", 0 if max_splits is None else max_splits, 0)
         begun = time.perf_counter()
-        self.model = model
+        given = model if isinstance(model, SpinEncoding) else None
+        if isinstance(model, SpinEncoding):
+            graph = model.model
+            model = graph if model.direct else model.polynomial
+        else:
+            graph = model
+        self._graph = graph if isinstance(graph, FactorGraph) else None
+        self.model: Model = model
         self.time_limit = time_limit
         self.seed = seed_sequence(seed)
         self.family = family
@@ -134,7 +145,8 @@ class SplittingTree:
         self.tree: Tree | None = None
         self.history: list[Bound] = []
         self.lower, self.upper = -math.inf, math.inf
-        self.court = Court(SpinTerms.of(poly), poly.n)
+        self.link = link_of(given) if given is not None else link_of(self.encoding)
+        self.court = self._open_court(None)
         self.evidence: Evidence | None = None
         self._rounding = 0.0
         self._proofs: list[Shown] = []
@@ -276,10 +288,8 @@ class SplittingTree:
         self._improve(verdict.lower, verdict.upper)
 
     def _verdict(self, evidence: PartsEvidence) -> Verdict:
-        """About the model that was given; a polynomial is what regions are cut from already."""
-        if isinstance(self.model, SpinPolynomial):
-            return self.court.verdict(evidence.root)
-        return evidence.verdict(self.model)
+        """About the factor graph, where there is one; a polynomial is its own model."""
+        return self.court.verdict(evidence.root, self._graph)
 
     def _working(self, family: Family, exact: bool) -> SpinPolynomial:
         """The collapsed model, its constant lowered by the rounding it declares."""
@@ -296,10 +306,16 @@ class SplittingTree:
             done = collapse_polynomial(poly, self.bounder.width)
         safe = replace(done.polynomial, constant=done.polynomial.constant - done.dropped)
         self.collapsed = replace(done, polynomial=safe)
-        self.court = Court(
-            SpinTerms.of(poly), poly.n, SpinTerms.of(safe), done.kept, gap=2.0 * done.dropped
-        )
+        self.court = self._open_court(self.collapsed)
         return safe
+
+    def _open_court(self, collapsed: Collapsed | None) -> Court:
+        """The judge of all that follows."""
+        collapse = None if collapsed is None else link_of(self.encoding, collapsed).collapse
+        encoding = self.link.encoding
+        poly = self.encoding.polynomial
+        source = SpinTerms.of(poly) if encoding is None else encoding.terms
+        return Court(source, poly.n, encoding, collapse)
 
     def _pool_states(self, working: SpinPolynomial, kept: NDArray[np.int64]) -> NDArray[np.int8]:
         """Distinct states of the working model from tempering, samples and heavy ones.
