@@ -63,7 +63,7 @@ def test_every_iterate_is_an_upper_bound(case, ibound, order):
     assert not np.isnan(result.iterates).any()
     assert (result.iterates >= log_z - slack(log_z)).all()
     assert (np.diff(result.history) <= 0).all() or log_z == -np.inf
-    assert result.log_z == result.history[-1]
+    assert result.log_z == pytest.approx(result.history[-1], abs=1e-9)
     if result.side is Side.BOTH:
         assert result.log_z == pytest.approx(log_z, abs=1e-10 * max(1, abs(log_z)))
 
@@ -114,7 +114,7 @@ def test_descent_reaches_the_least_bound():
         run.advance()
     rival = Descent(model, parts)
     skel, tables = rival._skeleton, rival._tables
-    theta, at = tables.theta.copy(), np.concatenate([[0], np.cumsum(skel.pair_sizes)])
+    theta, at = tables.theta.copy(), skel.shift_ptr
 
     def bound(x):
         tables.theta[:] = theta
@@ -158,7 +158,7 @@ def test_a_step_too_long_is_taken_back():
     model = ising_grid(8, coupling=(-10, 10), field=(-1, 1), seed=0)
     result = mini_bucket(model, MiniBucket(2, iterations=30, order=Order.MIN_FILL))
     assert (np.diff(result.iterates) > 0).any()
-    assert result.log_z == result.iterates.min()
+    assert result.log_z == pytest.approx(result.iterates.min(), abs=1e-9)
 
 
 def test_zeros_travel_between_cliques():

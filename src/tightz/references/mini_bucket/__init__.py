@@ -1,12 +1,11 @@
 """Weighted mini-bucket bounds on log Z (Liu and Ihler 2011), for any discrete factor graph."""
 
 from tightz.references.mini_bucket.bounds import (
-    MiniBucket,
     MiniBucketResult,
-    MiniBucketStatus,
     mini_bucket,
     mini_bucket_bounds,
 )
+from tightz.references.mini_bucket.settings import MiniBucket, MiniBucketStatus
 
 __all__ = [
     "MiniBucket",

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.cliques import CliquesEvidence
 from tightz.models.factor_graph import FactorGraph
 from tightz.references.mini_bucket.partition import Partition, clique_tables, skeleton
 from tightz.references.mini_bucket.passes import Tables, allocate, backward, forward
@@ -18,8 +19,8 @@ _NEGATIVE_WEIGHT = -0.1
 
 
 def predicted_bytes(parts: Partition) -> float:
-    """Memory of a `Descent`: the kernels' arrays and a copy of the best clique tables."""
-    return parts.peak_bytes + 8 * float(parts.table_sizes.sum())
+    """Memory of a `Descent`: the kernels' arrays, a copy of the best tables, and its evidence."""
+    return parts.peak_bytes + 8 * (float(parts.table_sizes.sum()) + 2 * parts.shift_entries)
 
 
 class Descent:
@@ -46,7 +47,7 @@ class Descent:
         self._step = 1.0
         self.best = self._constant + forward(self._skeleton, self._tables, 0.0, 0.0)
         self.iterates = [self.best]
-        self._kept: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+        self._kept: tuple[NDArray[np.float64], ...] | None = None
 
     @property
     def exhausted(self) -> bool:
@@ -57,7 +58,7 @@ class Descent:
         """One iteration; returns the best bound so far."""
         skel, tables = self._skeleton, self._tables
         if self._kept is None:
-            self._kept = (tables.theta.copy(), tables.weights.copy())
+            self._kept = (tables.theta.copy(), tables.weights.copy(), tables.shift.copy())
             backward(skel, tables, 0.0)
         value = self._constant + forward(skel, tables, self._step, _WEIGHT_RATE * self._step)
         self.iterates.append(value)
@@ -65,14 +66,32 @@ class Descent:
             self.best = value
             self._kept[0][:] = tables.theta
             self._kept[1][:] = tables.weights
+            self._kept[2][:] = tables.shift
             self._step = min(1.0, self._step * _GROW)
             backward(skel, tables, self._step)
         else:
-            tables.theta[:], tables.weights[:] = self._kept
+            tables.theta[:], tables.weights[:], tables.shift[:] = self._kept
             self._step *= _SHRINK
             forward(skel, tables, 0.0, 0.0)
             backward(skel, tables, 0.0)
         return self.best
+
+    def evidence(self, numbers: NDArray[np.int64]) -> CliquesEvidence:
+        """The best bound so far, for the judge; `numbers`: what the model calls the variables."""
+        parts, tables = self.parts, self._tables
+        _, weights, shift = self._kept or (None, tables.weights, tables.shift)
+        names = numbers.tolist()
+        return CliquesEvidence(
+            order=numbers[parts.order],
+            scopes=tuple(tuple(names[v] for v in scope) for scope in parts.cliques),
+            factors=parts.sources,
+            parents=parts.parents,
+            weights=weights.copy(),
+            pairs=self._skeleton.pairs,
+            shift_ptr=self._skeleton.shift_ptr,
+            shifts=shift.copy(),
+            claimed=self.best,
+        )
 
 
 def first_weights(bucket_ptr: NDArray[np.int64], *, lower: bool) -> NDArray[np.float64]:

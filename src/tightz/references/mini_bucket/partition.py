@@ -9,6 +9,8 @@ Clique c sums out `variables[c]` and sends a message over the rest of its scope 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +26,8 @@ class Skeleton(NamedTuple):
     axis (stride 1), so its message has the same axes without the last one. `parent_strides` and the
     pair strides say where an entry of a clique table falls in a smaller table over part of its
     axes. Bucket b holds cliques `bucket_ptr[b]:bucket_ptr[b+1]` and pairs
-    `pair_ptr[b]:pair_ptr[b+1]` of cliques that may shift costs over what they share.
+    `pair_ptr[b]:pair_ptr[b+1]` of cliques that may shift costs over what they share; pair p has the
+    entries `shift_ptr[p]:shift_ptr[p+1]` of the shifts.
     """
 
     bucket_ptr: NDArray[np.int64]
@@ -39,7 +42,7 @@ class Skeleton(NamedTuple):
     parent_strides: NDArray[np.int64]
     pair_ptr: NDArray[np.int64]
     pairs: NDArray[np.int64]
-    pair_sizes: NDArray[np.int64]
+    shift_ptr: NDArray[np.int64]
     pair_stride_ptr: NDArray[np.int64]
     pair_strides: NDArray[np.int64]
 
@@ -67,7 +70,26 @@ class Partition:
         """Whether no bucket was cut, so that the bound is log Z itself."""
         return len(self.cliques) == len(self.order)
 
+    @cached_property
+    def pairs(self) -> list[list[tuple[int, int, tuple[int, ...]]]]:
+        """Per bucket the pairs of cliques that may shift costs, and the variables they share."""
+        scopes = [frozenset(s) for s in self.cliques]
+        return [
+            [
+                (i, j, tuple(v for v in self.cliques[i] if v in scopes[j]))
+                for i, j in _matching_pairs(scopes, low, high)
+            ]
+            for low, high in pairwise(self.bucket_ptr.tolist())
+        ]
+
     @property
+    def shift_entries(self) -> float:
+        """Entries of all shifts, as a float like `table_sizes`."""
+        cards = self.cardinalities.astype(np.float64)
+        shared = (s for bucket in self.pairs for _, _, s in bucket)
+        return float(sum(np.prod(cards[list(s)]) for s in shared))
+
+    @cached_property
     def table_sizes(self) -> NDArray[np.float64]:
         """Entries of each clique's table, as floats: they may exceed any integer."""
         return np.array(
@@ -76,14 +98,15 @@ class Partition:
 
     @property
     def peak_bytes(self) -> float:
-        """Bytes of all arrays the kernels use: tables, messages both ways, scratch."""
+        """Bytes of all arrays of kernels and judge: tables, messages, shifts, scratch."""
         sizes = self.table_sizes
         if not sizes.size:
             return 0.0
         last = np.array([float(self.cardinalities[s[-1]]) for s in self.cliques])
         per_bucket = np.add.reduceat(sizes, self.bucket_ptr[:-1])
-        scratch = 8 * per_bucket.max() + (4 + 8 + 4 * 8) * sizes.max()
-        return float(8 * sizes.sum() + 16 * (sizes / last).sum() + scratch)
+        scratch = 8 * per_bucket.max() + (4 + 8 + 4 * 8 + 3 * 8) * sizes.max()
+        messages = float((sizes / last).sum())
+        return float(8 * sizes.sum() + 24 * messages + 8 * self.shift_entries + scratch)
 
 
 def partition(model: FactorGraph, order: NDArray[np.int64], ibound: int) -> Partition:
@@ -201,9 +224,8 @@ def skeleton(parts: Partition) -> Skeleton:
             parent_strides += [at.get(v, 0) for v in cliques[parents[c]]]
         stride_ptr.append(len(parent_strides))
     pair_ptr, pairs, pair_sizes, pair_stride_ptr, pair_strides = [0], [], [], [0], []
-    for b in range(len(parts.order)):
-        for i, j in _matching_pairs(cliques, parts.bucket_ptr[b], parts.bucket_ptr[b + 1]):
-            shared = tuple(v for v in cliques[i] if v in set(cliques[j]))
+    for bucket in parts.pairs:
+        for i, j, shared in bucket:
             at = _strides(shared, cards)
             for c in (i, j):
                 pair_strides += [at.get(v, 0) for v in cliques[c]]
@@ -226,7 +248,7 @@ def skeleton(parts: Partition) -> Skeleton:
         np.array(parent_strides, dtype=np.int64),
         np.array(pair_ptr, dtype=np.int64),
         np.array(pairs, dtype=np.int64).reshape(-1, 2),
-        np.array(pair_sizes, dtype=np.int64),
+        _pointers(pair_sizes),
         np.array(pair_stride_ptr, dtype=np.int64),
         np.array(pair_strides, dtype=np.int64),
     )
@@ -236,13 +258,10 @@ def _pointers(counts: object) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))]).astype(np.int64)
 
 
-def _matching_pairs(
-    cliques: tuple[tuple[int, ...], ...], low: int, high: int
-) -> list[tuple[int, int]]:
+def _matching_pairs(scopes: list[frozenset[int]], low: int, high: int) -> list[tuple[int, int]]:
     """All pairs of a small bucket; of a large one a spanning tree of largest intersections."""
     if high - low <= 3:
         return [(i, j) for i in range(low, high) for j in range(i + 1, high)]
-    scopes = {c: frozenset(cliques[c]) for c in range(low, high)}
     nearest = {c: (len(scopes[c] & scopes[low]), low) for c in range(low + 1, high)}
     tree = []
     while nearest:

@@ -29,11 +29,14 @@ _LEAST_WEIGHT = 1e-4
 class Tables(NamedTuple):
     """Everything the passes read and write, allocated once.
 
-    theta: clique tables; up: messages m; down: r - m / w; weights per clique; work: F of one
-    bucket; belief, top, total, other: scratch of the largest table; offsets: index scratch.
+    theta: clique tables; shift: all that each pair has moved from its second clique to its first,
+    from which the judge forms theta anew; up: messages m; down: r - m / w; weights per clique;
+    work: F of one bucket; belief, top, total, other: scratch of the largest table; offsets: index
+    scratch.
     """
 
     theta: NDArray[np.float64]
+    shift: NDArray[np.float64]
     up: NDArray[np.float64]
     down: NDArray[np.float64]
     weights: NDArray[np.float64]
@@ -55,6 +58,7 @@ def allocate(skel: Skeleton, theta: NDArray[np.float64], weights: NDArray[np.flo
     messages = int(skel.message_ptr[-1])
     return Tables(
         theta,
+        np.zeros(int(skel.shift_ptr[-1])),
         np.zeros(messages),
         np.zeros(messages),
         weights,
@@ -131,7 +135,8 @@ def _match_pair(skel, tables, pair, base, step):
     rules out (belief 0 under positive weights) has p~ = 0, so the other may rule it out too.
     """
     first, second = skel.pairs[pair, 0], skel.pairs[pair, 1]
-    size = skel.pair_sizes[pair]
+    start = skel.shift_ptr[pair]
+    size = skel.shift_ptr[pair + 1] - start
     table1 = tables.work[skel.table_ptr[first] - base : skel.table_ptr[first + 1] - base]
     table2 = tables.work[skel.table_ptr[second] - base : skel.table_ptr[second + 1] - base]
     log_b1, log_b2 = tables.top[:size], tables.other[:size]
@@ -147,6 +152,7 @@ def _match_pair(skel, tables, pair, base, step):
             log_b1[t], log_b2[t] = -np.inf, -np.inf
         else:
             log_b1[t], log_b2[t] = 0.0, 0.0
+        tables.shift[start + t] += log_b1[t]
     _add_shift(skel, tables, 2 * pair, first, table1, log_b1)
     _add_shift(skel, tables, 2 * pair + 1, second, table2, log_b2)
 
