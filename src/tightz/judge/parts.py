@@ -29,8 +29,9 @@ from tightz.judge.collapses import CollapseLink
 from tightz.judge.encodings import EncodingLink
 from tightz.judge.proofs import Proof
 from tightz.judge.regions import Region, halves, whole
-from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.rounding import UNIT
 from tightz.judge.spins import SpinTerms
+from tightz.judge.sums import log_add
 from tightz.judge.verdict import RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
@@ -42,15 +43,6 @@ class Cell:
     proofs: tuple[Proof, ...]
     parity: tuple[int, ...] = ()
     sides: tuple[Cell, Cell] | None = None
-
-
-def log_add(x: float, y: float) -> tuple[float, float]:
-    """(log(e^x + e^y), its rounding, and that of moving it by as much)."""
-    top, low = max(x, y), min(x, y)
-    if low == -math.inf or top == math.inf:
-        return top, 0.0
-    value = top + math.log1p(math.exp(low - top))
-    return value, 3.0 * UNIT * abs(value) + 2.0 * LIBRARY
 
 
 def added(one: Verdict, other: Verdict) -> Verdict:
