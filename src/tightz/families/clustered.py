@@ -2,12 +2,9 @@
 
 q is a product over clusters of variables. The best q of one cluster, the others held, is the
 cluster's own model with each factor that leaves it replaced by its expectation, a table on one
-variable (Saul and Jordan, 1996). Elimination gives that cluster's log Z_c and marginals, so
-
-    bound = sum_c (log Z_c - sum_v q_v . theta_v) + sum over factors between clusters E_q[log t],
-
-theta_v being the expectations that were used for v: log Z_c less their share is the cluster's
-entropy plus its own energy. It holds for every q, converged or not.
+variable (Saul and Jordan, 1996). Elimination gives it as conditional tables (`cluster_tables`),
+and these are all that the bound is made of: the judge evaluates energy and entropy from them alone
+and the elimination's own log Z is not used, because with wrong marginals it bounded nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +17,12 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ResourceError, UnsupportedModelError
+from tightz.families.cluster_tables import ClusterTables
+from tightz.judge.clusters import NetworkEvidence
 from tightz.models.factor_graph import FactorGraph, Grid
 from tightz.models.preprocess import has_zeros
 from tightz.references.exact.elimination import plan
 from tightz.references.exact.order import interaction_graph
-from tightz.references.exact.run import Elimination
 from tightz.runtime.clock import Clock
 from tightz.runtime.memory import format_bytes
 
@@ -32,6 +30,7 @@ _TOL = 1e-4
 """Nats that a sweep must gain for another to follow."""
 
 _MAX_BYTES = 1 << 28
+"""Conditional tables of all clusters together: q is written down in full."""
 
 
 class ClusterMeanField:
@@ -58,65 +57,50 @@ class ClusterMeanField:
         self.marginals = [np.array(q) for q in marginals]
         count = int(labels.max(initial=-1)) + 1
         self.members = [np.flatnonzero(labels == c) for c in range(count)]
-        place = np.zeros(model.n_variables, dtype=np.int64)
-        for members in self.members:
-            place[members] = np.arange(members.size)
-        inside: list[list[tuple[list[int], NDArray[np.float64]]]] = [[] for _ in range(count)]
+        inside: list[list[tuple[tuple[int, ...], NDArray[np.float64]]]] = [[] for _ in range(count)]
         self.cross: list[list[tuple[int, int, NDArray[np.float64]]]] = [[] for _ in range(count)]
-        self.between: list[tuple[int, int, NDArray[np.float64]]] = []
-        self.constant = 0.0
         for scope, table in model.factors:
-            if not scope:
-                self.constant += float(table)
-            elif len({int(labels[v]) for v in scope}) == 1:
-                inside[labels[scope[0]]].append(([int(place[v]) for v in scope], table))
-            else:
+            if len({int(labels[v]) for v in scope}) == 1:
+                inside[labels[scope[0]]].append((scope, table))
+            elif scope:
                 u, v = scope
-                self.between.append((u, v, table))
                 self.cross[labels[u]].append((u, v, table))
                 self.cross[labels[v]].append((v, u, table.T))
-        self.inside = inside
-        self.place = place
-        self._plans = [plan(self._cluster(c, {})) for c in range(count)]
-        self.log2_size = max(
-            (math.log2(max(p.sizes(), default=1)) for p in self._plans), default=0.0
-        )
-        self._entropy_and_energy = [-math.inf] * count
-
-    def _cluster(self, c: int, theta: dict[int, NDArray[np.float64]]) -> FactorGraph:
-        """Cluster c as a model; every variable has one table for its expectations, zero or not."""
-        members = self.members[c]
-        cards = self.model.cardinalities[members]
-        own = [
-            ([int(self.place[v])], theta.get(v, np.zeros(int(d))))
-            for v, d in zip(members.tolist(), cards, strict=True)
+        self.clusters = [
+            _laid_out(model, members, own)
+            for members, own in zip(self.members, inside, strict=True)
         ]
-        return FactorGraph(cards, [*self.inside[c], *own])
-
-    def _update(self, c: int) -> None:
-        theta: dict[int, NDArray[np.float64]] = {}
-        for v, u, table in self.cross[c]:
-            part = table @ self.marginals[u]
-            theta[v] = theta[v] + part if v in theta else part
-        steps = self._plans[c].marginal_schedule(_MAX_BYTES)
-        if steps is None:
+        entries = [cluster.entries for cluster in self.clusters]
+        if 4 * sum(entries) > _MAX_BYTES:
+            c = int(np.argmax(entries))
             raise ResourceError(
                 f"cluster {c} of {self.members[c].size} variables is too wide for "
                 f"{format_bytes(_MAX_BYTES)}; cut the model into more clusters"
             )
-        run = Elimination(self._cluster(c, theta), self._plans[c])
-        run.run(steps)
-        for v, q in zip(self.members[c].tolist(), run.marginals, strict=True):
-            self.marginals[v] = q
-        shares = [float(self.marginals[v] @ t) for v, t in theta.items()]
-        self._entropy_and_energy[c] = run.log_z - math.fsum(shares)
+        self._tables: list[list[NDArray[np.float32]]] = [[] for _ in range(count)]
 
-    def value(self) -> float:
-        """The bound of the present q; every cluster must have been updated once."""
-        energies = [
-            float(self.marginals[u] @ table @ self.marginals[v]) for u, v, table in self.between
-        ]
-        return self.constant + math.fsum(self._entropy_and_energy) + math.fsum(energies)
+    def _update(self, c: int) -> None:
+        """The best q of cluster c, the marginals of the others held."""
+        theta = {v: np.zeros(int(self.model.cardinalities[v])) for v in self.members[c].tolist()}
+        for v, u, table in self.cross[c]:
+            theta[v] += table @ self.marginals[u]
+        cluster = self.clusters[c]
+        self._tables[c] = cluster.conditionals([theta[v] for v in cluster.order.tolist()])
+        found = cluster.marginals(self._tables[c])
+        for v, q in zip(cluster.order.tolist(), found, strict=True):
+            self.marginals[v] = q
+
+    @property
+    def evidence(self) -> NetworkEvidence:
+        """The present q, all clusters one after the other; each must have been updated once."""
+        scopes: list[tuple[int, ...]] = []
+        orders = [np.zeros(0, dtype=np.int64)]
+        for cluster in self.clusters:
+            shift = len(scopes)
+            scopes += [tuple(a + shift for a in scope) for scope in cluster.scopes]
+            orders.append(cluster.order)
+        tables = [table for some in self._tables for table in some]
+        return NetworkEvidence(np.concatenate(orders), scopes, tables)
 
     def bounds(self, clock: Clock) -> Iterator[Bound]:
         """Sweeps over the clusters until a sweep gains little or the clock ends."""
@@ -128,15 +112,30 @@ class ClusterMeanField:
                     continue  # the first sweep must be whole for a value
                 if clock.expired:
                     break
-            now = self.value()
+            evidence = self.evidence
+            now, _, rounding = evidence.verdict(self.model)
             yield Bound(
                 Side.LOWER, now, Proof.DETERMINISTIC,
                 f"clustered mean field, {len(self.members)} clusters", confidence=1.0,
                 why="every distribution q gives a lower bound on log Z (paper, eq. 2)",
+                rounding=rounding, evidence=evidence,
             )  # fmt: skip
             if now < last + _TOL:
                 return
             last = now
+
+
+def _laid_out(
+    model: FactorGraph,
+    members: NDArray[np.int64],
+    factors: list[tuple[tuple[int, ...], NDArray[np.float64]]],
+) -> ClusterTables:
+    """A cluster's elimination along the order that exact elimination would take."""
+    place = {int(v): k for k, v in enumerate(members)}
+    cards = model.cardinalities[members]
+    local = [([place[v] for v in scope], table) for scope, table in factors]
+    order = members[plan(FactorGraph(cards, local)).order]
+    return ClusterTables(order, model.cardinalities[order].tolist(), factors)
 
 
 def cluster_labels(model: FactorGraph, log2_size: float) -> NDArray[np.int64]:
