@@ -12,8 +12,8 @@ cannot drift here. By Hoelder's inequality the sum of the root messages bounds l
 the weights of every variable are positive and sum to 1, from below when all but one are negative.
 
 Nothing that the maker computed is used except the shifts and weights, for which any numbers do. The
-judge forms all tables and messages itself and moves every entry of them outward by its own rounding,
-so that the size of one entry costs nothing elsewhere.
+judge forms all tables and messages itself and moves them outward by their rounding, entry by entry
+where it matters, so that a huge entry costs nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ _DRIFT = 2.0**20 * UNIT
 Its tables take a rounding per shift and iteration: thousands, not a million. This is a check of the
 maker, nothing rests on it.
 """
+
+_SMALL = 1e-11
+"""Nats of rounding per clique up to which its largest entry may stand for all of them."""
 
 _HELD = 500_000
 """Shift entries (4 MB) that a judged evidence keeps, so that it can be judged again."""
@@ -104,6 +107,9 @@ class CliqueTree:
         self.scopes, self.parents = evidence.scopes, evidence.parents.tolist()
         self.weights = evidence.weights.tolist()
         self.magnitude = 0.0
+        # Lists: single numbers out of arrays are slow, and there is one table per factor.
+        self._cards, self._variables = model.cardinalities.tolist(), model.scope_vars.tolist()
+        self._scope_ends, self._table_ends = model.scope_ptr.tolist(), model.table_ptr.tolist()
         self.has_zeros = bool(np.isneginf(model.log_tables).any())
         free = [v for v in range(model.n_variables) if v not in model.evidence]
         order = evidence.order.tolist()
@@ -111,8 +117,8 @@ class CliqueTree:
             raise RefutedError("the elimination order is not one of the model's free variables")
         self.rank = {v: k for k, v in enumerate(order)}
         self.axes = [{v: a for a, v in enumerate(s)} for s in self.scopes]
-        self.shapes = [tuple(model.cardinalities[list(s)].tolist()) for s in self.scopes]
         self._check_scopes()
+        self.shapes = [tuple(self._cards[v] for v in s) for s in self.scopes]
         self.children: list[list[int]] = [[] for _ in self.scopes]
         for c, parent in enumerate(self.parents):
             if parent >= 0:
@@ -161,14 +167,14 @@ class CliqueTree:
         return constants
 
     def _scope(self, f: int) -> list[int]:
-        return self.model.scope_vars[self.model.scope_ptr[f] : self.model.scope_ptr[f + 1]].tolist()
+        return self._variables[self._scope_ends[f] : self._scope_ends[f + 1]]
 
     def _sliced(self, f: int, scope: list[int]) -> NDArray[np.float64]:
         """The table of factor f over its free variables."""
-        model = self.model
-        flat = model.log_tables[model.table_ptr[f] : model.table_ptr[f + 1]]
-        table = flat.reshape([int(model.cardinalities[v]) for v in scope])
-        return table[tuple(model.evidence.get(v, slice(None)) for v in scope)]
+        seen = self.model.evidence
+        flat = self.model.log_tables[self._table_ends[f] : self._table_ends[f + 1]]
+        table = flat.reshape([self._cards[v] for v in scope])
+        return table[tuple(seen.get(v, slice(None)) for v in scope)] if seen else table
 
     def _check_weights(self) -> tuple[bool, bool]:
         """(all positive, exactly one positive per variable); rounding of their sums is charged."""
@@ -231,8 +237,9 @@ class CliqueTree:
             shape = [1] * len(at)
             for place, size in zip(places, table.shape, strict=True):
                 shape[place] = size
-            moved = sorted(range(len(places)), key=places.__getitem__)
-            tables.append(table.transpose(moved).reshape(shape))
+            if len(places) > 1:
+                table = table.transpose(sorted(range(len(places)), key=places.__getitem__))
+            tables.append(table.reshape(shape))
         return tables
 
     @cached_property
@@ -248,7 +255,7 @@ class CliqueTree:
         for c in self.visits:
             sent = self._message(c, messages, side)
             if self.parents[c] < 0:
-                parts.append(float(sent))
+                parts.append(float(sent[0]))
             else:
                 messages[c] = sent
         if any(math.isnan(x) or x == math.inf for x in parts):
@@ -265,45 +272,57 @@ class CliqueTree:
     def _message(
         self, c: int, messages: dict[int, NDArray[np.float64]], side: float
     ) -> NDArray[np.float64]:
-        table, size = np.zeros(self.shapes[c]), np.zeros(self.shapes[c])
         terms = self.factor_tables(c)
         for sign, shape, entries in self.pairs[c]:
             live = np.where(np.isneginf(entries), 0.0, entries) if self.links else entries
             terms.append((live if sign > 0 else -live).reshape(shape))
         for child in self.children[c]:
             terms.append(messages.pop(child).reshape(self.shared_shape(c, child)))
+        table = np.zeros(self.shapes[c])
         for term in terms:
             table += term
-            absolute = np.abs(term)
-            if self.has_zeros:
-                absolute[absolute == np.inf] = 0.0
-            size += absolute
-        self.magnitude += float(size.max())
         if self.zeros is not None:
             table[self.zeros[c]] = -np.inf
-        size *= side * 2.0 * (len(terms) + 1) * UNIT
-        table += size
-        return _power_sum(table, self.weights[c], side)
+        # A sum of n terms is off by (n - 1) u times their sizes; moving it rounds once more.
+        share = side * 2.0 * (len(terms) + 1) * UNIT
+        sizes = [self._sizes(term) for term in terms]
+        largest = sum(float(size.max()) for size in sizes)
+        self.magnitude += largest
+        if abs(share) * largest <= _SMALL:
+            return _power_sum(table, self.weights[c], side, share * largest)
+        for size in sizes:
+            table += share * size
+        return _power_sum(table, self.weights[c], side, 0.0)
+
+    def _sizes(self, term: NDArray[np.float64]) -> NDArray[np.float64]:
+        size: NDArray[np.float64] = np.abs(term)
+        if self.has_zeros:
+            size[size == np.inf] = 0.0
+        return size
 
 
-def _power_sum(table: NDArray[np.float64], weight: float, side: float) -> NDArray[np.float64]:
-    """w log sum_v exp(table / w) over the last axis, moved to `side` by its rounding; in place.
+def _power_sum(
+    table: NDArray[np.float64], weight: float, side: float, shift: float
+) -> NDArray[np.float64]:
+    """shift + w log sum_v exp(table / w) over the last axis, moved to `side` by its rounding.
 
     With a = (table - top) / w <= 0 computed to 2 u |a|, each of n terms exp(a) is off by at most
     (2 u |a| + 8 u) exp(a) <= (2 u / e) + 8 u exp(a), their sum, which is at least 1, by (n - 1) u
     relatively more, its logarithm (at most log n) by 8 u relatively, the product with w by u: in
-    all |w| u (2 n + 8 + 10 log n), and u of the result for the last sum. Half as much again covers
+    all |w| u (2 n + 8 + 10 log n), and u of the result for the last sums. Half as much again covers
     the higher orders and the rounding of the padding.
     """
     states = table.shape[-1]
-    top = table.max(axis=-1) if weight > 0 else table.min(axis=-1)
-    empty = np.isneginf(top)
+    columns = table.reshape(-1, states).T.copy()  # sums over a short last axis are slow
+    top = columns.max(axis=0) if weight > 0 else columns.min(axis=0)
+    empty = top == -np.inf
     if empty.any():
-        top = np.where(empty, 0.0, top)
-    table -= top[..., None]
-    table /= weight
-    np.exp(table, out=table)
-    out = top + weight * np.log(table.sum(axis=-1))
+        top[empty] = 0.0
+    columns -= top
+    columns /= weight
+    np.exp(columns, out=columns)
+    out = top + weight * np.log(columns.sum(axis=0))
     pad = abs(weight) * UNIT * (3 * states + 12 + 15 * math.log(states))
-    out += side * (pad + 3.0 * UNIT * np.abs(out))
-    return np.where(empty, -np.inf, out)
+    out += shift + side * (pad + 4.0 * UNIT * np.abs(out))
+    out[empty] = -np.inf
+    return out
