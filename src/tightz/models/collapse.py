@@ -9,6 +9,7 @@ Brioschi, 1972; minimum degree with least fill to break ties: Rose, 1972.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ModelError, ParameterError, require_range
+from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.models.collapse_kernels import eliminate, lift_joint, lift_state
 from tightz.models.collapse_plan import Plan, minimum_degree, terms_left
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -46,7 +48,9 @@ class Collapsed:
     fields        entry table_ptr[e] + x is f of order[e] at state x of its neighbours (bit b of x
                   set: neighbour b has spin -1)
     next_use      (E,) the elimination that consumed the table of e, or E if all of it was kept
-    dropped       sum of |theta| of terms dropped as rounding error; log Z moves by less than this
+    dropped       at every state of the kept spins, `polynomial` is within this many nats of the log
+                  of the sum over the others: terms left out and float64 rounding (see `_rounding`).
+                  So log Z, and the sum over any set of kept states, moves by no more
     """
 
     original: SpinPolynomial
@@ -192,11 +196,12 @@ def _affordable(
 class _Tables(NamedTuple):
     """What the elimination kernel leaves behind; see `Collapsed` for the layout."""
 
-    constant: float
+    constants: NDArray[np.float64]
     table_ptr: NDArray[np.int64]
     fields: NDArray[np.float64]
     messages: NDArray[np.float64]
     scale: NDArray[np.float64]
+    sums: NDArray[np.float64]
     term_use: NDArray[np.int64]
     table_use: NDArray[np.int64]
 
@@ -208,18 +213,43 @@ def _eliminate(poly: SpinPolynomial, plan: Plan, *, hard: bool) -> _Tables:
     term_use = plan.uses(poly.ptr, poly.spins, poly.n)
     table_use = plan.uses(plan.scope_ptr, plan.scope, poly.n)
     fields, messages = np.zeros(table_ptr[-1]), np.zeros(table_ptr[-1])
-    scale = np.zeros(count)
-    constant = eliminate(
+    scale, sums, constants = np.zeros(count), np.zeros((count, 2)), np.zeros(count)
+    eliminate(
         poly.ptr, poly.spins, poly.theta, *_grouped(term_use, count), *_grouped(table_use, count),
-        plan.order, plan.scope_ptr, plan.scope, table_ptr, hard, fields, messages, scale,
+        plan.order, plan.scope_ptr, plan.scope, table_ptr, hard, fields, messages, scale, sums,
+        constants,
     )  # fmt: skip
-    return _Tables(constant, table_ptr, fields, messages, scale, term_use, table_use)
+    return _Tables(constants, table_ptr, fields, messages, scale, sums, term_use, table_use)
+
+
+def _rounding(plan: Plan, tables: _Tables) -> float:
+    """Nats that float64 arithmetic can move the collapsed polynomial at any state.
+
+    Elimination e of a spin with d neighbours, a tables and its own terms consumed:
+
+    * f is a sum of coefficients, at most a + 1 to one entry, then d rounds of the transform: within
+      (a + 1 + d) UNIT sums[e, 0] of the true value, sums holding the absolute values added up.
+    * log 2cosh has slope at most 1, so f's error passes through it; it costs 2 LIBRARY (exp, log1p)
+      and UNIT of its value, at most scale[e].
+    * The transform back is orthogonal up to a power of two, so its d rounds err by d UNIT rms(log
+      2cosh f) in the 2-norm of the 2^d coefficients: by 2^(d/2) d UNIT scale[e] at any state.
+    * Adding the consumed messages' other coefficients: (a + 1) UNIT sums[e, 1].
+
+    Summing a spin out never enlarges an error in the largest norm, so the errors of all
+    eliminations add up. Twice their sum covers the second order.
+    """
+    count = plan.order.size
+    degree = np.diff(plan.scope_ptr).astype(np.float64)
+    consumed = np.bincount(tables.table_use, minlength=count + 1)[:count] + 1.0
+    units = (consumed + degree) * tables.sums[:, 0] + consumed * tables.sums[:, 1]
+    units += (1.0 + np.exp2(degree / 2) * degree) * tables.scale
+    return 2.0 * float(UNIT * units.sum() + 2.0 * LIBRARY * count)
 
 
 def _remainder(
     poly: SpinPolynomial, plan: Plan, tables: _Tables, kept: NDArray[np.int64]
 ) -> tuple[SpinPolynomial, float]:
-    """The polynomial over the kept spins, and the weight of the terms dropped from it."""
+    """The polynomial over the kept spins, and how far any of its values can be off."""
     count = plan.order.size
     number = np.full(poly.n, -1, dtype=np.int64)
     number[kept] = np.arange(kept.size)
@@ -227,7 +257,7 @@ def _remainder(
     for arity, group in _by_size(poly.arities, np.flatnonzero(tables.term_use == count)):
         rows = poly.spins[poly.ptr[group][:, None] + np.arange(arity)]
         blocks.append((number[rows], poly.theta[group]))
-    dropped = 0.0
+    dropped = _rounding(plan, tables)
     left = np.flatnonzero(tables.table_use == count)
     for degree, group in _by_size(np.diff(plan.scope_ptr), left):
         rows = number[plan.scope[plan.scope_ptr[group][:, None] + np.arange(degree)]]
@@ -239,8 +269,20 @@ def _remainder(
             some = theta[:, subset] != 0.0
             if some.any():
                 blocks.append((rows[some][:, columns], theta[some, subset]))
-    constant = poly.constant + tables.constant
+    constant = math.fsum([poly.constant, *tables.constants.tolist()])
+    if count:
+        # Equal terms are added: at most one of the polynomial's own and one of each table there.
+        sharing = plan.scope[_spans(plan.scope_ptr, left)]
+        equal = 1 + int(np.bincount(sharing).max(initial=0))
+        added = math.fsum(float(np.abs(theta).sum()) for _, theta in blocks)
+        finite = abs(constant) if math.isfinite(constant) else 0.0
+        dropped += 2.0 * UNIT * (equal * added + finite)
     return SpinPolynomial.from_blocks(kept.size, constant, blocks), dropped
+
+
+def _spans(ptr: NDArray[np.int64], members: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the members' entries of a CSR lie."""
+    return np.concatenate([np.arange(ptr[m], ptr[m + 1]) for m in members] + [np.zeros(0, np.int64)])
 
 
 def _grouped(use: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -35,12 +35,13 @@ def _image(bits, count, out):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def eliminate(  # type: ignore[no-untyped-def]
     ptr, spins, theta, term_ptr, term_of, table_in_ptr, table_in, order, scope_ptr, scope,
-    table_ptr, hard, fields, messages, scale,
+    table_ptr, hard, fields, messages, scale, sums, constants,
 ):  # fmt: skip
-    """Fill fields (values) and messages (Walsh coefficients) of all eliminations; the constant.
+    """Fill fields (values) and messages (Walsh coefficients) of all eliminations.
 
     message = Walsh(log 2cosh f) + what the consumed messages hold without the spin; its constant
-    part is returned. scale[e] is the largest |log 2cosh f|. `hard`: |f| in place of log 2cosh f.
+    part goes to constants[e]. scale[e] is the largest |log 2cosh f|, sums[e] the absolute values of
+    what was added up for the field and for the message. `hard`: |f| in place of log 2cosh f.
     """
     widest = 0
     for e in range(order.size):
@@ -50,7 +51,6 @@ def eliminate(  # type: ignore[no-untyped-def]
     bits = np.empty(widest + 1, dtype=np.int64)
     highest = max(order.max() if order.size else 0, scope.max() if scope.size else 0)
     bit_of = np.zeros(highest + 1, dtype=np.int64)
-    constant = 0.0
     for e in range(order.size):
         degree = scope_ptr[e + 1] - scope_ptr[e]
         size = 1 << degree
@@ -65,6 +65,7 @@ def eliminate(  # type: ignore[no-untyped-def]
             for t in range(ptr[a], ptr[a + 1]):
                 mask |= bit_of[spins[t]]
             field[mask ^ size] += theta[a]
+            sums[e, 0] += abs(theta[a])
         for p in range(table_in_ptr[e], table_in_ptr[e + 1]):
             c = table_in[p]
             width = scope_ptr[c + 1] - scope_ptr[c]
@@ -73,10 +74,13 @@ def eliminate(  # type: ignore[no-untyped-def]
             _image(bits, width, image)
             for mask in range(1, 1 << width):  # entry 0 went into the constant
                 to = image[mask]
+                part = messages[table_ptr[c] + mask]
                 if to & size:
-                    field[to ^ size] += messages[table_ptr[c] + mask]
+                    field[to ^ size] += part
+                    sums[e, 0] += abs(part)
                 else:
-                    message[to] += messages[table_ptr[c] + mask]
+                    message[to] += part
+                    sums[e, 1] += abs(part)
         walsh_hadamard(field)
         table = values[:size]
         for x in range(size):
@@ -87,9 +91,9 @@ def eliminate(  # type: ignore[no-untyped-def]
         walsh_hadamard(table)
         for x in range(size):
             message[x] += table[x]
-        constant += message[0]
+            sums[e, 1] += abs(table[x])
+        constants[e] = message[0]
         message[0] = 0.0
-    return constant
 
 
 @njit(cache=True, nogil=True)

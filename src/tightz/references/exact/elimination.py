@@ -34,12 +34,14 @@ _INSTEAD = (
 class ExactResult:
     """Exact log Z, and marginals that are computed on first use unless they were asked for.
 
-    `plan` is the elimination that ran (of the model without observed and one-state variables);
+    log Z of the tables as given lies within `rounding` nats of `log_z`: a proven bound on what the
+    float64 sums can have lost (see `precision`). `plan` is the elimination that ran (of the model without observed and one-state variables);
     `sliced` are the variables whose states were looped over to save memory.
     """
 
     model: FactorGraph
     log_z: float
+    rounding: float
     width: int
     seconds: float
     plan: EliminationPlan
@@ -114,6 +116,7 @@ class ExactResult:
             self.seconds,
             1.0,
             f"every state summed by variable elimination of width {self.width}, in float64",
+            rounding=self.rounding,
         )
 
     @property
@@ -182,15 +185,19 @@ def exact(
         if found is None:
             raise ResourceError(_refusal(model, chosen, allowed, marginals=marginals))
         sliced = found
-        log_z, singles, tables = run_slices(reduced, sliced, allowed, marginals=marginals)
+        log_z, rounding, singles, tables = run_slices(
+            reduced, sliced, allowed, marginals=marginals
+        )
     else:
         run = Elimination(reduced, chosen)
         run.run(steps if steps is not None else chosen.log_z_schedule())
-        log_z, singles, tables = run.log_z, run.marginals, run.factor_marginals
+        log_z, rounding = run.log_z, run.rounding
+        singles, tables = run.marginals, run.factor_marginals
     beliefs = _in_model(model, free, log_z, singles, tables) if marginals else None
     return ExactResult(
         model=model,
         log_z=log_z,
+        rounding=rounding,
         width=sliced.plan.width,
         seconds=time.perf_counter() - start,
         plan=sliced.plan,

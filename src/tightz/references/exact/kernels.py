@@ -275,21 +275,24 @@ def _ratio_pair(
     f: NDArray[np.float64],
     child: NDArray[np.float64],
     total: NDArray[np.float64],
-    factor: float,
+    scale: float,
 ) -> None:
-    """total += ratio a f, and child = factor * sum ratio f over the repeat of a (0 where a is)."""
+    """total += scale ratio a f, and child = scale sum ratio f over the repeat of a (0 where a is).
+
+    scale * ratio * f is p / a, at most 1 / a: in range, as a is.
+    """
     if a.size == ratio.size:
         for t in range(ratio.size):
-            x = ratio[t] * f[t]
+            x = scale * ratio[t] * f[t]
             total[t] += x * a[t]
-            child[t] = factor * x if a[t] > 0.0 else 0.0
+            child[t] = x if a[t] > 0.0 else 0.0
     else:
         for j in range(a.size):
-            x = ratio[2 * j] * f[2 * j]
-            y = ratio[2 * j + 1] * f[2 * j + 1]
+            x = scale * ratio[2 * j] * f[2 * j]
+            y = scale * ratio[2 * j + 1] * f[2 * j + 1]
             total[2 * j] += x * a[j]
             total[2 * j + 1] += y * a[j]
-            child[j] = factor * (x + y) if a[j] > 0.0 else 0.0
+            child[j] = x + y if a[j] > 0.0 else 0.0
 
 
 @njit(cache=True, nogil=True)
@@ -301,13 +304,14 @@ def spread_ratio(
     targets: Operands,
     sums: Operands,
     private: NDArray[np.float64],
-    factor: float,
+    scale: float,
     low: int,
     high: int,
 ) -> None:
     """`spread_belief` for ratio, one message and one merged factor, where no outer axis is summed.
 
-    The child receives p / message instead of p: no division, and every entry is set once.
+    The child receives p / message instead of p: no division, and every entry is set once. `scale`
+    takes the ratio from its message's scale to that of the inputs.
     """
     digits = np.empty(dims.size, np.int64)
     n_outer = 1
@@ -326,7 +330,7 @@ def spread_ratio(
             arena[f : f + tile],
             arena[c : c + wide],
             private[t : t + tile],
-            factor,
+            scale,
         )
 
 

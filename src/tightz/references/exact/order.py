@@ -6,7 +6,7 @@ Costs are in table entries: eliminating v from the clique {v} + N(v) costs prod 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,26 +76,56 @@ def _symbol(v: int) -> str:
     return chr(v + 0x100 if v + 0x100 < 0xD800 else v + 0x900)
 
 
-def _from_contraction_path(model: FactorGraph, trials: int, seed: int) -> NDArray[np.int64]:
-    """The order in which a cotengrust contraction path sums variables out."""
+def _numbers_suffice(terms: int) -> bool:
+    """Whether cotengrust's node numbers hold every node that its simplification can make.
+
+    It numbers nodes in 8 bits below 128 terms and in 16 bits from there, which is enough for the
+    2 terms - 1 nodes of a path. Simplifying can renumber each of them once more (a node loses the
+    indices only it has), so the numbers wrap and the library panics ("no entry found for key").
+    """
+    return 4 * terms < (1 << 8 if terms < 128 else 1 << 16)
+
+
+def _contraction_path(scopes: Sequence[tuple[int, ...]], cards: NDArray, trials: int, seed: int):  # type: ignore[no-untyped-def]
+    """cotengrust's path over `scopes`; None where the library panics.
+
+    A panic arrives as a BaseException whose class no module exports; it says nothing about the
+    model, so the heuristic is skipped. Everything else (an interrupt, say) goes on.
+    """
     from cotengrust import optimize_random_greedy_track_flops
 
+    inputs = [tuple(_symbol(v) for v in s) for s in scopes]
+    sizes = {_symbol(v): float(c) for v, c in enumerate(cards)}
+    try:
+        path, _ = optimize_random_greedy_track_flops(
+            inputs, [], sizes, trials, seed=seed, simplify=_numbers_suffice(len(inputs)),
+            use_ssa=True,
+        )  # fmt: skip
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        return None
+    return path
+
+
+def _from_contraction_path(
+    model: FactorGraph, trials: int, seed: int
+) -> NDArray[np.int64] | None:
+    """The order in which a cotengrust contraction path sums variables out; None without one."""
     n = model.n_variables
-    scopes = {model.factor(f).scope for f in range(model.n_factors)}
-    inputs = [tuple(_symbol(v) for v in s) for s in sorted(scopes) if s]
-    sizes = {_symbol(v): float(c) for v, c in enumerate(model.cardinalities)}
-    if not inputs:
+    scopes = sorted({model.factor(f).scope for f in range(model.n_factors)} - {()})
+    if not scopes:
         return np.arange(n)
-    path, _ = optimize_random_greedy_track_flops(
-        inputs, [], sizes, trials, seed=seed, simplify=True, use_ssa=True
-    )
+    path = _contraction_path(scopes, model.cardinalities, trials, seed)
+    if path is None:
+        return None
     uses = np.zeros(n, dtype=np.int64)
     terms: dict[int, dict[int, int]] = {}  # term -> {variable: inputs below it that hold it}
-    for k, scope in enumerate(s for s in sorted(scopes) if s):
+    for k, scope in enumerate(scopes):
         terms[k] = dict.fromkeys(scope, 1)
         uses[list(terms[k])] += 1
     order: list[int] = [v for v in range(n) if uses[v] == 0]
-    for new, pair in enumerate(path, start=len(inputs)):
+    for new, pair in enumerate(path, start=len(scopes)):
         merged: dict[int, int] = {}
         for k in pair:
             for v, count in terms.pop(k).items():
@@ -162,7 +192,9 @@ def choose_order(
     trial = 0
     while spent < seconds * _WORDS_A_SECOND:
         if trial % 8 == 0 and model.n_factors <= _PATH_LIMIT:
-            attempt("cotengrust", GIVEN, _from_contraction_path(model, 8, trial), quiet)
+            path = _from_contraction_path(model, 8, trial)
+            if path is not None:
+                attempt("cotengrust", GIVEN, path, quiet)
             spent += _WORDS_A_FACTOR * model.n_factors
         if large:
             break

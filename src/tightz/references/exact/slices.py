@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.references.exact.order import choose_order
 from tightz.references.exact.planning import EliminationPlan, build_plan
@@ -70,8 +71,8 @@ def _heaviest(plan: EliminationPlan) -> int:
 
 def run_slices(
     model: FactorGraph, sliced: Sliced, max_bytes: int, *, marginals: bool
-) -> tuple[float, list[NDArray[np.float64]], NDArray[np.float64]]:
-    """(log Z, marginals, factor marginals) of `model`, summed over all slices."""
+) -> tuple[float, float, list[NDArray[np.float64]], NDArray[np.float64]]:
+    """(log Z, its rounding, marginals, factor marginals) of `model`, summed over all slices."""
     plan = sliced.plan
     steps = plan.marginal_schedule(max_bytes) if marginals else None
     free = np.delete(np.arange(model.n_variables), sliced.variables)
@@ -85,6 +86,7 @@ def run_slices(
         np.arange(model.log_tables.size, dtype=np.float64),
     )
     log_zs: list[float] = []
+    roundings: list[float] = []
     top = -math.inf  # log of what a weight of 1 stands for in the sums
     states = [range(int(model.cardinalities[v])) for v in sliced.variables]
     for assignment in itertools.product(*states):
@@ -92,6 +94,7 @@ def run_slices(
         run = Elimination(model.with_evidence(evidence).condition()[0], plan)
         run.run(steps if steps is not None else plan.log_z_schedule())
         log_zs.append(run.log_z)
+        roundings.append(run.rounding)
         if run.log_z == -math.inf or not marginals:
             continue
         if run.log_z > top:
@@ -105,11 +108,32 @@ def run_slices(
             singles[v] += weight * single
         at = positions.with_evidence(evidence).condition()[0].log_tables.astype(np.int64)
         tables[at] += weight * run.factor_marginals
-    high = max(log_zs)
-    log_z = high
-    if high > -math.inf:
-        log_z += math.log(math.fsum(math.exp(x - high) for x in log_zs))
-        share = math.exp(high - log_z)
+    log_z = _log_sum(log_zs)
+    if log_z > -math.inf:
+        share = math.exp(top - log_z)
         for total in (*singles, tables):
             total *= share
-    return log_z, singles, tables
+    return log_z, _sum_rounding(log_z, log_zs, roundings), singles, tables
+
+
+def _log_sum(logs: list[float]) -> float:
+    high = max(logs)
+    if high == -math.inf:
+        return high
+    return high + math.log(math.fsum(math.exp(x - high) for x in logs))
+
+
+def _sum_rounding(log_z: float, logs: list[float], roundings: list[float]) -> float:
+    """How far log sum exp of slices can be off when each is off by its own rounding.
+
+    The sum grows with every slice: moving all of them up, or all down, by their roundings gives its
+    extremes, and a slice without weight does not count. `_log_sum` itself costs LIBRARY for exp and
+    for log, UNIT log N for the differences (see `precision`) and two roundings of its result.
+    """
+    if log_z == -math.inf:
+        return 0.0
+    above = _log_sum([x + e for x, e in zip(logs, roundings, strict=True)])
+    below = _log_sum([x - e for x, e in zip(logs, roundings, strict=True)])
+    count = math.log(len(logs))
+    own = 2.0 * UNIT * abs(log_z) + LIBRARY * (1.0 + count) + UNIT * (2.0 + count)
+    return max(above - log_z, log_z - below) + 4.0 * own

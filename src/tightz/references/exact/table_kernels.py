@@ -78,8 +78,25 @@ def divide_in_place(
 
 @njit(cache=True, nogil=True)
 def multiply_in_place(
-    top: NDArray[np.float64], low: int, high: int, bottom: NDArray[np.float64], factor: float
+    top: NDArray[np.float64], low: int, high: int, bottom: NDArray[np.float64]
 ) -> None:
-    """top = top * bottom * factor."""
+    """top = top * bottom."""
     for t in range(low, high):
-        top[t] *= bottom[t] * factor
+        top[t] *= bottom[t]
+
+
+@njit(cache=True, nogil=True)
+def mean_depth(
+    logs: NDArray[np.float64],
+    low: int,
+    high: int,
+    weights: NDArray[np.float64],
+    out: NDArray[np.float64],
+) -> None:
+    """out = (sum of weights, sum of weights * -logs) over [low, high), zeros left out."""
+    total, depth = 0.0, 0.0
+    for t in range(low, high):
+        if weights[t] > 0.0 and logs[t] > -np.inf:
+            total += weights[t]
+            depth -= weights[t] * logs[t]
+    out[0], out[1] = total, depth

@@ -17,32 +17,40 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.verdict import RefutedError
 from tightz.references.exact import table_kernels
+from tightz.references.exact.precision import Error, Scale, add_scales
 from tightz.references.exact.schedule import Arena
 
-_LIMIT = 650.0  # nats; float64 reaches e^-708 with full precision
+LIMIT = 650.0  # nats; float64 reaches e^-708 with full precision
 _PARALLEL_ENTRIES = 1 << 18
+_SAMPLES = 8
 LOG_COST = 8  # an entry in logs takes about this many on the ordinary scale
 
 
 @dataclass
 class Table:
-    """A table in the arena: exp(log_scale) * values, or exp(log_scale + values) if `is_log`.
+    """A table in the arena: exp(scale) * values, or exp(scale + values) if `is_log`.
 
-    `low` and `high` bound the log of its non-zero entries, without log_scale; `drift` is how much
-    of log_scale was taken out of a message after it was computed. A belief with `is_ratio` is
-    already divided by its message (as computed).
+    `low` and `high` bound the log of its non-zero entries, without the scale; `error` is how far
+    they can be off (see `precision`). For a message, `own_error` is what its last step added, and
+    `drop` how far `high` has come down since. `slack` bounds |log| of a belief's sum, which is 1.
+    A belief with `is_ratio` is already divided by its message, as that is stored.
     """
 
     start: int
     size: int
     axes: tuple[int, ...]
-    log_scale: float = 0.0
+    scale: Scale = Scale()
     low: float = 0.0
     high: float = 0.0
     is_log: bool = False
     tight: bool = False
-    drift: float = 0.0
+    error: Error = Error()
+    own_error: Error = Error()
+    drop: float = 0.0
+    slack: float = 0.0
     is_ratio: bool = False
 
 
@@ -96,10 +104,14 @@ class TableSpace:
     def values(self, table: Table) -> NDArray[np.float64]:
         return self.arena[table.start : table.start + table.size]
 
-    def value(self, table: Table) -> float:
+    def root(self, table: Table) -> tuple[list[float], float]:
+        """A one-entry table: floats whose sum is its log ([-inf] for a zero), and their error."""
         x = float(self.arena[table.start])
         log = x if table.is_log else math.log(x) if x > 0 else -math.inf
-        return log + table.log_scale
+        if log == -math.inf:
+            return [log], 0.0
+        error = table.error.at(table.high - log) + (0.0 if table.is_log else LIBRARY * abs(log))
+        return [log, *table.scale], error
 
     def each(self, kernel: Callable[..., None], table: Table, *args: object) -> None:
         """kernel(values, low, high, *args) over ranges of one table."""
@@ -121,30 +133,58 @@ class TableSpace:
         if small == math.inf:  # nothing but zeros
             table.low = table.high = 0.0
             return
+        before = self._sample(table)
         if not table.is_log:
             small, large = math.log(small), math.log(large)
             self.each(table_kernels.scale_in_place, table, math.exp(-large))
+            cost = Error(LIBRARY + UNIT)
         else:
             self.each(table_kernels.shift_in_place, table, -large)
-        table.log_scale += large
-        table.drift += large
+            cost = Error(0.0, UNIT)
+        table.error = table.error.lowered(table.high - large).plus(*cost)
+        table.scale = add_scales([*table.scale, large])
+        table.drop += max(table.high - large, 0.0)
         table.low, table.high = small - large - 1e-9, 0.0
+        self._compare(table, before - large, cost)
 
     def to_log(self, table: Table) -> None:
         if not table.is_log:
+            before = self._sample(table)
             self.each(table_kernels.log_in_place, table)
             table.is_log = True
+            cost = Error(LIBRARY * max(table.high, 0.0), LIBRARY)
+            table.error = table.error.plus(*cost)
+            self._compare(table, before, cost)
 
     def to_linear(self, table: Table) -> bool:
         """Leave logs if that loses nothing; says whether the table is on the ordinary scale."""
         if table.is_log:
             if not table.tight:
                 self.normalise(table)
-            if table.low < -_LIMIT:
+            if table.low < -LIMIT:
                 return False
+            before = self._sample(table)
             self.each(table_kernels.exp_in_place, table)
             table.is_log = False
+            table.error = table.error.plus(LIBRARY)
+            self._compare(table, before, Error(LIBRARY))
         return True
+
+    def _sample(self, table: Table) -> NDArray[np.longdouble]:
+        """Logs of a few entries, evenly spread, by numpy: what the kernels must leave in place."""
+        entries = self.values(table)[:: -(-table.size // _SAMPLES)].astype(np.longdouble)
+        with np.errstate(divide="ignore"):
+            return entries if table.is_log else np.log(entries)
+
+    def _compare(self, table: Table, expected: NDArray[np.longdouble], cost: Error) -> None:
+        found = self._sample(table)
+        allowed = 2.0 * (cost.absolute + LIBRARY + (cost.relative + LIBRARY) * np.abs(expected))
+        with np.errstate(invalid="ignore"):
+            same = (found == expected) | (np.abs(found - expected) <= allowed)
+        if not same.all():
+            raise RefutedError(
+                f"exact: a table over {table.axes} changed its entries when it was rescaled"
+            )
 
     def agree(self, groups: list[Table], messages: list[Table]) -> bool:
         """Bring all inputs of a bucket to one scale; True if that is logs."""
@@ -157,6 +197,7 @@ class TableSpace:
         for table in groups if linear else []:
             np.exp(self.values(table), out=self.values(table))
             table.is_log = False
+            table.error = table.error.plus(LIBRARY)
         if not linear:
             for message in messages:
                 self.to_log(message)
@@ -164,9 +205,14 @@ class TableSpace:
 
 
 def within_limit(tables: Sequence[Table]) -> bool:
+    """Whether products of entries stay in range, and their quotients by the sum over a state.
+
+    The backward pass meets p / message <= exp(-sum of lows), then multiplies the inputs in: with
+    an entry that is zero among them, only the sum of highs bounds what comes before it.
+    """
     low = sum(min(t.low, 0.0) for t in tables)
     high = sum(max(t.high, 0.0) for t in tables)
-    return low > -_LIMIT and high < _LIMIT
+    return high - low < LIMIT
 
 
 def _available_cores() -> int:
