@@ -521,7 +521,8 @@ def test_more_parities_of_a_nested_matrix_tighten_the_sum_to_exact():
 def test_coset_sum_corners():
     zero = tz.FactorGraph([2, 2], [((0, 1), np.full((2, 2), -np.inf))])
     assert coset_sum(zero, 1, seed=0).log_z == -math.inf
-    assert coset_sum(tz.FactorGraph([], [((), np.array(1.5))]), 0, seed=0).log_z == 1.5
+    constant = coset_sum(tz.FactorGraph([], [((), np.array(1.5))]), 0, seed=0)
+    assert constant.log_z <= 1.5 <= constant.log_z + 2 * constant.rounding
     grid = tz.ising_grid(3, seed=0)
     collapsed = coset_sum(grid, 2, collapse=2, seed=0, hashing=SparseParity(0.3))
     assert collapsed.log_z <= exact_log_z(grid)

@@ -11,19 +11,24 @@ import math
 import time
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_range
 from tightz.estimation.moments import WeightedMoments
 from tightz.estimation.workspace import Workspace, lifted_means
+from tightz.families.evidence import distribution_of, link_of
 from tightz.families.mean_field import MeanField
-from tightz.families.projection import Family
+from tightz.families.projection import Family, IProjection
+from tightz.judge.cosets import CosetQ, CosetsEvidence, coset_value
+from tightz.judge.forests import ForestQ
+from tightz.judge.links import SpinLink
+from tightz.judge.spins import ProductQ, SpinTerms
 from tightz.models.encoding import Model, model_digest
+from tightz.models.factor_graph import FactorGraph
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.gf2 import pack, row_reduce
 from tightz.projections.hashing import DenseParity, HashFamily, Parities
@@ -32,6 +37,9 @@ from tightz.runtime.executors import map_ordered
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
 
+MAX_HELD = 2**27
+"""Bytes of q's that a sum keeps as its evidence; of more it keeps what the judge said of each."""
+
 MAX_LEVEL = 20
 """2^20 cosets are the most that one sum visits."""
 
@@ -39,6 +47,8 @@ MAX_LEVEL = 20
 @dataclass(frozen=True, eq=False, repr=False)
 class CosetSum:
     """log_z = logsumexp(log_gammas) <= log Z, one entry per right-hand side of `matrix`.
+
+    All values are the judge's: evaluated from the cosets' q's alone and moved down by `rounding`.
 
     matrix       (r, n) independent parities over the working model's spins
     rhs          (2^r, r) right-hand sides; log_gammas (2^r,) their bounds
@@ -54,6 +64,8 @@ class CosetSum:
     updates: int
     seconds: float
     provenance: dict[str, Any] = field(repr=False)
+    rounding: float = 0.0
+    evidence: CosetsEvidence | None = field(default=None, repr=False)
 
     @property
     def bound(self) -> Bound:
@@ -61,6 +73,7 @@ class CosetSum:
         return Bound(
             Side.LOWER, self.log_z, Proof.DETERMINISTIC, "coset sum", self.seconds, 1.0,
             "the cosets of one matrix partition the space, so their bounds add up",
+            self.rounding, self.evidence,
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -108,24 +121,31 @@ def coset_sum(
     policy = work.pivots(pivots)
     rhs = (np.arange(2 ** len(rows))[:, None] >> np.arange(len(rows)) & 1).astype(np.uint8)
 
-    def project(number: int) -> tuple[float, NDArray[np.float64], int]:
+    link = link_of(work.encoding, work.collapsed)
+
+    def project(number: int) -> tuple[_Judged, NDArray[np.float64], int]:
         coset = Coset.build(work.polynomial, Parities(rows, rhs[number]), policy)
         best = chosen.project(coset, generator(root, 2, number), work.states)
-        return best.log_gamma, lifted_means(best, work.collapsed), best.sweeps * coset.n_free
+        judged = _judge(link, best, rows, rhs[number])
+        return judged, lifted_means(best, work.collapsed), best.sweeps * coset.n_free
 
-    log_gammas = np.empty(len(rhs))
+    judged: list[_Judged] = []
+    held = 8 * work.polynomial.n * len(rhs) <= MAX_HELD
     moments = WeightedMoments(work.original.n)
     updates = 0
     found = map_ordered(project, range(len(rhs)), executor=executor, threads=threads)
-    for number, (log_gamma, means, steps) in enumerate(found):
-        log_gammas[number] = log_gamma
+    for one, means, steps in found:
+        judged.append(one if held else one._replace(q=None))
         updates += steps
-        moments.add(log_gamma, means)
+        moments.add(one.value, means)
+    evidence, log_z, off = _evidence(link, rows, rhs, judged, held, model)
     return CosetSum(
-        log_z=float(logsumexp(log_gammas)) if log_gammas.max() > -math.inf else -math.inf,
+        log_z=log_z,
         matrix=rows,
         rhs=rhs,
-        log_gammas=log_gammas,
+        log_gammas=evidence.values - evidence.roundings - off,
+        rounding=off + float(evidence.roundings.max()),
+        evidence=evidence,
         marginals=work.encoding.marginals(moments.mean),
         updates=updates,
         seconds=time.perf_counter() - start,
@@ -134,6 +154,48 @@ def coset_sum(
             collapse=work.k, search_sweeps=work.search_sweeps,
         ),
     )  # fmt: skip
+
+
+class _Judged(NamedTuple):
+    """What the judge says of one coset's q; the q itself where all of them are kept."""
+
+    value: float
+    rounding: float
+    q: CosetQ | None
+
+
+def _judge(
+    link: SpinLink, best: IProjection, rows: NDArray[np.uint8], rhs: NDArray[np.uint8]
+) -> _Judged:
+    if not best.coset.feasible or best.log_gamma == -math.inf:
+        return _Judged(-math.inf, 0.0, None)
+    q = distribution_of(best)
+    if not isinstance(q, ProductQ | ForestQ):
+        raise ParameterError(f"the judge has no rule for the q's of {type(best).__name__}")
+    return _Judged(*coset_value(link.terms, rows, rhs, q), q)
+
+
+def _evidence(
+    link: SpinLink,
+    rows: NDArray[np.uint8],
+    rhs: NDArray[np.uint8],
+    judged: list[_Judged],
+    held: bool,
+    model: Model,
+) -> tuple[CosetsEvidence, float, float]:
+    """The evidence, the bound it proves, and how far the link alone moved that."""
+    values = np.array([one.value for one in judged])
+    roundings = np.array([one.rounding for one in judged])
+    qs = [one.q for one in judged] if held else None
+    evidence = CosetsEvidence(link, rows, rhs, values, roundings, qs)
+    if values.max() == -math.inf:
+        return evidence, -math.inf, 0.0
+    if isinstance(model, FactorGraph):
+        return evidence, evidence.verdict(model).lower, link.rounding(model)
+    collapse = link.collapse
+    original = SpinTerms.of(model)
+    off = 0.0 if collapse is None else collapse.rounding(original)
+    return evidence, float(np.nextafter(evidence.log_sum() - off, -math.inf)), off
 
 
 def _rows(

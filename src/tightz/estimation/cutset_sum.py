@@ -5,6 +5,9 @@ assignments give disjoint parts. So the sum of Z(assignment) over any set of ass
 bound on Z, with no probability involved. Which assignments are worth their time is found by
 sampling: block Gibbs steps (Jensen, Kjaerulff and Kong, 1995) draw all variables outside a random
 cutset at once, which crosses the barriers that zero potentials put between single changes.
+
+What is reported is the judge's: each assignment that counts was eliminated again by plain numpy
+(`tightz.judge.cutsets`), heaviest first and in batches, and one that was not adds nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.judge import Verdict
+from tightz.judge.cutsets import Conditioned, CutsetEvidence
 from tightz.models.factor_graph import FactorGraph
 from tightz.references.conditioning import ConditionedElimination, choose_cutset
 from tightz.runtime.clock import Clock
@@ -43,6 +48,15 @@ _POOL = 4000
 _WORTH = 7.0
 """An assignment lighter than the sum by more nats than this adds less than a thousandth."""
 
+_FAINT = 16.0
+"""Assignments lighter than the sum by more nats than this are not judged: they add nothing."""
+
+_JUDGING = 0.25
+"""Share of the time that judging may take while a sum grows."""
+
+_LAST = 0.03
+"""The same for what is left to judge when the time is up."""
+
 _AT_LEAST = 20.0
 """Evaluations that must fit in the time left for a larger table size to be tried."""
 
@@ -56,10 +70,14 @@ class _Part:
         self.cards = model.cardinalities[self.held].astype(np.int64)
         self.seen: set[bytes] = set()
         self.total = -math.inf
+        self.told = -math.inf
         self.stale = 0
         self.seconds = 0.0
         self.waiting: list[NDArray[np.int64]] = []
+        self.conditioned = Conditioned(self.held, self.elimination.cutset.order)
+        self.judged: list[NDArray[np.int64]] = []
         self._parents: list[tuple[float, int, NDArray[np.int64]]] = []
+        self._unjudged: list[tuple[float, int, NDArray[np.int64]]] = []
 
     @property
     def complete(self) -> bool:
@@ -73,7 +91,8 @@ class _Part:
 
     def add(self, state: NDArray[np.int64]) -> bool:
         """Add the assignment that `state` makes, unless it is known."""
-        key = state[self.held].tobytes()
+        row = state[self.held]
+        key = row.tobytes()
         self.stale += 1
         if key in self.seen:
             return False
@@ -83,10 +102,19 @@ class _Part:
         self.seconds += time.perf_counter() - started
         if value > self.total - _WORTH:
             self.stale = 0
+        heapq.heappush(self._unjudged, (-value, len(self.seen), row))
         if value > -math.inf:
             heapq.heappush(self._parents, (-value, len(self.seen), state))
             self.total = float(np.logaddexp(self.total, value))
         return True
+
+    def evidence(self, most: int | None = None) -> CutsetEvidence:
+        """What is worth judging, the heaviest first; `most` bounds how many are new."""
+        least = math.inf if self.complete else _FAINT - self.total
+        while self._unjudged and self._unjudged[0][0] <= least and most != 0:
+            self.judged.append(heapq.heappop(self._unjudged)[2])
+            most = None if most is None else most - 1
+        return CutsetEvidence(self.conditioned, tuple(self.judged))
 
     def explore(self) -> bool:
         """Queue every change of one held variable of the heaviest assignment not yet explored."""
@@ -121,6 +149,8 @@ class CutsetSum:
     best: float = -math.inf
 
     def __post_init__(self) -> None:
+        self._judging, self._weighed = 0.0, 0
+        self._begun = time.perf_counter()
         self.counts = [np.zeros(int(c)) for c in self.model.cardinalities]
         self._steps: list[ConditionedElimination] = []
 
@@ -161,8 +191,22 @@ class CutsetSum:
             out[v] = -(p * np.log(p)).sum()
         return out + 0.02
 
-    def _step(self) -> float:
-        """One block Gibbs step; the value is log Z of the assignment it conditioned on."""
+    @property
+    def _affordable(self) -> bool:
+        return self._judging <= _JUDGING * (time.perf_counter() - self._begun)
+
+    def _weigh(self, evidence: CutsetEvidence) -> Iterator[Bound]:
+        """The judge's number, where it is news."""
+        begun, known = time.perf_counter(), len(evidence.conditioned.lowers)
+        verdict = evidence.verdict(self.model)
+        self._judging += time.perf_counter() - begun
+        self._weighed += len(evidence.conditioned.lowers) - known
+        if verdict.lower > self.best or verdict.upper < math.inf:
+            self.best = max(self.best, verdict.lower)
+            yield _bound(verdict, evidence)
+
+    def _step(self) -> tuple[float, CutsetEvidence]:
+        """One block Gibbs step: log Z of the assignment it conditioned on, and what proves it."""
         if len(self._steps) < _STEPS:
             noise = self.rng.uniform(0.0, 3.0, self.model.n_variables)
             cutset = choose_cutset(self.model, _STEP_LOG2_SIZE, noise=noise)
@@ -171,12 +215,14 @@ class CutsetSum:
         else:
             step = self._steps[int(self.rng.integers(_STEPS))]
         value = step.log_z(self.state)
+        conditioned = Conditioned(step.cutset.held, step.cutset.order)
+        evidence = CutsetEvidence(conditioned, (self.state[step.cutset.held],))
         self.state = step.sample(self.state, self.rng)
         for v, x in enumerate(self.state):
             self.counts[v][x] += 1.0
         if len(self.pool) < _POOL:
             self.pool.append(self.state)
-        return value
+        return value, evidence
 
     def _jump(self) -> bool:
         """Go on from a fresh state: zeros may cut the space into islands that no step leaves."""
@@ -191,19 +237,23 @@ class CutsetSum:
         """Chains from several states, each until its weight stops rising; the heaviest goes on."""
         clock = Clock(0.15 * self.clock.left)
         heaviest, start = -math.inf, self.state
+        waiting: tuple[float, CutsetEvidence | None] = (-math.inf, None)
         for _ in range(_CHAINS):
             top, since = -math.inf, 0
             while since < 2 * _STEPS and not clock.expired and not self.clock.expired:
-                value = self._step()
+                value, evidence = self._step()
                 since = 0 if value > top + 0.5 else since + 1
                 top = max(top, value)
-                if value > self.best:
-                    self.best = value
-                    yield _bound(value, self._steps[-1].cutset.held.size, 1)
+                waiting = max(waiting, (value, evidence), key=lambda one: one[0])
+                if waiting[1] is not None and waiting[0] > self.best and self._affordable:
+                    yield from self._weigh(waiting[1])
+                    waiting = (-math.inf, None)
             if top > heaviest:
                 heaviest, start = top, self.state
             if clock.expired or not self._jump():
                 break
+        if waiting[1] is not None and waiting[0] > self.best:
+            yield from self._weigh(waiting[1])
         self.state = start
         for count in self.counts:
             count[:] = 0.0
@@ -229,14 +279,25 @@ class CutsetSum:
                 if astray and not self._jump() and part.stale > 100 * _STALE:
                     return
                 continue
-            if part.add(state) and (part.total > self.best + 1e-4 or part.complete):
-                self.best = part.total
-                yield _bound(part.total, part.held.size, len(part.seen), part.complete)
+            new = part.add(state) and part.total > max(self.best, part.told) + 1e-4
+            if part.complete or (new and self._affordable):
+                part.told = part.total
+                yield from self._weigh(part.evidence())
+        if part.total > max(self.best, part.told) and not part.complete:
+            spare = _LAST * (time.perf_counter() - self._begun)
+            pace = self._judging / max(self._weighed, 1)
+            part.told = part.total
+            yield from self._weigh(part.evidence(1 + int(spare / max(pace, 1e-9))))
 
 
-def _bound(value: float, held: int, assignments: int, complete: bool = False) -> Bound:
+def _bound(verdict: Verdict, evidence: CutsetEvidence) -> Bound:
+    complete = verdict.upper < math.inf
+    name = f"{evidence.conditioned.held.size} held, {len(evidence.rows)} assignments"
+    closed = complete and verdict.lower > -math.inf
+    value = (verdict.lower + verdict.upper) / 2.0 if closed else verdict.lower
     return Bound(
-        Side.BOTH if complete else Side.LOWER, value, Proof.DETERMINISTIC,
-        f"cutset sum, {held} held, {assignments} assignments", confidence=1.0,
+        Side.BOTH if complete else Side.LOWER, value, Proof.DETERMINISTIC, f"cutset sum, {name}",
+        confidence=1.0,
         why=f"{'all' if complete else 'disjoint'} parts of the space, each summed by elimination",
+        rounding=verdict.rounding, evidence=evidence,
     )  # fmt: skip

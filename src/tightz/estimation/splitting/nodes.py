@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from tightz.estimation.splitting.fits import Fit, Fitter
 from tightz.estimation.splitting.region import Parity, Region
 from tightz.estimation.splitting.upper import Ceiling
+from tightz.judge.parts import Cell
+from tightz.judge.proofs import Proof
 
 
 class Part(NamedTuple):
@@ -65,6 +67,10 @@ class Node:
     bounded   whether an upper bound was computed for this region itself
     exact     own bounds are the region's log Z, up to rounding
     hope      relative gain expected of a look-ahead: the parent's
+    parity    what the children are the two sides of
+    proofs    what the judge is shown of the region itself: its "q", its "upper" bound, and how it
+              is eliminated ("exact")
+    cell      the judge's record of the subtree; None since something below has changed
     """
 
     number: int
@@ -82,6 +88,9 @@ class Node:
     plan: Plan | None = None
     core: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     children: tuple[Node, ...] = ()
+    parity: Parity = ()
+    proofs: dict[str, Proof] = field(default_factory=dict)
+    cell: Cell | None = None
 
     def refresh(self) -> None:
         """Recompute the bounds of this node and of all above it."""
@@ -93,11 +102,14 @@ class Node:
                 low = max(low, float(np.logaddexp(first.lower, second.lower)))
                 high = min(high, float(np.logaddexp(first.upper, second.upper)))
             node.lower, node.upper = low, high
+            node.cell = None
             node = node.parent
 
     def accept(self, ceiling: Ceiling) -> None:
         """Take an upper bound; an exact one closes the node and whatever lies below it."""
         self.bounded = True
+        if ceiling.proof is not None and (ceiling.exact or ceiling.upper <= self.own_upper):
+            self.proofs["exact" if ceiling.exact else "upper"] = ceiling.proof
         self.own_upper = min(self.own_upper, ceiling.upper)
         self.core = ceiling.core
         if ceiling.exact:

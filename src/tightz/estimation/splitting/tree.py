@@ -183,6 +183,7 @@ class Tree:
             if part.region.free.size == 0:
                 child.accept(self._single_state(part))
         node.children = tuple(children)
+        node.parity = plan.parity
         node.plan = None
         node.refresh()
         self.splits += 1

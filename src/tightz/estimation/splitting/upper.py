@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ResourceError
 from tightz.estimation.splitting.region import Region, as_factor_graph
+from tightz.judge import proofs
 from tightz.models.collapse import Collapsed, collapse
 from tightz.models.collapse_plan import minimum_degree
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -24,13 +25,17 @@ MAX_MEMORY = "2GB"
 
 
 class Ceiling(NamedTuple):
-    """lower <= log Z of a region <= upper; `core` are the original spins too dear to eliminate."""
+    """lower <= log Z of a region <= upper; `core` are the original spins too dear to eliminate.
+
+    `proof` is what the judge is shown; None: the bound is for the search alone.
+    """
 
     lower: float
     upper: float
     exact: bool
     core: NDArray[np.int64]
     order: Order
+    proof: proofs.Proof | None = None
 
 
 @dataclass(frozen=True)
@@ -76,19 +81,23 @@ class UpperBounder:
             ibound=max(1, ibound or self.width), iterations=iterations, order=order,
             max_memory=MAX_MEMORY, time_limit=limit,
         )  # fmt: skip
+        graph = as_factor_graph(poly)
         try:
-            result = mini_bucket(as_factor_graph(poly), config)
+            result = mini_bucket(graph, config)
         except ResourceError:
             return Ceiling(-math.inf, math.inf, False, core, order)
         slack = ROUNDING * scale(poly)
-        return Ceiling(-math.inf, result.log_z + slack, False, core, result.order)
+        evidence = result.bound.evidence
+        proof = None if evidence is None else proofs.Ceiling(graph, evidence)
+        return Ceiling(-math.inf, result.log_z + slack, False, core, result.order, proof)
 
     def _exact(self, poly: SpinPolynomial) -> Ceiling:
         done = collapse(poly, self.width)
         slack = done.dropped + ROUNDING * scale(poly)
         value = done.polynomial.constant
         return Ceiling(
-            value - slack, value + slack, True, np.zeros(0, np.int64), Order.MIN_FILL
+            value - slack, value + slack, True, np.zeros(0, np.int64), Order.MIN_FILL,
+            proofs.Eliminated(done.order),
         )  # fmt: skip
 
     def _restricted(self, region: Region) -> SpinPolynomial:

@@ -1,0 +1,130 @@
+"""Regions of the spins' space as the judge sees them, derived from parities and from nothing else.
+
+A region is never believed: the judge starts at the whole space and takes one side of a parity of
+one or two free spins at a time. The two sides of a parity are disjoint and make up what was split,
+so leaves derived this way partition the space, whatever the maker recorded with them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.judge.expansion import Residual, walsh, walsh_error
+from tightz.judge.products import same_shapes
+from tightz.judge.rounding import UNIT
+from tightz.judge.spins import SpinMap, SpinTerms
+from tightz.judge.verdict import RefutedError
+from tightz.models.factor_graph import FactorGraph
+
+FIXED = -1
+
+
+class Region(NamedTuple):
+    """s_i = sign_i * s_rep_i, or s_i = sign_i where rep_i is FIXED; rep_i = i: spin i is free."""
+
+    rep: NDArray[np.int64]
+    sign: NDArray[np.int8]
+
+    @property
+    def free(self) -> NDArray[np.int64]:
+        """The spins that are still free, ascending."""
+        return np.flatnonzero(self.rep == np.arange(self.rep.size))
+
+    @property
+    def key(self) -> int:
+        """Tells regions apart: a part recorded in one place is not taken for another's."""
+        return hash((self.rep.tobytes(), self.sign.tobytes()))
+
+    def chart(self) -> SpinMap:
+        """Every spin as a signed free one, or as a sign."""
+        place = np.zeros(self.rep.size, dtype=np.int64)
+        place[self.free] = np.arange(self.free.size)
+        copies = self.rep != FIXED
+        ptr = np.concatenate([[0], np.cumsum(copies)]).astype(np.int64)
+        return SpinMap(self.free.size, ptr, place[self.rep[copies]], self.sign.astype(np.float64))
+
+
+def whole(n: int) -> Region:
+    """All states of n spins."""
+    return Region(np.arange(n, dtype=np.int64), np.ones(n, dtype=np.int8))
+
+
+def halves(region: Region, parity: tuple[int, ...]) -> tuple[Region, Region]:
+    """The sides where the product of the spins of `parity` is +1 and -1."""
+    n = region.rep.size
+    distinct = len(set(parity)) == len(parity) and len(parity) in (1, 2)
+    if not distinct or any(not 0 <= i < n or region.rep[i] != i for i in parity):
+        raise RefutedError(f"{parity} is no parity of one or two free spins of the region it cuts")
+    moved = region.rep == parity[-1]
+    rep = np.where(moved, parity[0] if len(parity) == 2 else FIXED, region.rep)
+    return Region(rep, region.sign), Region(rep, np.where(moved, -region.sign, region.sign))
+
+
+def lifted(region: Region, kept: NDArray[np.int64], n: int) -> Region:
+    """The same region in a model of n spins of which `kept` are these."""
+    rep, sign = whole(n)
+    rep[kept] = np.where(region.rep == FIXED, FIXED, kept[np.maximum(region.rep, 0)])
+    sign[kept] = region.sign
+    return Region(rep, sign)
+
+
+def restricted(terms: SpinTerms, region: Region) -> tuple[FactorGraph, float]:
+    """(the model on the region over its free spins, +1 being state 0; rounding of its log p~).
+
+    Every term stays a factor of its own with entries +-theta, so nothing but the sum of the terms
+    that became constants is rounded.
+    """
+    owner, spin, signs = region.chart().images(terms)
+    order = np.lexsort((spin, owner))
+    spin, values = spin[order], terms.theta * signs
+    length = np.bincount(owner, minlength=values.size)
+    first = np.cumsum(length) - length
+    constant = math.fsum([terms.constant, *values[length == 0].tolist()])
+    scopes, tables = [np.zeros(0, np.int64)], []
+    sizes, entries = [0], [0]
+    for count in np.unique(length[length > 0]).tolist():
+        some = np.flatnonzero(length == count)
+        states = np.arange(2**count)
+        chi = 1.0 - 2.0 * (np.bitwise_count(states) & 1)
+        scopes.append(spin[first[some][:, None] + np.arange(count)].ravel())
+        tables.append(np.outer(values[some], chi).ravel())
+        sizes += [count] * some.size
+        entries += [2**count] * some.size
+    graph = FactorGraph.from_arrays(
+        np.full(region.free.size, 2),
+        np.cumsum([*sizes, 0]),
+        np.concatenate(scopes),
+        np.cumsum([*entries, 1]),
+        np.concatenate([*tables, [constant]]),
+    )
+    return graph, UNIT * abs(constant)
+
+
+def distance(graph: FactorGraph, terms: SpinTerms, region: Region) -> float:
+    """How far log p~ of `graph` can be from the terms on the region, at any state of either.
+
+    Variable i of the graph is to be free spin i of the region, +1 being state 0. The graph's tables
+    are expanded by the judge and compared with the terms coefficient by coefficient.
+    """
+    chart = region.chart()
+    if graph.cardinalities.shape != (chart.n_free,) or (graph.cardinalities != 2).any():
+        raise RefutedError("a region's model does not have one binary variable per free spin")
+    if graph.evidence or not np.isfinite(graph.log_tables).all():
+        raise RefutedError("a region's model has observed variables or zeros")
+    rest, error = Residual(), 0.0
+    for scopes, tables in same_shapes(graph):
+        count, arity = scopes.shape
+        flat = tables.reshape(count, -1)
+        theta = walsh(flat)
+        error += walsh_error(np.abs(flat).max(axis=1), arity)
+        for subset in range(2**arity):
+            columns = [j for j in range(arity) if subset >> (arity - 1 - j) & 1]
+            rest.add(scopes[:, columns], theta[:, subset])
+    row, spin, signs = chart.images(terms)
+    rest.add_images(row, spin, -terms.theta * signs)
+    rest.add(np.zeros((1, 0), np.int64), np.array([-terms.constant]))
+    return rest.bound() + error
