@@ -8,8 +8,11 @@ beta log p~ through the given betas and gathers log w = sum_k log p~_{k+1}(x_k) 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from tightz.references.mini_bucket.kernels import exp_chunk
 
@@ -133,26 +136,46 @@ def layer_chain(weights, weights_t, kept, kept_base, summed, summed_base, betas,
     return log_w
 
 
-@njit(cache=True, nogil=True)
-def spin_chains(
-    ptr, spins, theta, site_ptr, site_terms, fields, base, betas, states, log_w, slopes
-):
-    """Chains in lanes on log p~ = sum_i fields_i s_i + sum_a theta_a prod_{i in a} s_i.
+class Terms(NamedTuple):
+    """log p~ = sum_i fields_i s_i + sum_a theta_a prod_{i in a} s_i; terms of arity 2 or more.
 
-    Terms (ptr, spins, theta) have arity 2 or more; site_ptr, site_terms list the terms of each
-    spin; `base` are the fields of the independent base; states (4, lanes); log_w (lanes,) out;
-    slopes (K - 1, lanes) or empty.
+    ptr, spins, theta are the terms, site_ptr, site_terms the terms of each spin.
     """
+
+    ptr: NDArray[np.int64]
+    spins: NDArray[np.int64]
+    theta: NDArray[np.float64]
+    site_ptr: NDArray[np.int64]
+    site_terms: NDArray[np.int64]
+    fields: NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def draw_independent(base, states, s):
+    """s (n, lanes) <- independent spins in the fields `base` (n,); `states` (4, lanes) advance."""
+    uniform = np.empty(s.shape[1])
+    for i in range(base.size):
+        up = 1.0 / (1.0 + np.exp(-2.0 * base[i])) if base[i] > -300.0 else 0.0
+        fill_uniform_lanes(states, uniform)
+        for c in range(uniform.size):
+            s[i, c] = 1.0 if uniform[c] < up else -1.0
+
+
+@njit(cache=True, nogil=True)
+def spin_chains(terms, base, betas, states, s, log_w, slopes):
+    """Chains in lanes from the states s (n, lanes) through `betas`, moved by single-site Gibbs.
+
+    log p_beta = (1 - beta) base's + beta terms' log weight. log_w (lanes,) out, slopes
+    (K - 1, lanes) out or empty; s ends at the states that the weights belong to. Betas may fall:
+    sweeps then visit the sites backwards, which is the exact reversal of a rising chain.
+    """
+    ptr, spins, theta, site_ptr, site_terms, fields = terms
     n, lanes = fields.size, log_w.size
-    s = np.empty((n, lanes))
     slope, local, prod = np.zeros(lanes), np.empty(lanes), np.empty(lanes)
     decay, uniform, scratch = np.empty(lanes), np.empty(lanes), np.empty(lanes)
     log_w[:] = 0.0
     for i in range(n):
-        up = 1.0 / (1.0 + np.exp(-2.0 * base[i])) if base[i] > -300.0 else 0.0
-        fill_uniform_lanes(states, uniform)
         for c in range(lanes):
-            s[i, c] = 1.0 if uniform[c] < up else -1.0
             slope[c] += (fields[i] - base[i]) * s[i, c]
     for t in range(theta.size):
         prod[:] = theta[t]
@@ -161,6 +184,7 @@ def spin_chains(
                 prod[c] *= s[spins[e], c]
         for c in range(lanes):
             slope[c] += prod[c]
+    backwards = betas[0] > betas[-1]
     for k in range(1, betas.size):
         beta = betas[k]
         for c in range(lanes):
@@ -169,7 +193,8 @@ def spin_chains(
             slopes[k - 1] = slope
         if k == betas.size - 1:
             break
-        for i in range(n):
+        for site in range(n):
+            i = n - 1 - site if backwards else site
             local[:] = fields[i] - base[i]
             for q in range(site_ptr[i], site_ptr[i + 1]):
                 t = site_terms[q]
