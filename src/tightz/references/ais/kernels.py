@@ -162,13 +162,58 @@ def draw_independent(base, states, s):
 
 
 @njit(cache=True, nogil=True)
-def spin_chains(terms, base, betas, states, s, log_w, slopes):
+def _renew(log_w, uniform, s, slope, row):
+    """Copy lanes in proportion to their weights (systematic); returns log mean weight, zeroes log_w.
+
+    Each lane's expected number of copies is its share of the weight, so the product of the
+    returned means has expectation Z (Del Moral 2004): resampling costs no bias.
+    """
+    lanes = log_w.size
+    top = log_w.max()
+    total = 0.0
+    for c in range(lanes):
+        total += np.exp(log_w[c] - top)
+    source = np.empty(lanes, dtype=np.int64)
+    at, reached = 0, np.exp(log_w[0] - top)
+    for c in range(lanes):
+        while (c + uniform) * total > reached * lanes and at < lanes - 1:
+            at += 1
+            reached += np.exp(log_w[at] - top)
+        source[c] = at
+    for i in range(s.shape[0]):
+        for c in range(lanes):
+            row[c] = s[i, source[c]]
+        s[i] = row
+    for c in range(lanes):
+        row[c] = slope[source[c]]
+    slope[:] = row
+    log_w[:] = 0.0
+    return top + np.log(total / lanes)
+
+
+@njit(cache=True, nogil=True)
+def _effective(log_w):
+    """(sum w)^2 / sum w^2 (Kish)."""
+    top = log_w.max()
+    total, squares = 0.0, 0.0
+    for c in range(log_w.size):
+        w = np.exp(log_w[c] - top)
+        total += w
+        squares += w * w
+    return total * total / squares
+
+
+@njit(cache=True, nogil=True)
+def spin_chains(terms, base, betas, states, s, log_w, slopes, renewal):
     """Chains in lanes from the states s (n, lanes) through `betas`, moved by single-site Gibbs.
 
     log p_beta = (1 - beta) base's + beta terms' log weight. log_w (lanes,) out, slopes
     (K - 1, lanes) out or empty; s ends at the states that the weights belong to. Betas may fall:
     sweeps then visit the sites backwards, which is the exact reversal of a rising chain.
+    renewal > 0 makes the lanes one population (Hukushima and Iba 2003): it is resampled where
+    fewer than that share of its lanes is effective, and only its mean weight is unbiased.
     """
+    shared = 0.0
     ptr, spins, theta, site_ptr, site_terms, fields = terms
     n, lanes = fields.size, log_w.size
     slope, local, prod = np.zeros(lanes), np.empty(lanes), np.empty(lanes)
@@ -193,6 +238,9 @@ def spin_chains(terms, base, betas, states, s, log_w, slopes):
             slopes[k - 1] = slope
         if k == betas.size - 1:
             break
+        if renewal > 0.0 and _effective(log_w) < renewal * lanes:
+            fill_uniform_lanes(states, uniform)
+            shared += _renew(log_w, uniform[0], s, slope, prod)
         for site in range(n):
             i = n - 1 - site if backwards else site
             local[:] = fields[i] - base[i]
@@ -216,6 +264,8 @@ def spin_chains(terms, base, betas, states, s, log_w, slopes):
                 new = 1.0 if uniform[c] * (1.0 + decay[c]) < top else -1.0
                 slope[c] += (new - s[i, c]) * local[c]
                 s[i, c] = new
+    for c in range(lanes):
+        log_w[c] += shared
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})

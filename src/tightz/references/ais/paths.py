@@ -29,6 +29,9 @@ _COLLAPSED_ENTRIES = 32_768
 
 _LANES = 32
 
+_RENEWAL = 0.5
+"""A population is resampled where fewer than this share of its chains is effective."""
+
 
 class Walk(NamedTuple):
     """log weights (C,), the states they belong to, and slopes where asked for.
@@ -62,8 +65,8 @@ class Path(Protocol):
 class LayerPath:
     """Two layers without inner couplings; the larger one is summed out (units in {0, 1}).
 
-    The base keeps the biases of the summed-out layer and none of the kept one: on the RBMs of the
-    benchmark this starts closest to the model (see benchmarks/ais.py). `kept_at` and `summed_at`
+    The base keeps the biases of the summed-out layer, and `base` (none by default) for the kept
+    one: on the RBMs of the benchmark none starts closest to the model (see benchmarks/ais.py). `kept_at` and `summed_at`
     say which spins the units are.
     """
 
@@ -71,6 +74,7 @@ class LayerPath:
     weights: NDArray[np.float64]
     kept: NDArray[np.float64]
     summed: NDArray[np.float64]
+    base: NDArray[np.float64]
     kept_at: NDArray[np.int64]
     summed_at: NDArray[np.int64]
 
@@ -90,11 +94,13 @@ class LayerPath:
         with_slopes: bool,
         threads: int | None,
     ) -> Walk:
-        base = np.zeros_like(self.kept)
+        base = self.base
         back = np.ascontiguousarray(self.weights.T)
         slopes = np.empty((len(states), betas.size - 1 if with_slopes else 0))
         units = np.empty((len(states), base.size))
-        start = self.constant + base.size * np.log(2.0) + np.logaddexp(0.0, self.summed).sum()
+        start = self.constant + float(
+            np.logaddexp(0.0, base).sum() + np.logaddexp(0.0, self.summed).sum()
+        )
 
         def chain(c: int) -> float:
             layers = (self.kept, base, self.summed, self.summed, betas, states[c], slopes[c])
@@ -146,6 +152,21 @@ class SpinPath:
         parts = [states[low : low + _LANES] for low in range(0, len(states), _LANES)]
         return self._joined(list(map_ordered(lanes, parts, threads=threads)), 1.0)
 
+    def populations(
+        self, betas: NDArray[np.float64], states: NDArray[np.uint64], size: int
+    ) -> Walk:
+        """As `walk`, with the chains in populations of `size` that are resampled on the way.
+
+        Only the mean weight of a population is unbiased: see `population_means`.
+        """
+        walks = []
+        for low in range(0, len(states), size):
+            words = np.ascontiguousarray(states[low : low + size].T)
+            spins = np.empty((self.base.size, words.shape[1]))
+            draw_independent(self.base, words, spins)
+            walks.append(self._chains(betas, words, spins, False, _RENEWAL))
+        return self._joined(walks, 1.0)
+
     def walk_back(self, betas: NDArray[np.float64], states: NDArray, spins: NDArray) -> Walk:
         """The reversal of `walk`, one chain from each row of `spins`, drawn from the model.
 
@@ -170,10 +191,11 @@ class SpinPath:
         words: NDArray[np.uint64],
         spins: NDArray[np.float64],
         with_slopes: bool,
+        renewal: float = 0.0,
     ) -> Walk:
         logs = np.empty(spins.shape[1])
         slopes = np.empty((betas.size - 1 if with_slopes else 0, logs.size))
-        spin_chains(self.terms, self.base, betas, words, spins, logs, slopes)
+        spin_chains(self.terms, self.base, betas, words, spins, logs, slopes, renewal)
         return Walk(logs, spins.T.astype(np.int8), slopes.T)
 
     def _joined(self, walks: list[Walk], sign: float) -> Walk:
@@ -275,7 +297,7 @@ def _layer_path(
     weights = np.zeros((kept.size, summed.size))
     np.add.at(weights, (place[rows], place[columns]), 4.0 * theta)
     total = constant + float(fields.sum()) + float(theta.sum())
-    return LayerPath(total, weights, bias[kept], bias[summed], kept, summed)
+    return LayerPath(total, weights, bias[kept], bias[summed], np.zeros(kept.size), kept, summed)
 
 
 def tuned_schedule(
