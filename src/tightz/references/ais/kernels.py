@@ -8,8 +8,11 @@ beta log p~ through the given betas and gathers log w = sum_k log p~_{k+1}(x_k) 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from tightz.references.mini_bucket.kernels import exp_chunk
 
@@ -133,26 +136,91 @@ def layer_chain(weights, weights_t, kept, kept_base, summed, summed_base, betas,
     return log_w
 
 
-@njit(cache=True, nogil=True)
-def spin_chains(
-    ptr, spins, theta, site_ptr, site_terms, fields, base, betas, states, log_w, slopes
-):
-    """Chains in lanes on log p~ = sum_i fields_i s_i + sum_a theta_a prod_{i in a} s_i.
+class Terms(NamedTuple):
+    """log p~ = sum_i fields_i s_i + sum_a theta_a prod_{i in a} s_i; terms of arity 2 or more.
 
-    Terms (ptr, spins, theta) have arity 2 or more; site_ptr, site_terms list the terms of each
-    spin; `base` are the fields of the independent base; states (4, lanes); log_w (lanes,) out;
-    slopes (K - 1, lanes) or empty.
+    ptr, spins, theta are the terms, site_ptr, site_terms the terms of each spin.
     """
+
+    ptr: NDArray[np.int64]
+    spins: NDArray[np.int64]
+    theta: NDArray[np.float64]
+    site_ptr: NDArray[np.int64]
+    site_terms: NDArray[np.int64]
+    fields: NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def draw_independent(base, states, s):
+    """s (n, lanes) <- independent spins in the fields `base` (n,); `states` (4, lanes) advance."""
+    uniform = np.empty(s.shape[1])
+    for i in range(base.size):
+        up = 1.0 / (1.0 + np.exp(-2.0 * base[i])) if base[i] > -300.0 else 0.0
+        fill_uniform_lanes(states, uniform)
+        for c in range(uniform.size):
+            s[i, c] = 1.0 if uniform[c] < up else -1.0
+
+
+@njit(cache=True, nogil=True)
+def _renew(log_w, uniform, s, slope, row):
+    """Copy lanes in proportion to their weights (systematic); returns log mean weight, zeroes log_w.
+
+    Each lane's expected number of copies is its share of the weight, so the product of the
+    returned means has expectation Z (Del Moral 2004): resampling costs no bias.
+    """
+    lanes = log_w.size
+    top = log_w.max()
+    total = 0.0
+    for c in range(lanes):
+        total += np.exp(log_w[c] - top)
+    source = np.empty(lanes, dtype=np.int64)
+    at, reached = 0, np.exp(log_w[0] - top)
+    for c in range(lanes):
+        while (c + uniform) * total > reached * lanes and at < lanes - 1:
+            at += 1
+            reached += np.exp(log_w[at] - top)
+        source[c] = at
+    for i in range(s.shape[0]):
+        for c in range(lanes):
+            row[c] = s[i, source[c]]
+        s[i] = row
+    for c in range(lanes):
+        row[c] = slope[source[c]]
+    slope[:] = row
+    log_w[:] = 0.0
+    return top + np.log(total / lanes)
+
+
+@njit(cache=True, nogil=True)
+def _effective(log_w):
+    """(sum w)^2 / sum w^2 (Kish)."""
+    top = log_w.max()
+    total, squares = 0.0, 0.0
+    for c in range(log_w.size):
+        w = np.exp(log_w[c] - top)
+        total += w
+        squares += w * w
+    return total * total / squares
+
+
+@njit(cache=True, nogil=True)
+def spin_chains(terms, base, betas, states, s, log_w, slopes, renewal):
+    """Chains in lanes from the states s (n, lanes) through `betas`, moved by single-site Gibbs.
+
+    log p_beta = (1 - beta) base's + beta terms' log weight. log_w (lanes,) out, slopes
+    (K - 1, lanes) out or empty; s ends at the states that the weights belong to. Betas may fall:
+    sweeps then visit the sites backwards, which is the exact reversal of a rising chain.
+    renewal > 0 makes the lanes one population (Hukushima and Iba 2003): it is resampled where
+    fewer than that share of its lanes is effective, and only its mean weight is unbiased.
+    """
+    shared = 0.0
+    ptr, spins, theta, site_ptr, site_terms, fields = terms
     n, lanes = fields.size, log_w.size
-    s = np.empty((n, lanes))
     slope, local, prod = np.zeros(lanes), np.empty(lanes), np.empty(lanes)
     decay, uniform, scratch = np.empty(lanes), np.empty(lanes), np.empty(lanes)
     log_w[:] = 0.0
     for i in range(n):
-        up = 1.0 / (1.0 + np.exp(-2.0 * base[i])) if base[i] > -300.0 else 0.0
-        fill_uniform_lanes(states, uniform)
         for c in range(lanes):
-            s[i, c] = 1.0 if uniform[c] < up else -1.0
             slope[c] += (fields[i] - base[i]) * s[i, c]
     for t in range(theta.size):
         prod[:] = theta[t]
@@ -161,6 +229,7 @@ def spin_chains(
                 prod[c] *= s[spins[e], c]
         for c in range(lanes):
             slope[c] += prod[c]
+    backwards = betas[0] > betas[-1]
     for k in range(1, betas.size):
         beta = betas[k]
         for c in range(lanes):
@@ -169,7 +238,11 @@ def spin_chains(
             slopes[k - 1] = slope
         if k == betas.size - 1:
             break
-        for i in range(n):
+        if renewal > 0.0 and _effective(log_w) < renewal * lanes:
+            fill_uniform_lanes(states, uniform)
+            shared += _renew(log_w, uniform[0], s, slope, prod)
+        for site in range(n):
+            i = n - 1 - site if backwards else site
             local[:] = fields[i] - base[i]
             for q in range(site_ptr[i], site_ptr[i + 1]):
                 t = site_terms[q]
@@ -191,6 +264,8 @@ def spin_chains(
                 new = 1.0 if uniform[c] * (1.0 + decay[c]) < top else -1.0
                 slope[c] += (new - s[i, c]) * local[c]
                 s[i, c] = new
+    for c in range(lanes):
+        log_w[c] += shared
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})

@@ -7,11 +7,18 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from tightz.errors import UnsupportedModelError
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
-from tightz.references.ais.kernels import collapsed_chain, layer_chain, spin_chains
+from tightz.references.ais.kernels import (
+    Terms,
+    collapsed_chain,
+    draw_independent,
+    layer_chain,
+    spin_chains,
+)
 from tightz.runtime.executors import map_ordered
 
 _DENSE = 0.25
@@ -22,16 +29,24 @@ _COLLAPSED_ENTRIES = 32_768
 
 _LANES = 32
 
+_RENEWAL = 0.5
+"""A population is resampled where fewer than this share of its chains is effective."""
+
 
 class Walk(NamedTuple):
-    """log weights (C,) and, where asked for, slopes d log p_beta / d beta (C, K - 1)."""
+    """log weights (C,), the states they belong to, and slopes where asked for.
+
+    Each chain's end state (C, n; spins +1 or -1) with its weight is a properly weighted sample of
+    the model. slopes (C, K - 1) are d log p_beta / d beta.
+    """
 
     log_weights: NDArray[np.float64]
+    ends: NDArray[np.int8]
     slopes: NDArray[np.float64]
 
 
 class Path(Protocol):
-    """A way to anneal: `walk` runs one chain per column of `states` (C, 4) through `betas`."""
+    """A way to anneal: `walk` runs one chain per row of `states` (C, 4) through `betas`."""
 
     @property
     def name(self) -> str: ...
@@ -50,14 +65,18 @@ class Path(Protocol):
 class LayerPath:
     """Two layers without inner couplings; the larger one is summed out (units in {0, 1}).
 
-    The base keeps the biases of the summed-out layer and none of the kept one: on the RBMs of the
-    benchmark this starts closest to the model (see benchmarks/ais.py).
+    The base keeps the biases of the summed-out layer, and `base` (none by default) for the kept
+    one: on the RBMs of the benchmark none starts closest to the model (see benchmarks/ais.py). `kept_at` and `summed_at`
+    say which spins the units are.
     """
 
     constant: float
     weights: NDArray[np.float64]
     kept: NDArray[np.float64]
     summed: NDArray[np.float64]
+    base: NDArray[np.float64]
+    kept_at: NDArray[np.int64]
+    summed_at: NDArray[np.int64]
 
     @property
     def collapsed(self) -> bool:
@@ -75,33 +94,42 @@ class LayerPath:
         with_slopes: bool,
         threads: int | None,
     ) -> Walk:
-        base = np.zeros_like(self.kept)
+        base = self.base
         back = np.ascontiguousarray(self.weights.T)
         slopes = np.empty((len(states), betas.size - 1 if with_slopes else 0))
-        start = self.constant + base.size * np.log(2.0) + np.logaddexp(0.0, self.summed).sum()
+        units = np.empty((len(states), base.size))
+        start = self.constant + float(
+            np.logaddexp(0.0, base).sum() + np.logaddexp(0.0, self.summed).sum()
+        )
 
         def chain(c: int) -> float:
             layers = (self.kept, base, self.summed, self.summed, betas, states[c], slopes[c])
-            last = np.empty(base.size)
             if self.collapsed:
-                return float(collapsed_chain(self.weights, *layers, last))
-            return float(layer_chain(self.weights, back, *layers, last))
+                return float(collapsed_chain(self.weights, *layers, units[c]))
+            return float(layer_chain(self.weights, back, *layers, units[c]))
 
         logs = list(map_ordered(chain, range(len(states)), threads=threads))
-        return Walk(start + np.array(logs), slopes)
+        return Walk(start + np.array(logs), self._ends(units, states), slopes)
+
+    def _ends(self, units: NDArray[np.float64], states: NDArray[np.uint64]) -> NDArray[np.int8]:
+        """Spins of the kept units, and of the others drawn given them: p(y | x) is a product."""
+        rng = np.random.default_rng(states[:, 0].copy())
+        others = rng.random((len(units), self.summed.size)) < expit(
+            self.summed + units @ self.weights
+        )
+        ends = np.empty((len(units), self.kept_at.size + self.summed_at.size), dtype=np.int8)
+        ends[:, self.kept_at] = 1 - 2 * units
+        ends[:, self.summed_at] = 1 - 2 * others.astype(np.int8)
+        return ends
 
 
 @dataclass(frozen=True, eq=False)
 class SpinPath:
-    """Any positive binary model; the base is independent spins in the model's own fields."""
+    """Any positive binary model, from independent spins in the fields `base`."""
 
     constant: float
-    fields: NDArray[np.float64]
-    ptr: NDArray[np.int64]
-    spins: NDArray[np.int64]
-    theta: NDArray[np.float64]
-    site_ptr: NDArray[np.int64]
-    site_terms: NDArray[np.int64]
+    terms: Terms
+    base: NDArray[np.float64]
 
     @property
     def name(self) -> str:
@@ -115,30 +143,66 @@ class SpinPath:
         with_slopes: bool,
         threads: int | None,
     ) -> Walk:
-        start = self.constant + np.logaddexp(self.fields, -self.fields).sum()
-
         def lanes(part: NDArray[np.uint64]) -> Walk:
-            logs = np.empty(len(part))
-            slopes = np.empty((betas.size - 1 if with_slopes else 0, len(part)))
-            spin_chains(
-                self.ptr,
-                self.spins,
-                self.theta,
-                self.site_ptr,
-                self.site_terms,
-                self.fields,
-                self.fields,
-                betas,
-                np.ascontiguousarray(part.T),
-                logs,
-                slopes,
-            )
-            return Walk(logs, slopes.T)
+            words = np.ascontiguousarray(part.T)
+            spins = np.empty((self.base.size, len(part)))
+            draw_independent(self.base, words, spins)
+            return self._chains(betas, words, spins, with_slopes)
 
         parts = [states[low : low + _LANES] for low in range(0, len(states), _LANES)]
-        walks = list(map_ordered(lanes, parts, threads=threads))
+        return self._joined(list(map_ordered(lanes, parts, threads=threads)), 1.0)
+
+    def populations(
+        self, betas: NDArray[np.float64], states: NDArray[np.uint64], size: int
+    ) -> Walk:
+        """As `walk`, with the chains in populations of `size` that are resampled on the way.
+
+        Only the mean weight of a population is unbiased: see `population_means`.
+        """
+        walks = []
+        for low in range(0, len(states), size):
+            words = np.ascontiguousarray(states[low : low + size].T)
+            spins = np.empty((self.base.size, words.shape[1]))
+            draw_independent(self.base, words, spins)
+            walks.append(self._chains(betas, words, spins, False, _RENEWAL))
+        return self._joined(walks, 1.0)
+
+    def walk_back(self, betas: NDArray[np.float64], states: NDArray, spins: NDArray) -> Walk:
+        """The reversal of `walk`, one chain from each row of `spins`, drawn from the model.
+
+        The mean of exp(-log_weights) is 1 / Z for exact draws, so minus its log lies above log Z
+        in expectation: from a good sampler's draws it shows what the forward chains miss.
+        """
+        parts = [slice(low, low + _LANES) for low in range(0, len(states), _LANES)]
+        walks = [
+            self._chains(
+                betas[::-1].copy(),
+                np.ascontiguousarray(states[part].T),
+                np.ascontiguousarray(spins[part].T, dtype=np.float64),
+                False,
+            )
+            for part in parts
+        ]
+        return self._joined(walks, -1.0)
+
+    def _chains(
+        self,
+        betas: NDArray[np.float64],
+        words: NDArray[np.uint64],
+        spins: NDArray[np.float64],
+        with_slopes: bool,
+        renewal: float = 0.0,
+    ) -> Walk:
+        logs = np.empty(spins.shape[1])
+        slopes = np.empty((betas.size - 1 if with_slopes else 0, logs.size))
+        spin_chains(self.terms, self.base, betas, words, spins, logs, slopes, renewal)
+        return Walk(logs, spins.T.astype(np.int8), slopes.T)
+
+    def _joined(self, walks: list[Walk], sign: float) -> Walk:
+        start = self.constant + np.logaddexp(self.base, -self.base).sum()
         return Walk(
-            start + np.concatenate([w.log_weights for w in walks]),
+            start + sign * np.concatenate([w.log_weights for w in walks]),
+            np.concatenate([w.ends for w in walks]),
             np.concatenate([w.slopes for w in walks]),
         )
 
@@ -148,7 +212,11 @@ def annealing_path(model: FactorGraph) -> Path | float:
     settled = np.flatnonzero(model.cardinalities == 1).tolist()
     if settled:
         model = model.with_evidence(dict.fromkeys(settled, 0))
-    poly = SpinPolynomial.from_factor_graph(model.condition()[0])
+    return polynomial_path(SpinPolynomial.from_factor_graph(model.condition()[0]))
+
+
+def polynomial_path(poly: SpinPolynomial) -> Path | float:
+    """The path for a polynomial; the base of single spins is the model's own fields."""
     n = poly.n
     if poly.constant == -np.inf or n == 0:
         return poly.constant
@@ -173,15 +241,9 @@ def annealing_path(model: FactorGraph) -> Path | float:
     by_site = np.argsort(spins, kind="stable")
     owner = np.repeat(np.arange(len(theta)), arities)
     sites = np.bincount(spins, minlength=n)
-    return SpinPath(
-        poly.constant,
-        fields,
-        ptr,
-        spins,
-        theta,
-        np.concatenate([[0], np.cumsum(sites)]).astype(np.int64),
-        owner[by_site],
-    )
+    site_ptr = np.concatenate([[0], np.cumsum(sites)]).astype(np.int64)
+    terms = Terms(ptr, spins, theta, site_ptr, owner[by_site], fields)
+    return SpinPath(poly.constant, terms, fields)
 
 
 def _layers(n: int, pairs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
@@ -235,7 +297,7 @@ def _layer_path(
     weights = np.zeros((kept.size, summed.size))
     np.add.at(weights, (place[rows], place[columns]), 4.0 * theta)
     total = constant + float(fields.sum()) + float(theta.sum())
-    return LayerPath(total, weights, bias[kept], bias[summed])
+    return LayerPath(total, weights, bias[kept], bias[summed], np.zeros(kept.size), kept, summed)
 
 
 def tuned_schedule(

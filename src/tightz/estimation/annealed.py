@@ -1,0 +1,255 @@
+"""The stream that estimates log Z by annealing: rounds of growing size, each checking the others.
+
+Every round starts anew, so rounds are independent and their agreement is evidence. Sparse models
+are annealed in populations that are resampled on the way, dense two-layer ones chain by chain; a
+population's mean weight and a chain's weight are both unbiased, which is all that the error needs.
+A second start, the product of the marginals found, must reach the same value.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.errors import UnsupportedModelError
+from tightz.estimation.annealed_states import Ends, marginals_of, resampler, weighted_means
+from tightz.estimation.calibration import (
+    effective_size,
+    log_mean,
+    pooled,
+    supported,
+    weight_error,
+)
+from tightz.estimation.findings import Finding, PointEstimate
+from tightz.estimation.symmetry import flips, symmetrise_means
+from tightz.models.encoding import SpinEncoding, encode
+from tightz.references.ais.paths import LayerPath, Path, SpinPath, polynomial_path, tuned_schedule
+from tightz.runtime.clock import Clock
+from tightz.runtime.seeds import generator
+
+if TYPE_CHECKING:
+    from tightz.estimation.portfolio import Job
+
+KEY = 2**31 + 1
+"""Key of the stream's random numbers."""
+
+SHARE = 0.28
+"""Of one core's time: the streams of bounds need the rest."""
+
+FIRST = 0.08
+"""Seconds of the first round; each further round takes twice the one before."""
+
+WAIT = 0.3
+"""Seconds before the first round, in which other streams find the first bounds."""
+
+POPULATIONS = 8
+"""Independent populations of a round: enough to see their scatter, few enough to be large."""
+
+SMALLEST, LARGEST = 32, 256
+"""Chains of a population. Larger ones cost memory and gain nothing over more temperatures."""
+
+CHAINS = 64
+TEMPERATURES = 300
+FEWEST = 20
+"""Temperatures below which a round is not worth its time."""
+
+SHRINK = 0.9
+"""Means of the product start: short of the marginals found, so that no state is ruled out."""
+
+PRODUCT_EVERY = 3
+
+KEPT = 3
+"""Rounds whose end states count for marginals and samples: the largest, both starts among them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round: `groups` are independent unbiased log weights, `log_weights` those of the ends."""
+
+    start: str
+    groups: NDArray[np.float64]
+    log_weights: NDArray[np.float64]
+    ends: NDArray[np.int8]
+
+    @property
+    def states(self) -> Ends:
+        """The end states; groups go to the two halves in turn."""
+        owner = np.arange(len(self.ends)) * self.groups.size // len(self.ends)
+        return Ends(self.log_weights, self.ends, owner % 2 == 0)
+
+    def estimate(self) -> PointEstimate:
+        """log Z by this round alone, with its error from the scatter of the groups."""
+        share = effective_size(self.groups) / self.groups.size
+        return PointEstimate(
+            log_mean(self.groups),
+            weight_error(self.groups),
+            "annealed importance sampling",
+            "ais" if self.start == "fields" else "product start",
+            share * self.log_weights.size,
+        )
+
+
+def annealed(job: Job) -> Iterator[Finding]:
+    """Estimates, marginals and samples of positive models (zeros only where they are parities)."""
+    try:
+        encoding = encode(job.working, multivalued=True)
+        path = math.nan if encoding.reason else polynomial_path(encoding.polynomial)
+    except UnsupportedModelError:
+        return
+    if isinstance(path, float):  # nothing to sample
+        return
+    pacer = Pacer(job.clock)
+    pacer.rest(WAIT)
+    run = Annealing(encoding, path, generator(job.seed, KEY))
+    for number in itertools.count():
+        size = pacer.allowance(FIRST * 2**number)
+        if not run.advance(size, product=number % PRODUCT_EVERY == PRODUCT_EVERY - 1):
+            return
+        yield run.finding()
+        pacer.rest_after_work()
+        if job.clock.expired:
+            return
+
+
+class Pacer:
+    """Keeps the stream at its share of a core, and rounds within the time left."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self._used = clock, time.thread_time()
+
+    def rest(self, seconds: float) -> None:
+        """Wait, in naps short enough to notice the clock's end."""
+        until = time.perf_counter() + seconds
+        while not self.clock.expired and time.perf_counter() < until:
+            time.sleep(max(0.0, min(0.05, until - time.perf_counter())))
+
+    def rest_after_work(self) -> None:
+        """Give back what the share does not cover of the processor time since the last rest."""
+        self.rest((time.thread_time() - self._used) * (1.0 / SHARE - 1.0))
+        self._used = time.thread_time()
+
+    def allowance(self, wanted: float) -> float:
+        """Seconds of work that surely end in time on a machine that is twice as busy."""
+        return min(wanted, 0.4 * self.clock.left)
+
+
+@dataclass(eq=False)
+class Annealing:
+    """All rounds of one model."""
+
+    encoding: SpinEncoding
+    path: Path
+    rng: np.random.Generator
+    rounds: list[Round] = field(default_factory=list)
+    work: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.basis = flips(self.encoding.polynomial)
+        self.schedules: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self.pace = self._measure()
+
+    def advance(self, seconds: float, *, product: bool) -> bool:
+        """One more round of about `seconds`; False where it would say no more than the last."""
+        if seconds < 0.7 * self.work:
+            return False
+        path, start = self.path, "fields"
+        if product and (moved := self._product_path()) is not None:
+            path, start = moved, "product"
+        shape = self._shape(seconds / self.pace)
+        if shape is None:
+            return seconds > 2.0 * self.work  # a larger allowance may come
+        size, chains, temperatures = shape
+        betas = tuned_schedule(*self._pilot(path, start), temperatures)
+        words = self._words(chains)
+        begun = time.thread_time()
+        if isinstance(path, SpinPath):
+            walk = path.populations(betas, words, size)
+        else:
+            walk = path.walk(betas, words, with_slopes=False, threads=1)
+        self.pace = max(1e-9, time.thread_time() - begun) / (chains * temperatures)
+        self.work = seconds
+        groups = np.array([log_mean(g) for g in walk.log_weights.reshape(-1, size)])
+        self.rounds.append(Round(start, groups, walk.log_weights, walk.ends))
+        return True
+
+    def estimate(self) -> PointEstimate:
+        """The rounds together; an error only if the last and largest round has one.
+
+        Rounds with more than twice the smallest error are left out: they are biased low first.
+        """
+        found = []
+        for start in ("fields", "product"):
+            each = [r.estimate() for r in self.rounds if r.start == start]
+            if not each or not math.isfinite(each[-1].error):
+                continue
+            best = min(e.error for e in each)
+            found.append(pooled([e for e in each if e.error <= 2.0 * best]))
+        if not found or found[0].family != "ais":
+            last = self._last("fields").estimate()
+            return replace(last, error=math.inf)
+        return replace(pooled(supported(found)), family="ais")
+
+    def finding(self) -> Finding:
+        """What the rounds say so far: estimate, marginals, and a sampler where it has mixed."""
+        if not self.rounds:
+            return Finding()
+        estimate = self.estimate()
+        found = Ends.joined([r.states for r in self.rounds[-KEPT:]])
+        marginals = marginals_of(self.encoding, found, self.basis, estimate)
+        return Finding(
+            estimate=estimate,
+            marginals=marginals,
+            sampler=resampler(self.encoding, found, estimate, marginals.mixing),
+        )
+
+    def _last(self, start: str) -> Round:
+        return next(r for r in reversed(self.rounds) if r.start == start)
+
+    def _words(self, chains: int) -> NDArray[np.uint64]:
+        return self.rng.integers(2**64, size=(chains, 4), dtype=np.uint64)
+
+    def _measure(self) -> float:
+        """Seconds a chain takes per temperature; the first call compiles and does not count."""
+        for betas in (np.array([0.0, 0.5, 1.0]), np.linspace(0.0, 1.0, 6)):
+            begun = time.thread_time()
+            self.path.walk(betas, self._words(8), with_slopes=True, threads=1)
+        return max(1e-9, time.thread_time() - begun) / (8 * 6)
+
+    def _pilot(self, path: Path, start: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Betas and slopes from which schedules are spaced, once for each start."""
+        if start not in self.schedules:
+            count = int(np.clip(0.5 * FIRST / (32 * self.pace), FEWEST, 300))
+            betas = np.linspace(0.0, 1.0, count)
+            walk = path.walk(betas, self._words(32), with_slopes=True, threads=1)
+            self.schedules[start] = betas, walk.slopes
+        return self.schedules[start]
+
+    def _shape(self, units: float) -> tuple[int, int, int] | None:
+        """(chains of a group, chains, temperatures) that cost `units` chain-temperatures."""
+        if not isinstance(self.path, SpinPath):
+            chains = int(np.clip(units / (10 * TEMPERATURES), CHAINS, 16 * CHAINS)) // 2 * 2
+            return None if units < CHAINS * FEWEST else (1, chains, int(units / chains))
+        size = int(np.clip(units / (POPULATIONS * TEMPERATURES), SMALLEST, LARGEST))
+        temperatures = int(units / (POPULATIONS * size))
+        return None if temperatures < FEWEST else (size, POPULATIONS * size, temperatures)
+
+    def _product_path(self) -> Path | None:
+        """The path from the product of the marginals found; None where that is the same start.
+
+        At zero field the symmetrised product is the uniform start again.
+        """
+        means = weighted_means(self._last("fields").states)
+        fields = np.arctanh(SHRINK * symmetrise_means(means, self.basis))
+        if not np.abs(fields).max(initial=0.0) > 0.01:
+            return None
+        if isinstance(self.path, SpinPath):
+            return replace(self.path, base=fields)
+        assert isinstance(self.path, LayerPath)
+        return replace(self.path, base=-2.0 * fields[self.path.kept_at])  # unit 1 is spin -1
