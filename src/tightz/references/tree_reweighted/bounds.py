@@ -184,13 +184,13 @@ def tree_reweighted_bounds(
     for _ in run.values():
         begun = time.perf_counter()
         cheap = spent + last <= _JUDGING * (begun - started)
-        ended = run.status is not TreeReweightedStatus.ITERATION_LIMIT
-        if bound is None or ended or (cheap and run.best < seen):
-            seen = run.best
+        if bound is None or run.ended or (cheap and run.best < seen):
             fresh = _judged(model, run, started)
             bound = fresh if bound is None or fresh.log_z < bound.log_z else bound
-            last = time.perf_counter() - begun
-            spent += last
+            if seen < np.inf:  # the first judgement also verified the start of the mixture, once
+                last = time.perf_counter() - begun
+                spent += last
+            seen = run.best
         yield bound
 
 
@@ -220,6 +220,11 @@ class _Run:
         self.status = TreeReweightedStatus.ITERATION_LIMIT
         self.iterations = 0
         self.moves = 0
+
+    @property
+    def ended(self) -> bool:
+        limit = self.iterations == self.config.max_iterations
+        return limit or self.status is not TreeReweightedStatus.ITERATION_LIMIT
 
     def values(self) -> Iterator[float]:
         best: list[float] = []
@@ -307,7 +312,7 @@ def _judged(model: FactorGraph, run: _Run, started: float) -> Bound:
     """What the judge makes of the best iterate; BOTH where no more than rounding is left open."""
     evidence = run.evidence()
     verdict = evidence.verdict(model)
-    width = verdict.upper - verdict.lower
+    width = (verdict.upper - verdict.lower) * (1.0 + EPSILON)
     exact = verdict.upper == -np.inf or width <= 8.0 * verdict.rounding
     return Bound(
         side=Side.BOTH if exact else Side.UPPER,
