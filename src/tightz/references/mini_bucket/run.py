@@ -11,6 +11,7 @@ import numpy as np
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ResourceError
 from tightz.judge.cliques import CliquesEvidence
+from tightz.judge.rounding import UNIT
 from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.references.mini_bucket.descent import Descent, predicted_bytes
@@ -171,7 +172,8 @@ def _bound(
     side, rounding = config.side, verdict.rounding
     exact = math.isfinite(verdict.upper) and math.isfinite(verdict.lower)
     if exact or verdict.upper == -math.inf:
-        side, rounding = Side.BOTH, verdict.upper - verdict.lower if exact else 0.0
+        width = verdict.upper - verdict.lower if exact else 0.0
+        side, rounding = Side.BOTH, width + 2.0 * UNIT * width
     why = {
         Side.UPPER: "Hoelder's inequality over mini-buckets",
         Side.LOWER: "reversed Hoelder inequality over mini-buckets",

@@ -2,10 +2,11 @@
 
 The tree-reweighted free energy bounds log Z only at a fixed point of the messages. What is
 reported here is another function of the same messages, equal to it at a fixed point and an upper
-bound everywhere (see `tree_reweighted_kernels.valid_bound`), so stopping early costs tightness,
-never validity. Edge appearance probabilities start at those of a uniform spanning tree and are
-improved by conditional gradient: the bound's gradient is minus the edges' mutual informations,
-so each step moves towards a spanning tree of largest total information.
+bound everywhere (see `kernels.valid_bound`), so stopping early costs tightness, never validity; the
+reported number is the judge's evaluation of it (`tightz.judge.edges`). Edge appearance
+probabilities start at those of a uniform spanning tree and are improved by conditional gradient:
+the bound's gradient is minus the edges' mutual informations, so each step moves towards a spanning
+tree of largest total information.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import require_range
+from tightz.judge.edges import EdgesEvidence
+from tightz.judge.spanning import Forests
 from tightz.models.factor_graph import FactorGraph
-from tightz.references.pairwise import PairwiseArrays, PairwiseModel, pairwise_model
+from tightz.references.pairwise import PairwiseModel, pairwise_model
 from tightz.references.rounding import EPSILON
 from tightz.references.tree_reweighted.kernels import (
     edge_beliefs,
@@ -33,8 +36,8 @@ from tightz.references.tree_reweighted.kernels import (
 )
 from tightz.references.tree_reweighted.spanning_trees import (
     INSIDE,
-    edge_probabilities,
     maximum_spanning_tree,
+    starting_forests,
     visiting_order,
 )
 
@@ -43,6 +46,9 @@ _PATIENCE = 25
 
 _SWEEPS_PER_STEP = 3
 """Iterations between two steps of the edge probabilities."""
+
+_JUDGING = 0.2
+"""Share of the time that judging the bounds of a stream may take, the first one apart."""
 
 _ANCHOR = 1e-4
 """Share of the starting probabilities that is never given up: no edge vanishes."""
@@ -61,9 +67,9 @@ class TreeReweighted:
     """Settings of the tree-reweighted bound.
 
     An iteration is one sweep forth and one back. The run ends when 25 of them lower the bound by
-    less than `tol` (nats). `damping` is the share of the old message that is kept;
-    `edge_updates` is the largest number of steps of the edge appearance probabilities (0 keeps
-    those of the uniform spanning tree).
+    less than `tol` (nats). `damping` is the share of the old message that is kept (none on a graph
+    without cycles, where one iteration is exact); `edge_updates` is the largest number of steps of
+    the edge appearance probabilities (0 keeps those of the uniform spanning tree).
     """
 
     max_iterations: int = 2000
@@ -82,13 +88,14 @@ class TreeReweighted:
 class TreeReweightedResult:
     """An upper bound on log Z and the pseudo-marginals behind it.
 
-    `log_z` is the smallest entry of `history`, which holds the valid bound after each iteration.
+    `log_z` is what the judge proves at the smallest entry of `history`, which holds the bound after
+    each iteration as computed on the way; `bound` carries the evidence.
     `marginals` has one vector per variable. `edges` (E, 2) and `edge_probabilities` (E,) describe
     the pairs that remain once evidence and impossible states are taken out; `edge_marginals`
     lists one table per pair. All belong to the iteration with the smallest bound.
     """
 
-    log_z: float
+    bound: Bound
     status: TreeReweightedStatus
     iterations: int
     history: NDArray[np.float64]
@@ -105,8 +112,12 @@ class TreeReweightedResult:
         return self._pair_tables()
 
     @property
-    def bound(self) -> Bound:
-        return _bound(self.log_z, self.seconds)
+    def log_z(self) -> float:
+        return self.bound.log_z
+
+    @property
+    def rounding(self) -> float:
+        return self.bound.rounding
 
     def summary(self) -> str:
         return (
@@ -134,12 +145,16 @@ def tree_reweighted(
     config = config or TreeReweighted()
     free, numbers = model.condition()
     flat = pairwise_model(free)
-    run = _Run(flat.arrays, config)
+    run = _Run(flat, free, numbers, config)
     history = [_with_constant(flat, value) for value in run.values()]
     arrays, rho, messages = flat.arrays, run.best_rho, run.best_messages
+    bound = _judged(model, run, started)
+    status = run.status
+    if bound.side is Side.BOTH:
+        status = TreeReweightedStatus.EXACT
     return TreeReweightedResult(
-        log_z=min(history),
-        status=run.status,
+        bound=bound,
+        status=status,
         iterations=run.iterations,
         history=np.array(history),
         marginals=_full_marginals(model, free, numbers, flat, run),
@@ -155,39 +170,65 @@ def tree_reweighted(
 def tree_reweighted_bounds(
     model: FactorGraph, config: TreeReweighted | None = None
 ) -> Iterator[Bound]:
-    """The best upper bound so far after each iteration: a stream that may be left at any time."""
+    """The best judged upper bound so far after each iteration; may be left at any time.
+
+    The same bound comes again where judging an improvement would take too large a share.
+    """
     started = time.perf_counter()
-    free, _ = model.condition()
+    free, numbers = model.condition()
     flat = pairwise_model(free)
-    best = np.inf
-    for value in _Run(flat.arrays, config or TreeReweighted()).values():
-        best = min(best, _with_constant(flat, value))
-        yield _bound(best, time.perf_counter() - started)
+    run = _Run(flat, free, numbers, config or TreeReweighted())
+    bound: Bound | None = None
+    spent = last = 0.0
+    seen = np.inf
+    for _ in run.values():
+        begun = time.perf_counter()
+        cheap = spent + last <= _JUDGING * (begun - started)
+        if bound is None or run.ended or (cheap and run.best < seen):
+            fresh = _judged(model, run, started)
+            bound = fresh if bound is None or fresh.log_z < bound.log_z else bound
+            if seen < np.inf:  # the first judgement also verified the start of the mixture, once
+                last = time.perf_counter() - begun
+                spent += last
+            seen = run.best
+        yield bound
 
 
 class _Run:
     """Messages and edge probabilities on their way; `values` yields the bound as they move."""
 
-    def __init__(self, arrays: PairwiseArrays, config: TreeReweighted) -> None:
+    def __init__(
+        self, flat: PairwiseModel, free: FactorGraph, numbers: NDArray, config: TreeReweighted
+    ) -> None:
+        arrays = flat.arrays
         n = arrays.var_ptr.size - 1
-        self.arrays, self.config, self.n = arrays, config, n
+        self.flat, self.free, self.arrays, self.config, self.n = flat, free, arrays, config, n
         self.widest = int(np.diff(arrays.var_ptr).max(initial=1))
         order = visiting_order(n, arrays.incident_ptr, arrays.incident, arrays.first, arrays.second)
-        self.start = edge_probabilities(n, arrays.first, arrays.second, order)
+        self.start, trees = starting_forests(n, arrays.first, arrays.second, order)
+        self.forests = Forests(numbers[np.stack([arrays.first, arrays.second], axis=1)], trees)
+        self.mixture = self.best_mixture = np.ones(1)
+        self.certain = self.start == 1.0
         self.rho = self.start.copy()
+        self.best = np.inf
         self.messages = np.zeros(int(arrays.message_ptr[-1]))
         self.best_rho, self.best_messages = self.rho, self.messages.copy()
         rank = np.argsort(order)
         # Leaves of a forest speak first, then the roots answer: exact after one iteration.
         self.passes = ((order[::-1].copy(), n - 1 - rank), (order, rank))
-        self.is_forest = bool((self.start == 1.0).all())
+        self.is_forest = bool(self.certain.all())
         self.status = TreeReweightedStatus.ITERATION_LIMIT
         self.iterations = 0
         self.moves = 0
 
+    @property
+    def ended(self) -> bool:
+        limit = self.iterations == self.config.max_iterations
+        return limit or self.status is not TreeReweightedStatus.ITERATION_LIMIT
+
     def values(self) -> Iterator[float]:
         best: list[float] = []
-        previous, keep = np.inf, self.config.damping
+        previous, keep = np.inf, 0.0 if self.is_forest else self.config.damping
         for iteration in range(1, self.config.max_iterations + 1):
             self.iterations = iteration
             for order, rank in self.passes:
@@ -195,9 +236,11 @@ class _Run:
             value = float(valid_bound(self.arrays, self.rho, self.messages, self.widest))
             if not best or value < best[-1]:
                 self.best_rho, self.best_messages = self.rho, self.messages.copy()
+                self.best_mixture, self.best = self.mixture, value
             best.append(min(value, best[-1]) if best else value)
             if self.is_forest:
-                self.status = TreeReweightedStatus.EXACT
+                # The judge has the last word on EXACT: huge numbers may leave a gap.
+                self.status = TreeReweightedStatus.CONVERGED
             elif len(best) > _PATIENCE and best[-1 - _PATIENCE] - best[-1] < self.config.tol:
                 self.status = TreeReweightedStatus.CONVERGED
             yield value
@@ -223,12 +266,33 @@ class _Run:
         a = self.arrays
         self.moves += 1
         tree = maximum_spanning_tree(self.n, a.first, a.second, self._information())
-        vertex = np.where(self.start == 1.0, 1.0, INSIDE * tree)
+        self.forests.add(tree == 1.0)
+        # Bridges are in every tree; an edge that merely was in all so far loses its certainty.
+        self.certain = self.certain & (tree == 1.0)
+        vertex = np.where(self.certain, 1.0, INSIDE * tree)
         target = (1.0 - _ANCHOR) * vertex + _ANCHOR * self.start
         step = 2.0 / (self.moves + 6.0 + self.rho.size / self.n)
         rho = (1.0 - step) * self.rho + step * target
+        rho = np.where(self.certain, 1.0, np.minimum(rho, INSIDE))
         rescale(a, self.rho, rho, self.messages)
-        self.rho = np.where(self.start == 1.0, 1.0, rho)
+        self.rho = rho
+        self.mixture = np.append((1.0 - step) * self.mixture, (1.0 - _ANCHOR) * step)
+        self.mixture[0] += _ANCHOR * step
+
+    def evidence(self) -> EdgesEvidence:
+        """The best iterate for the judge: messages over all states, those taken out at zero."""
+        a, cards = self.arrays, self.free.cardinalities.astype(np.int64)
+        full_ptr = np.concatenate([[0], np.cumsum(cards)])
+        full = []
+        for k, ends in enumerate((a.first, a.second)):
+            owner = np.repeat(np.arange(ends.size), cards[ends])
+            start = np.concatenate([[0], np.cumsum(cards[ends])])[owner]
+            live = self.flat.live[full_ptr[ends[owner]] + np.arange(owner.size) - start]
+            sizes = a.message_ptr[k + 1 :: 2] - a.message_ptr[k:-1:2]
+            slots = np.repeat(a.message_ptr[k:-1:2] - np.cumsum(sizes) + sizes, sizes)
+            full.append(np.zeros(owner.size))
+            full[k][live] = self.best_messages[slots + np.arange(slots.size)]
+        return EdgesEvidence(self.best_rho, self.forests, self.best_mixture, full[0], full[1])
 
     def _information(self) -> NDArray[np.float64]:
         information = np.empty(self.rho.size)
@@ -244,15 +308,22 @@ def _with_constant(flat: PairwiseModel, value: float) -> float:
     return flat.constant + value + 8.0 * EPSILON * abs(flat.constant)
 
 
-def _bound(log_z: float, seconds: float) -> Bound:
+def _judged(model: FactorGraph, run: _Run, started: float) -> Bound:
+    """What the judge makes of the best iterate; BOTH where no more than rounding is left open."""
+    evidence = run.evidence()
+    verdict = evidence.verdict(model)
+    width = (verdict.upper - verdict.lower) * (1.0 + EPSILON)
+    exact = verdict.upper == -np.inf or width <= 8.0 * verdict.rounding
     return Bound(
-        side=Side.UPPER,
-        log_z=log_z,
+        side=Side.BOTH if exact else Side.UPPER,
+        log_z=verdict.upper,
         proof=Proof.DETERMINISTIC,
         method="tree-reweighted",
-        seconds=seconds,
+        seconds=time.perf_counter() - started,
         confidence=1.0,
         why="Jensen's inequality over spanning trees of an exact reparameterisation",
+        rounding=verdict.rounding if not exact else 0.0 if np.isneginf(verdict.upper) else width,
+        evidence=evidence,
     )
 
 

@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tightz.judge.spanning import MOST_VERTICES
+
 INSIDE = 1.0 - 1e-8
 """Probabilities of edges on cycles are shrunk by this, which outweighs every rounding error.
 
@@ -17,6 +19,23 @@ _WORK_LIMIT = 2e9
 """Operations that the inverse of the Laplacian may take."""
 
 
+def starting_forests(
+    n: int, first: NDArray[np.int64], second: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
+    """Edge probabilities (E,) and what attains them: (T, E) equally likely trees, or None.
+
+    None stands for the uniform spanning forest, taken while the judge can verify it.
+    """
+    rank = np.argsort(order)
+    width = int(np.abs(rank[first] - rank[second]).max(initial=0))
+    touched = np.unique(np.concatenate([first, second])).size
+    if touched <= MOST_VERTICES and float(n) * width * width <= _WORK_LIMIT:
+        return edge_probabilities(n, first, second, order), None
+    trees = _covering_trees(n, first, second)
+    frequency = trees.mean(axis=0)
+    return np.where(trees.all(axis=0), 1.0, INSIDE * frequency), trees
+
+
 def edge_probabilities(
     n: int, first: NDArray[np.int64], second: NDArray[np.int64], order: NDArray[np.int64]
 ) -> NDArray[np.float64]:
@@ -24,16 +43,12 @@ def edge_probabilities(
 
     By the matrix-tree theorem (Kirchhoff 1847) this is the effective resistance of the edge in a
     network of unit resistors. `order` is a `visiting_order`, which keeps the Laplacian banded.
-    Where even so its inverse would take too long, an explicit list of trees that covers all
-    edges takes its place.
     """
     if not first.size:
         return np.zeros(0)
     rank = np.argsort(order)
     low, high = np.minimum(rank[first], rank[second]), np.maximum(rank[first], rank[second])
     width = int((high - low).max())
-    if float(n) * width * width > _WORK_LIMIT:
-        return _covering_probabilities(n, first, second)
     resistance = np.empty(first.size)
     _resistances(n, low, high, width, resistance)
     # An edge on a cycle of a graph with n vertices has resistance at most 1 - 1/n.
@@ -41,16 +56,16 @@ def edge_probabilities(
     return np.where(bridge, 1.0, INSIDE * np.clip(resistance, 0.0, 1.0))
 
 
-def _covering_probabilities(
+def _covering_trees(
     n: int, first: NDArray[np.int64], second: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Appearance frequencies in a sequence of trees, each made of the least used edges."""
+) -> NDArray[np.bool_]:
+    """(T, E): trees that cover all edges, each made of the least used edges."""
     used = np.zeros(first.size)
-    rounds = 0
-    while rounds < 20 or (used == 0.0).any():
-        used += maximum_spanning_tree(n, first, second, -used)
-        rounds += 1
-    return np.where(used == rounds, 1.0, INSIDE * used / rounds)
+    trees: list[NDArray[np.bool_]] = []
+    while len(trees) < 20 or (used == 0.0).any():
+        trees.append(maximum_spanning_tree(n, first, second, -used) == 1.0)
+        used += trees[-1]
+    return np.array(trees)
 
 
 def maximum_spanning_tree(

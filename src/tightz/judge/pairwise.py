@@ -1,0 +1,169 @@
+"""A model of pairs as dense tables with the rounding of their sums, made from its factors afresh.
+
+States that cannot be (evidence, zero potentials, no live partner across some pair) get -inf; pairs
+with an end that has one state left are functions of the other end and are folded into it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.judge.rounding import UNIT
+from tightz.judge.verdict import RefutedError
+from tightz.models.factor_graph import FactorGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Entries that are sums: their values, the sums of absolute terms, and how many terms."""
+
+    value: NDArray[np.float64]
+    size: NDArray[np.float64]
+    terms: NDArray[np.int64]
+
+    def add(self, at: NDArray[np.int64], terms: NDArray[np.float64], rounded: int = 0) -> None:
+        """Add terms, each the result of `rounded` operations itself, at places that may repeat."""
+        np.add.at(self.value, at, terms)
+        np.add.at(self.size, at, np.where(np.isneginf(terms), 0.0, np.abs(terms)))
+        np.add.at(self.terms, at, 1 + rounded)
+
+    def error(self) -> NDArray[np.float64]:
+        """How far each value can be from the sum it stands for (`judge.rounding.summation`)."""
+        error: NDArray[np.float64] = 2.0 * UNIT * self.terms * self.size
+        return error
+
+
+def zeros(count: int) -> Sums:
+    return Sums(np.zeros(count), np.zeros(count), np.zeros(count, dtype=np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """edges (E, 2), first < second; edge e has entries edge_ptr[e]:edge_ptr[e + 1], row by row.
+
+    Variable v has entries var_ptr[v]:var_ptr[v + 1] of `unary`. `constants` are added to log Z.
+    `empty`: some variable has no state left, so Z = 0.
+    """
+
+    cards: NDArray[np.int64]
+    var_ptr: NDArray[np.int64]
+    unary: Sums
+    edges: NDArray[np.int64]
+    edge_ptr: NDArray[np.int64]
+    tables: Sums
+    constants: list[float]
+    empty: bool
+
+    def shapes(self) -> list[tuple[int, int, NDArray[np.int64]]]:
+        """(rows, columns, edges of that shape) for every shape."""
+        sizes = self.cards[self.edges]
+        return [
+            (int(r), int(c), np.flatnonzero((sizes == (r, c)).all(axis=1)))
+            for r, c in np.unique(sizes, axis=0)
+        ]
+
+    def entries(self, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(edges, entries) places of the tables of edges of one shape."""
+        size = int(self.edge_ptr[edges[0] + 1] - self.edge_ptr[edges[0]])
+        return self.edge_ptr[edges][:, None] + np.arange(size)
+
+
+def _pointers(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def pairs_of(model: FactorGraph) -> Pairs:
+    """RefutedError where a factor touches more than two variables without evidence."""
+    scopes, logs = _sliced(model)
+    arities = np.array([len(scope) for scope in scopes], dtype=np.int64)
+    if (arities > 2).any():
+        raise RefutedError("evidence about pairs was handed in for a model with larger factors")
+    cards = model.cardinalities.astype(np.int64)
+    var_ptr, unary = _pointers(cards), zeros(int(cards.sum()))
+    for v, state in model.evidence.items():
+        other = np.arange(cards[v]) != state
+        unary.value[var_ptr[v] : var_ptr[v + 1]][other] = -np.inf
+    flat = np.concatenate(logs) if logs else np.zeros(0)
+    owner = np.repeat(np.arange(len(logs)), [table.size for table in logs])
+    within = np.arange(owner.size) - _pointers(np.bincount(owner, minlength=len(logs)))[owner]
+    single = arities[owner] == 1
+    of_single = np.array([s[0] if len(s) == 1 else 0 for s in scopes], dtype=np.int64)
+    unary.add(var_ptr[of_single[owner[single]]] + within[single], flat[single])
+    a, b = np.array([s if len(s) == 2 else (0, 0) for s in scopes], dtype=np.int64).reshape(-1, 2).T
+    double = arities[owner] == 2
+    keys = (np.minimum(a, b) * cards.size + np.maximum(a, b))[arities == 2]
+    distinct = np.unique(keys)
+    edges = np.stack([distinct // max(1, cards.size), distinct % max(1, cards.size)], axis=1)
+    edge_ptr = _pointers(cards[edges[:, 0]] * cards[edges[:, 1]])
+    f = owner[double]
+    x, y = within[double] // cards[b[f]], within[double] % cards[b[f]]
+    x, y = np.where(a[f] < b[f], x, y), np.where(a[f] < b[f], y, x)
+    slot = np.searchsorted(distinct, np.minimum(a, b)[f] * cards.size + np.maximum(a, b)[f])
+    tables = zeros(int(edge_ptr[-1]))
+    tables.add(edge_ptr[slot] + x * cards[edges[slot, 1]] + y, flat[double])
+    constants = flat[arities[owner] == 0].tolist()
+    return _reduced(Pairs(cards, var_ptr, unary, edges, edge_ptr, tables, constants, False))
+
+
+def _sliced(model: FactorGraph) -> tuple[list[tuple[int, ...]], list[NDArray[np.float64]]]:
+    """Scopes without the observed variables, and the flat tables at their states."""
+    variables, ends = model.scope_vars.tolist(), model.scope_ptr.tolist()
+    cards, places, seen = model.cardinalities.tolist(), model.table_ptr.tolist(), model.evidence
+    scopes, logs = [], []
+    for f in range(model.n_factors):
+        scope = tuple(variables[ends[f] : ends[f + 1]])
+        table = model.log_tables[places[f] : places[f + 1]]
+        if seen and not seen.keys().isdisjoint(scope):
+            table = table.reshape([cards[v] for v in scope])
+            table = table[tuple(seen.get(v, slice(None)) for v in scope)].ravel()
+            scope = tuple(v for v in scope if v not in seen)
+        scopes.append(scope)
+        logs.append(table)
+    return scopes, logs
+
+
+def _reduced(full: Pairs) -> Pairs:
+    """Impossible states out by arc consistency, pairs with a one-state end folded; in place."""
+    owner = np.repeat(np.arange(len(full.edges)), np.diff(full.edge_ptr))
+    within = np.arange(owner.size) - full.edge_ptr[owner]
+    width = full.cards[full.edges[owner, 1]]
+    places = (within // width, within % width)
+    states = tuple(full.var_ptr[full.edges[owner, k]] + places[k] for k in (0, 1))
+    live = full.unary.value > -np.inf
+    open_entry = full.tables.value > -np.inf
+    count = -1
+    while count != live.sum():
+        count = live.sum()
+        for k in (0, 1):
+            open_entry &= live[states[0]] & live[states[1]]
+            ends = full.edges[:, k]
+            slots = _pointers(full.cards[ends])
+            supported = np.zeros(int(slots[-1]), dtype=bool)
+            supported[(slots[owner] + places[k])[open_entry]] = True
+            of_slot = np.zeros(supported.size, dtype=np.int64)
+            of_slot[slots[owner] + places[k]] = states[k]
+            live[of_slot[~supported]] = False
+    open_entry &= live[states[0]] & live[states[1]]
+    full.unary.value[~live] = -np.inf
+    full.tables.value[~open_entry] = -np.inf
+    left = np.add.reduceat(live.astype(np.int64), full.var_ptr[:-1]) if live.size else np.zeros(0)
+    empty = bool((left == 0).any()) or -math.inf in full.constants
+    single = (left == 1)[full.edges]
+    fold = single.any(axis=1)
+    moved = fold[owner] & open_entry
+    target = np.where(single[owner, 0], states[1], states[0])[moved]
+    np.add.at(full.unary.value, target, full.tables.value[moved])
+    np.add.at(full.unary.size, target, full.tables.size[moved])
+    np.add.at(full.unary.terms, target, full.tables.terms[moved])
+    kept, tables = ~fold[owner], full.tables
+    return replace(
+        full,
+        edges=full.edges[~fold],
+        edge_ptr=_pointers(np.diff(full.edge_ptr)[~fold]),
+        tables=Sums(tables.value[kept], tables.size[kept], tables.terms[kept]),
+        empty=empty,
+    )
