@@ -78,7 +78,7 @@ def log_partition(
             delta, root = session.delta(delta), session.seed(root)
         clock = Clock(time_limit)
         job = Job(model, clock, time_limit, delta, root, exact, memory, executor)
-        board = Board(clock, on_bound, notes=list(scale_notes(model)))
+        board = Board(clock, on_bound)
         if session is not None:
             board.keep, board.before = session.writer.append_bound, session.before
         interrupted = False

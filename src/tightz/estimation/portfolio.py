@@ -24,6 +24,7 @@ from tightz.estimation.splitting import SplittingTree
 from tightz.estimation.trials import TrialPlan, all_positions, run_batches
 from tightz.estimation.workspace import SEARCH, Workspace, lifted_means
 from tightz.families.block import family_for
+from tightz.families.evidence import JENSEN, lower_bound_of
 from tightz.families.structured import StructuredMeanField
 from tightz.judge import Audited, LargestEntries, StatesEvidence
 from tightz.models.encoding import SpinEncoding
@@ -208,7 +209,7 @@ def _structured(job: Job, aided: Workspace) -> Iterator[Finding]:
             else:
                 marginals = aided.encoding.marginals(lifted_means(q, aided.collapsed))
             offered = Marginals(list(marginals), name, best)
-        yield Finding(lower_bound(q, aided.link, name), offered)
+        yield Finding(lower_bound_of(q, name, JENSEN, aided.link), offered)
         if clock.expired:
             return
 

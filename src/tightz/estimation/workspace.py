@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import require_range
 from tightz.estimation.guide import Guide, build_guide, search_effort
+from tightz.families.evidence import link_of
 from tightz.families.projection import IProjection
+from tightz.judge.links import SpinLink
 from tightz.models.bits import BlockPolynomial
 from tightz.models.collapse import Collapsed, collapse
 from tightz.models.encoding import Model, SpinEncoding, encode
@@ -71,6 +74,11 @@ class Workspace:
         if collapsed is not None and isinstance(original, BlockPolynomial):
             polynomial = original.carried(polynomial, collapsed.kept)
         return cls(encoding, original, collapsed, polynomial, guide, sweeps)
+
+    @cached_property
+    def link(self) -> SpinLink:
+        """How `polynomial` stands for the model, for the judge; checked once."""
+        return link_of(self.encoding, self.collapsed)
 
     @property
     def states(self) -> NDArray[np.int8] | None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError, ParameterError, ResourceError
+from tightz.judge.claims import Audited
 from tightz.models.factor_graph import FactorGraph
 from tightz.references.exact.game import degeneracy
 from tightz.references.exact.order import choose_order, interaction_graph
@@ -119,6 +120,7 @@ class ExactResult:
             1.0,
             f"every state summed by variable elimination of width {self.width}, in float64",
             rounding=self.rounding,
+            evidence=Audited(self.log_z, self.rounding),
         )
 
     @property
