@@ -15,6 +15,7 @@ from tests import naive
 from tests.strategies import binary_models
 from tightz.bounds import Bound, Proof, Side
 from tightz.estimation import portfolio
+from tightz.judge import StatesEvidence
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,9 +57,12 @@ def test_interval_brackets_enumeration(model, allowed):
     log_z, _ = exact(model)
     result = tz.log_partition(model, time_limit=0.6, seed=0, exact=allowed)
     check(result, log_z)
+    assert not result.quarantined
+    assert not result.failures
+    assert result.lower <= result.upper
     if allowed:
         assert result.is_exact
-        assert result.width == 0.0
+        assert result.width < 1e-9
 
 
 def test_streams_without_exact_elimination_narrow_from_both_sides():
@@ -138,30 +142,26 @@ def test_interruption_returns_what_is_known():
         assert "interrupted" in result.summary()
 
 
-def test_own_methods_and_their_errors():
+def test_own_methods():
+    """A stream from outside: its bound counts as the judge finds it (failures: test_driver.py)."""
     model = tz.ising_grid(3, seed=0)
     log_z, _ = exact(model)
+    heavy, light = np.ones((1, 9), dtype=np.int64), np.zeros((1, 9), dtype=np.int64)
+    if model.log_weight(light)[0] > model.log_weight(heavy)[0]:
+        heavy, light = light, heavy
 
     def stream(job):
-        yield Bound(Side.LOWER, log_z - 1, Proof.DETERMINISTIC, "mine", confidence=1.0)
-        yield Bound(Side.LOWER, log_z - 2, Proof.DETERMINISTIC, "worse", confidence=1.0)
+        for name, state in (("mine", heavy), ("worse", light)):
+            weight = float(job.working.log_weight(state)[0])
+            yield Bound(
+                Side.LOWER, weight, Proof.DETERMINISTIC, name, confidence=1.0,
+                evidence=StatesEvidence(state),
+            )  # fmt: skip
 
     result = tz.log_partition(model, time_limit=2, methods=[stream, portfolio.upper])
-    assert result.lower == log_z - 1 or result.is_exact
+    check(result, log_z)
+    assert not result.quarantined
     assert all(bound.method != "worse" for bound in result.bounds)
-
-    def broken(job):
-        yield Bound(Side.LOWER, float("nan"), Proof.DETERMINISTIC, "broken")
-
-    with pytest.raises(ArithmeticError, match="broken produced NaN"):
-        tz.log_partition(model, time_limit=2, methods=[broken])
-
-    def failing(job):
-        raise RuntimeError("no luck")
-        yield
-
-    with pytest.raises(RuntimeError, match="no luck"):
-        tz.log_partition(model, time_limit=2, methods=[failing])
 
 
 def test_certified_end_is_labelled():

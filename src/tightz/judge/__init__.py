@@ -7,6 +7,7 @@ has the rounding of its own sums taken outward. `tests/test_judge.py` keeps the 
 """
 
 from tightz.judge.claims import Audited, LargestEntries
+from tightz.judge.products import ProductEvidence
 from tightz.judge.states import StatesEvidence
 from tightz.judge.verdict import Evidence, RefutedError, Verdict
 
@@ -14,6 +15,7 @@ __all__ = [
     "Audited",
     "Evidence",
     "LargestEntries",
+    "ProductEvidence",
     "RefutedError",
     "StatesEvidence",
     "Verdict",
