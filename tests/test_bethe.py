@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import naive
+from tests.precise import precise_log_z
 from tightz.bounds import Proof, Side
 from tightz.errors import ModelError, ParameterError
+from tightz.judge.attractive import joint_tables
 from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.uai import read_uai
 from tightz.references.bethe import BetheStatus, bethe
-from tightz.references.bethe.attractive import _pair_table
 from tightz.references.bethe.parity import box_plus
 
 
@@ -188,6 +190,59 @@ def test_attractive_models_get_a_lower_bound_at_any_iterate(seed, scale, iterati
         assert result.lower_bound == pytest.approx(result.log_z, rel=1e-8, abs=1e-5)
 
 
+def tied_chain(links, field):
+    """x0 = x1 = ... with x0 = 1 forced; the last link carries a field against state 1."""
+    equal = np.where(np.eye(2, dtype=bool), 0.0, -np.inf)
+    factors = [((v, v + 1), equal) for v in range(links)]
+    return FactorGraph(
+        [2] * (links + 1), [*factors, ((0,), [-np.inf, 0.0]), ((links,), [0.0, field])]
+    )
+
+
+@pytest.mark.parametrize("links", [2, 2600])
+def test_zeros_that_have_not_spread_yet_leave_nothing_out(links):
+    """These chains once claimed log Z >= 0: the live state's belief was rounded to zero."""
+    model = tied_chain(links, -800.0)
+    for iterations in (1, 2, 1000):
+        result = bethe(model, max_iterations=iterations)
+        assert result.lower_bound is not None
+        assert -800.0 - 1e-9 <= result.lower_bound <= -800.0
+
+
+def hostile_attractive_model(rng):
+    """Attractive up to flips, with dead states, huge fields and couplings, and parallel factors."""
+    n = int(rng.integers(1, 8))
+    scale = rng.choice([0.5, 20.0, 1e3, 1e5, 1e9])
+    flips = rng.choice([-1.0, 1.0], n)
+    ties = rng.choice([0.0, 0.5])
+    factors = []
+    if ties and rng.random() < 0.7:  # a state that is forced, and has yet to be heard of
+        factors.append(((0,), np.where(np.arange(2) == rng.integers(2), 0.0, -np.inf)))
+    for i in range(n):
+        for j in range(i):
+            for _ in range(rng.choice([0, 1, 1, 2])):
+                w = scale * rng.choice([0.0, 1e-17, rng.random()]) * flips[i] * flips[j]
+                offset = scale * rng.normal()
+                table = np.array([[w, -w], [-w, w]]) + offset
+                table = table + scale * rng.normal(size=(2, 1))
+                if rng.random() < ties:
+                    table[[0, 1], [1, 0] if flips[i] == flips[j] else [0, 1]] = -np.inf
+                factors.append(((i, j), table))
+        field = scale * rng.choice([0.0, 1.0, 100.0]) * rng.normal(size=2)
+        factors.append(((i,), np.where(rng.random(2) < 0.15, -np.inf, field)))
+    seen = {int(v): int(rng.integers(2)) for v in range(n) if rng.random() < 0.1}
+    return FactorGraph([2] * n, factors, evidence=seen)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 200]))
+def test_lower_bounds_of_attractive_models_hold_to_the_last_digit(seed, iterations):
+    model = hostile_attractive_model(np.random.default_rng(seed))
+    result = bethe(model, max_iterations=iterations)
+    if result.lower_bound is not None:
+        assert Decimal(result.lower_bound) <= precise_log_z(model)
+
+
 def test_frustrated_models_get_no_lower_bound():
     """On a frustrated cycle the Bethe value exceeds log Z: the label matters."""
     rng = np.random.default_rng(0)
@@ -208,8 +263,10 @@ def test_frustrated_models_get_no_lower_bound():
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 30.0), st.floats(0.0, 1.0))
 def test_pair_table_is_consistent_and_optimal(a, b, attraction, other):
-    both, a_only, b_only, neither = _pair_table(a, 1.0 - a, b, 1.0 - b, np.exp(-attraction))
-    table = np.array([both, a_only, b_only, neither])
+    margins = [(np.array([min(p, 1.0 - p)]), np.array([p <= 0.5])) for p in (a, b)]
+    joint = joint_tables(*margins, np.exp([-attraction]))
+    table = np.array([p[0] for p, _ in joint])
+    both, a_only, b_only = table[:3]
     assert (table >= 0.0).all()
     assert both + a_only == pytest.approx(a, abs=1e-14)
     assert both + b_only == pytest.approx(b, abs=1e-14)

@@ -133,3 +133,9 @@ def message_cap(arrays: BetheArrays) -> float:
             low = np.minimum.reduceat(np.where(finite, values, np.inf), ptr[:-1])
             ranges += float(np.maximum(high - low, 0.0).sum())
     return ranges + float(np.log(np.diff(arrays.var_ptr)).sum()) + 50.0
+
+
+def largest_entry(arrays: BetheArrays) -> float:
+    """The largest finite log potential in absolute value."""
+    values = np.concatenate([arrays.unary, arrays.tables])
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))

@@ -1,7 +1,8 @@
 """Belief propagation and the Bethe estimate of log Z, on any factor graph and under parities.
 
 The estimate is exact on trees and otherwise carries no guarantee, converged or not. For
-attractive binary pairwise models a lower bound is proven as well (see `bethe_attractive`).
+attractive binary pairwise models a lower bound is proven as well: the judge evaluates the Bethe
+free energy at the beliefs, whatever they are (see `tightz.judge.attractive`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import require_range
+from tightz.judge.attractive import AttractiveEvidence
+from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.references.bethe.arrays import (
     BetheArrays,
@@ -24,13 +27,15 @@ from tightz.references.bethe.arrays import (
     Parities,
     bethe_arrays,
     checked_parities,
+    largest_entry,
     message_cap,
     start_state,
     widest_scope,
 )
-from tightz.references.bethe.attractive import attractive_lower_bound
 from tightz.references.bethe.kernels import bethe_log_z, propagate
-from tightz.references.pairwise import pairwise_model
+
+_SAFE = 1e290
+"""Log potentials below this cannot overflow to -inf in sums and so feign a contradiction."""
 
 _STALL = 50
 """Iterations in which the residual must fall by a tenth, or messages are damped more."""
@@ -49,9 +54,9 @@ class BetheResult:
     """What belief propagation says about log Z.
 
     `log_z` is the Bethe estimate. `lower_bound` is a proven lower bound where the theorem for
-    attractive models applies, else None. `marginals` has one vector per variable,
-    `factor_marginals` one table per factor, shaped by its scope. `residual` is the largest
-    message change in the last sweep, relative to its size where that exceeds one.
+    attractive models applies, `rounding` included, else None. `marginals` has one vector per
+    variable, `factor_marginals` one table per factor, shaped by its scope. `residual` is the
+    largest message change in the last sweep, relative to its size where that exceeds one.
     """
 
     log_z: float
@@ -62,6 +67,8 @@ class BetheResult:
     marginals: list[NDArray[np.float64]]
     seconds: float
     model_digest: str
+    rounding: float
+    evidence: AttractiveEvidence | None
     _factor_tables: Callable[[], list[NDArray[np.float64]]]
 
     @cached_property
@@ -73,7 +80,16 @@ class BetheResult:
         """The proven lower bound where there is one, else the estimate, labelled as such."""
         if self.status is BetheStatus.IMPOSSIBLE:
             why = "no state survives the zero potentials"
-            return Bound(Side.BOTH, -np.inf, Proof.DETERMINISTIC, "bethe", self.seconds, 1.0, why)
+            return Bound(
+                side=Side.BOTH,
+                log_z=-np.inf,
+                proof=Proof.DETERMINISTIC,
+                method="bethe",
+                seconds=self.seconds,
+                confidence=1.0,
+                why=why,
+                evidence=self.evidence,
+            )
         if self.lower_bound is not None:
             return Bound(
                 side=Side.LOWER,
@@ -83,6 +99,8 @@ class BetheResult:
                 seconds=self.seconds,
                 confidence=1.0,
                 why="attractive binary pairwise model: the Bethe free energy is at most log Z",
+                rounding=self.rounding,
+                evidence=self.evidence,
             )
         return Bound(Side.ESTIMATE, self.log_z, Proof.NONE, "bethe", self.seconds)
 
@@ -129,25 +147,33 @@ def bethe(
     constant, arrays = bethe_arrays(free, numbers, constraints)
     state = start_state(arrays)
     possible = constant > -np.inf and all(rows or not bit for rows, bit in constraints)
+    if arrays.unary.size:
+        possible &= bool(np.logical_or.reduceat(state.alive, arrays.var_ptr[:-1]).all())
     iterations, residual, status = 0, 0.0, BetheStatus.IMPOSSIBLE
     if possible:
         iterations, residual, status = _run(arrays, state, max_iterations, tol, damping)
     log_z = -np.inf
-    lower: float | None = -np.inf
     flat: NDArray[np.float64] | None = None
     if status is not BetheStatus.IMPOSSIBLE:
         log_z = constant + float(bethe_log_z(arrays, state, widest_scope(arrays)))
         flat = _normalised(arrays, state)
-        lower = _lower_bound(free, flat) if not constraints else None
+    evidence, verdict = None, Verdict()
+    if not constraints:
+        evidence = AttractiveEvidence(_full_beliefs(model, numbers, arrays, state))
+        verdict = evidence.verdict(model)
+    proven = verdict.lower > -np.inf or verdict.upper == -np.inf
+    known = proven or status is BetheStatus.IMPOSSIBLE
     return BetheResult(
         log_z=log_z,
-        lower_bound=lower,
+        lower_bound=verdict.lower if known else None,
         status=status,
         iterations=iterations,
         residual=residual,
         marginals=_full_marginals(model, numbers, arrays, flat),
         seconds=time.perf_counter() - started,
         model_digest=model.digest,
+        rounding=verdict.rounding,
+        evidence=evidence if proven else None,
         _factor_tables=partial(_factor_tables, model, free, arrays, state, flat),
     )
 
@@ -161,7 +187,9 @@ def _run(
     for iteration in range(1, max_iterations + 1):
         residual, contradiction = propagate(arrays, state, keep, cap, widest, iteration % 2 == 0)
         if contradiction:
-            return iteration, float(residual), BetheStatus.IMPOSSIBLE
+            certain = largest_entry(arrays) < _SAFE and cap < _SAFE
+            status = BetheStatus.IMPOSSIBLE if certain else BetheStatus.NOT_CONVERGED
+            return iteration, float(residual), status
         if residual <= tol * (1.0 - keep):  # a damped step understates how far there is to go
             return iteration, float(residual), BetheStatus.CONVERGED
         if iteration % _STALL == 0:
@@ -181,17 +209,14 @@ def _normalised(arrays: BetheArrays, state: BetheState) -> NDArray[np.float64]:
     return np.asarray(weights / np.repeat(np.add.reduceat(weights, starts), cards))
 
 
-def _lower_bound(free: FactorGraph, marginals: NDArray[np.float64]) -> float | None:
-    if (free.arities > 2).any():
-        return None
-    flat = pairwise_model(free)
-    if flat.constant == -np.inf:
-        return -np.inf
-    kept = marginals[flat.live]
-    starts, cards = flat.arrays.var_ptr[:-1], np.diff(flat.arrays.var_ptr)
-    if starts.size:
-        kept = kept / np.repeat(np.add.reduceat(kept, starts), cards)
-    return attractive_lower_bound(flat, kept)
+def _full_beliefs(
+    model: FactorGraph, numbers: NDArray, arrays: BetheArrays, state: BetheState
+) -> NDArray[np.float64]:
+    """Log beliefs over all states of the model; zero where evidence leaves nothing to say."""
+    blocks = [np.zeros(c) for c in model.cardinalities.tolist()]
+    for k, v in enumerate(numbers.tolist()):
+        blocks[v] = state.beliefs[arrays.var_ptr[k] : arrays.var_ptr[k + 1]].copy()
+    return np.concatenate(blocks) if blocks else np.zeros(0)
 
 
 def _full_marginals(
