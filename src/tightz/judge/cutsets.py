@@ -6,9 +6,9 @@ where the tables are read. An assignment once judged keeps its two ends.
 
 Rounding, u = 2^-53: a sum of t tables at one entry is moved outward by 2 (t + 1) u of the sizes
 that meet there, so the size of one entry costs nothing at another; where that is little for the
-largest, all entries move by that. In log sum exp, x - top is off by u |x - top|, which moves exp by less
-than u, exp by LIBRARY, the sum of d terms by d u, its logarithm by LIBRARY, all relative to a sum
-of at least 1; adding the top again costs u of the result.
+largest, all entries move by that. In log sum exp, x - top is off by u |x - top|, which moves exp
+by less than u, exp by LIBRARY, the sum of d terms by d u, its logarithm by LIBRARY, all relative to
+a sum of at least 1; adding the top again costs u of the result.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _summed_out(
     variable: int,
     scope: tuple[int, ...],
     tables: list[_Table],
-    cards: NDArray[np.int64],
+    cards: NDArray[np.int32],
     side: float,
 ) -> NDArray[np.float64]:
     """log sum over `variable`, the last axis of all tables, of the exp of their sum, outward."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound
-from tightz.errors import require_range
+from tightz.errors import TightzError, require_range
 from tightz.estimation.splitting.nodes import Node
 from tightz.estimation.splitting.upper import UpperBounder
 from tightz.models.collapse import Collapsed
@@ -31,6 +31,17 @@ class Samples(NamedTuple):
 
     states: NDArray[np.int64]
     log_weights: NDArray[np.float64]
+
+    @property
+    def effective_size(self) -> float:
+        """How many draws of equal weight would say as much (Kish): (sum w)^2 / sum w^2.
+
+        Large weights that were never drawn do not show in it.
+        """
+        if not self.log_weights.size or self.log_weights.max() == -np.inf:
+            return 0.0
+        ratios = np.exp(self.log_weights - self.log_weights.max())
+        return float(ratios.sum() ** 2 / (ratios * ratios).sum())
 
 
 class LogEstimate(NamedTuple):
@@ -104,11 +115,14 @@ class Mixture:
     def draw(
         self, count: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-        """(spins of the original (count, n), log p~ - log q)."""
+        """(spins of the original (count, n), log p~ - log q); refuses where nothing is known."""
+        if not self._known:
+            raise TightzError(
+                "there is nothing to draw from: the run ended before it had its first q. Give it "
+                "more time (time_limit)"
+            )
         n = self.bounder.poly.n
         spins, logs = np.ones((count, n), dtype=np.int8), np.full(count, -np.inf)
-        if not self._known:
-            return spins, logs
         home = rng.choice(len(self.leaves), size=count, p=self.weights)
         for i in np.unique(home).tolist():
             at = np.flatnonzero(home == i)
@@ -172,8 +186,13 @@ class SplittingResult:
             return np.log(self.mixture.weights)
 
     def sample(self, k: int, rng: Seed = None) -> Samples:
-        """k states of the model drawn from the mixture, with their importance weights."""
+        """k states of the model drawn from the mixture, with their importance weights.
+
+        TightzError where Z = 0, or where the run ended before anything was found.
+        """
         require_range("k", k, 0)
+        if self.upper == -math.inf:
+            raise TightzError("Z = 0: the model has no state of positive weight to draw")
         spins, logs = self.mixture.draw(int(k), generator(rng))
         encoding = self.mixture.encoding
         if not isinstance(encoding.model, FactorGraph):
@@ -185,12 +204,17 @@ class SplittingResult:
         return Samples(states, logs)
 
     def estimate(self, k: int = 1000, rng: Seed = None) -> LogEstimate:
-        """log Z from k importance-weighted samples: an estimate with its standard error."""
+        """log Z from k importance-weighted samples, and the standard error of these draws.
+
+        That error is about the draws made, not about what the mixture misses: a mode that no leaf's
+        q covers is not drawn and does not show in it, so it can be far too small. Look at
+        `Samples.effective_size`, and compare with an estimate of another kind.
+        """
         require_range("k", k, 2)
+        if self.upper == -math.inf:
+            return LogEstimate(-math.inf, 0.0)
         logs = self.sample(k, rng).log_weights
         top = float(logs.max())
-        if top == -math.inf:
-            return LogEstimate(-math.inf, 0.0)
         ratios = np.exp(logs - top)
         mean = float(ratios.mean())
         return LogEstimate(top + math.log(mean), float(ratios.std(ddof=1)) / (mean * math.sqrt(k)))
