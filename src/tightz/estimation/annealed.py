@@ -257,7 +257,9 @@ class Annealing:
     def _shape(self, units: float) -> tuple[int, int, int] | None:
         """(chains of a group, chains, temperatures) that cost `units` chain-temperatures."""
         if not isinstance(self.path, SpinPath):
-            chains = int(np.clip(units / (10 * TEMPERATURES), CHAINS, 16 * CHAINS)) // 2 * 2
+            steady = bool(self.rounds) and self.rounds[-1].groups.std() < 0.5
+            temperatures = TEMPERATURES if steady else 10 * TEMPERATURES  # then more end states
+            chains = int(np.clip(units / temperatures, CHAINS, 16 * CHAINS)) // 2 * 2
             return None if units < CHAINS * FEWEST else (1, chains, int(units / chains))
         size = int(np.clip(units / (POPULATIONS * TEMPERATURES), SMALLEST, LARGEST))
         temperatures = int(units / (POPULATIONS * size))

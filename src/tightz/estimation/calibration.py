@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,9 +76,15 @@ def weight_error(log_weights: NDArray[np.float64]) -> float:
         return math.inf
     ratios = np.exp(logs - log_mean(logs))
     variance = max(float(ratios.var(ddof=1)), math.expm1(min(scatter, 1.0))) / count
-    few = float(student.ppf(0.975, count - 1)) / 1.96
+    few = _student(count - 1)
     low = scatter / 2.0 if scatter > 1.0 else variance / 2.0
     return math.hypot(few * math.sqrt(variance), low)
+
+
+@cache
+def _student(freedom: int) -> float:
+    """How much wider than a normal's the 95% range is for a variance from few draws."""
+    return float(student.ppf(0.975, freedom)) / 1.96
 
 
 def from_interval(
@@ -115,10 +122,11 @@ def pooled(estimates: Sequence[PointEstimate]) -> PointEstimate:
 def supported(estimates: Sequence[PointEstimate]) -> list[PointEstimate]:
     """Estimates whose error may count, one a family.
 
-    A family in NEEDS_SUPPORT takes at least the smallest error among the others: agreement to
-    within e is evidence that it is right to within e, and no more. It is left out where it lies
-    below an anchor by more than their errors: the mean of its weights is at most Z, so missed
-    modes explain that. Lying above is unlikely by Markov's inequality, so it stays and widens.
+    Families in NEEDS_SUPPORT miss modes without knowing, and are then low: the mean of their
+    weights is at most Z. Beside a family that stands alone (an anchor) they add nothing that
+    could be checked to less than its error, so they count only where they contradict it from
+    above, which missed modes do not explain: pooled, the disagreement widens. Without an anchor
+    two of them support each other, neither with less error than the other.
     """
     anchors = [e for e in estimates if e.family not in NEEDS_SUPPORT]
     out = list(anchors)
@@ -126,9 +134,10 @@ def supported(estimates: Sequence[PointEstimate]) -> list[PointEstimate]:
         others = [e for e in estimates if e.family != estimate.family]
         if estimate.family not in NEEDS_SUPPORT or not others:
             continue
-        wide = replace(estimate, error=max(estimate.error, min(e.error for e in others)))
-        if all(wide.log_z >= a.log_z - math.hypot(wide.error, a.error) for a in anchors):
-            out.append(wide)
+        above = all(estimate.log_z > a.log_z + math.hypot(estimate.error, a.error) for a in anchors)
+        if above:
+            floor = min(e.error for e in others)
+            out.append(replace(estimate, error=max(estimate.error, floor)))
     return out
 
 
