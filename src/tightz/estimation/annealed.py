@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from tightz.estimation.calibration import (
 )
 from tightz.estimation.findings import Finding, PointEstimate
 from tightz.estimation.symmetry import flips, symmetrise_means
+from tightz.models.collapse import Collapsed, collapse
 from tightz.models.encoding import SpinEncoding, encode
 from tightz.references.ais.paths import LayerPath, Path, SpinPath, polynomial_path, tuned_schedule
 from tightz.runtime.clock import Clock
@@ -55,6 +56,9 @@ POPULATIONS = 8
 SMALLEST, LARGEST = 32, 256
 """Chains of a population. Larger ones cost memory and gain nothing over more temperatures."""
 
+NEIGHBOURS = 4
+"""Spins with up to this many neighbours are summed out before annealing."""
+
 CHAINS = 64
 TEMPERATURES = 300
 FEWEST = 20
@@ -77,6 +81,7 @@ class Round:
     groups: NDArray[np.float64]
     log_weights: NDArray[np.float64]
     ends: NDArray[np.int8]
+    work: float
 
     @property
     def states(self) -> Ends:
@@ -98,16 +103,15 @@ class Round:
 
 def annealed(job: Job) -> Iterator[Finding]:
     """Estimates, marginals and samples of positive models (zeros only where they are parities)."""
-    try:
-        encoding = encode(job.working, multivalued=True)
-        path = math.nan if encoding.reason else polynomial_path(encoding.polynomial)
-    except UnsupportedModelError:
-        return
-    if isinstance(path, float):  # nothing to sample
-        return
     pacer = Pacer(job.clock)
     pacer.rest(WAIT)
-    run = Annealing(encoding, path, generator(job.seed, KEY))
+    try:
+        encoding = encode(job.working, multivalued=True)
+        run = Annealing.of(encoding, generator(job.seed, KEY))
+    except UnsupportedModelError:
+        return
+    if run is None:
+        return
     for number in itertools.count():
         size = pacer.allowance(FIRST * 2**number)
         if not run.advance(size, product=number % PRODUCT_EVERY == PRODUCT_EVERY - 1):
@@ -146,9 +150,30 @@ class Annealing:
 
     encoding: SpinEncoding
     path: Path
+    collapsed: Collapsed | None
     rng: np.random.Generator
     rounds: list[Round] = field(default_factory=list)
     work: float = 0.0
+
+    @classmethod
+    def of(cls, encoding: SpinEncoding, rng: np.random.Generator) -> Annealing | None:
+        """The path that suits the model; None where nothing is left to sample.
+
+        Spins of few neighbours are summed out first: on grids half of the spins go, and
+        populations of the same cost scatter half as much (w in [-3, 3], 20 x 20).
+        """
+        polynomial = encoding.polynomial
+        path = polynomial_path(polynomial)
+        collapsed = None
+        if isinstance(path, SpinPath) and not encoding.reason:
+            smaller = collapse(polynomial, NEIGHBOURS)
+            if smaller.kept.size == 0:
+                return None
+            if _pays(smaller):
+                collapsed, path = smaller, polynomial_path(smaller.polynomial)
+        if isinstance(path, float) or encoding.reason:
+            return None
+        return cls(encoding, path, collapsed, rng)
 
     def __post_init__(self) -> None:
         self.basis = flips(self.encoding.polynomial)
@@ -176,21 +201,19 @@ class Annealing:
         self.pace = max(1e-9, time.thread_time() - begun) / (chains * temperatures)
         self.work = seconds
         groups = np.array([log_mean(g) for g in walk.log_weights.reshape(-1, size)])
-        self.rounds.append(Round(start, groups, walk.log_weights, walk.ends))
+        ends = walk.ends
+        if self.collapsed is not None:  # the exact conditional: the weights stay what they are
+            ends = self.collapsed.lift_states(ends, self.rng)
+        self.rounds.append(Round(start, groups, walk.log_weights, ends, chains * temperatures))
         return True
 
     def estimate(self) -> PointEstimate:
-        """The rounds together; an error only if the last and largest round has one.
-
-        Rounds with more than twice the smallest error are left out: they are biased low first.
-        """
+        """The rounds together; an error only if the last and largest round has one."""
         found = []
         for start in ("fields", "product"):
-            each = [r.estimate() for r in self.rounds if r.start == start]
-            if not each or not math.isfinite(each[-1].error):
-                continue
-            best = min(e.error for e in each)
-            found.append(pooled([e for e in each if e.error <= 2.0 * best]))
+            each = [r for r in self.rounds if r.start == start]
+            if each and math.isfinite(each[-1].estimate().error):
+                found.append(_together(each))
         if not found or found[0].family != "ais":
             last = self._last("fields").estimate()
             return replace(last, error=math.inf)
@@ -234,7 +257,9 @@ class Annealing:
     def _shape(self, units: float) -> tuple[int, int, int] | None:
         """(chains of a group, chains, temperatures) that cost `units` chain-temperatures."""
         if not isinstance(self.path, SpinPath):
-            chains = int(np.clip(units / (10 * TEMPERATURES), CHAINS, 16 * CHAINS)) // 2 * 2
+            steady = bool(self.rounds) and self.rounds[-1].groups.std() < 0.5
+            temperatures = TEMPERATURES if steady else 10 * TEMPERATURES  # then more end states
+            chains = int(np.clip(units / temperatures, CHAINS, 16 * CHAINS)) // 2 * 2
             return None if units < CHAINS * FEWEST else (1, chains, int(units / chains))
         size = int(np.clip(units / (POPULATIONS * TEMPERATURES), SMALLEST, LARGEST))
         temperatures = int(units / (POPULATIONS * size))
@@ -250,6 +275,31 @@ class Annealing:
         if not np.abs(fields).max(initial=0.0) > 0.01:
             return None
         if isinstance(self.path, SpinPath):
-            return replace(self.path, base=fields)
+            kept = slice(None) if self.collapsed is None else self.collapsed.kept
+            return replace(self.path, base=fields[kept])
         assert isinstance(self.path, LayerPath)
         return replace(self.path, base=-2.0 * fields[self.path.kept_at])  # unit 1 is spin -1
+
+
+def _together(rounds: Sequence[Round]) -> PointEstimate:
+    """Rounds of one start pooled.
+
+    An error from eight groups is itself uncertain, and weights taken from it would favour rounds
+    that look precise by luck. Variance falls as 1 / work, so each round takes at least what the
+    average over rounds predicts. Rounds twice as wide as the best are left out: what makes them
+    wide also makes them low.
+    """
+    each = [(r.estimate(), r.work) for r in rounds]
+    usable = [(e, work) for e, work in each if math.isfinite(e.error)]
+    typical = float(np.mean([e.error**2 * work for e, work in usable]))
+    wide = [replace(e, error=max(e.error, math.sqrt(typical / work))) for e, work in usable]
+    best = min(e.error for e in wide)
+    return pooled([e for e in wide if e.error <= 2.0 * best])
+
+
+def _pays(collapsed: Collapsed) -> bool:
+    """Whether enough spins go and a sweep over what stays is not much dearer."""
+    before, after = (
+        float((p.arities**2).sum()) for p in (collapsed.original, collapsed.polynomial)
+    )
+    return collapsed.kept.size <= 0.8 * collapsed.original.n and after <= 6.0 * before

@@ -151,6 +151,4 @@ def _average(
 def _counted(
     states: NDArray[np.int64], shares: NDArray[np.float64], cards: NDArray[np.int64]
 ) -> list[NDArray[np.float64]]:
-    return [
-        np.bincount(x, shares, minlength=int(d)) for x, d in zip(states.T, cards, strict=True)
-    ]
+    return [np.bincount(x, shares, minlength=int(d)) for x, d in zip(states.T, cards, strict=True)]

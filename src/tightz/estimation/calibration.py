@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +29,8 @@ They count only beside another family, and then with no less error than that fam
 FEW = 8.0
 """Fewer effective draws than this say nothing about their own scatter."""
 
-WIDEST = 1.0
-"""Largest scatter of independent log weights, in nats, from which an error is formed.
-
-Weights with log-scatter s have relative variance exp(s^2) - 1, carried by draws s^2 above the
-mean of logs: beyond s = 1 the few draws at hand need not contain them.
-"""
+BROADEST = 4.0
+"""Largest scatter of independent log weights, in nats, from which an error is formed."""
 
 ROUNDING = 1e-12
 """Ends closer than this share of their size are one number."""
@@ -57,24 +54,37 @@ def log_mean(log_weights: NDArray[np.float64]) -> float:
 def weight_error(log_weights: NDArray[np.float64]) -> float:
     """Standard error of `log_mean` of independent unbiased weights; inf where none is honest.
 
-    The delta method's sd(w) / (mean(w) sqrt(N)) is too small while the weights that carry the mean
-    are still rare, so the variance of a log-normal with the scatter of the upper half is taken
-    where that is more (low weights do no harm), with Student's quantile for few weights. The
-    log of a mean lies low by half the variance, which is added.
+    Weights with log-scatter s have relative variance exp(s^2) - 1, carried by weights s^2 above
+    the mean of logs. Beyond s = 1 the few at hand need not contain them: the log of their mean
+    then lies low by up to s^2 / 2, and that is the error. Below, the delta method's
+    sd(w) / (mean(w) sqrt(N)) is too small while such weights are rare, so the log-normal's
+    variance is taken where that is more, with Student's quantile for few weights. Of many weights
+    only the upper half gives the scatter: low ones do no harm.
     """
     logs = np.asarray(log_weights, dtype=np.float64)
     count = len(logs)
     if count < 4 or not np.isfinite(logs).all():
         return math.inf
-    middle = float(np.median(logs)) if count >= 32 else float(logs.mean())
-    above = logs[logs >= middle] - middle if count >= 32 else logs - middle
-    scatter = float((above**2).sum()) / max(1, above.size - (count < 32))
-    if scatter > WIDEST**2 or (count >= 32 and effective_size(logs) < FEW):
+    if count < 32:
+        scatter = float(logs.var(ddof=1))
+    else:
+        above = logs - np.median(logs)
+        scatter = float((above[above >= 0.0] ** 2).mean())
+        if effective_size(logs) < FEW:  # the naive error would be that of a few weights
+            scatter = max(scatter, 1.0, float(logs.max() - np.median(logs)))
+    if scatter > BROADEST**2:
         return math.inf
     ratios = np.exp(logs - log_mean(logs))
-    variance = max(float(ratios.var(ddof=1)), math.expm1(scatter)) / count
-    few = float(student.ppf(0.975, count - 1)) / 1.96
-    return math.hypot(few * math.sqrt(variance), variance / 2.0)
+    variance = max(float(ratios.var(ddof=1)), math.expm1(min(scatter, 1.0))) / count
+    few = _student(count - 1)
+    low = scatter / 2.0 if scatter > 1.0 else variance / 2.0
+    return math.hypot(few * math.sqrt(variance), low)
+
+
+@cache
+def _student(freedom: int) -> float:
+    """How much wider than a normal's the 95% range is for a variance from few draws."""
+    return float(student.ppf(0.975, freedom)) / 1.96
 
 
 def from_interval(
@@ -112,16 +122,22 @@ def pooled(estimates: Sequence[PointEstimate]) -> PointEstimate:
 def supported(estimates: Sequence[PointEstimate]) -> list[PointEstimate]:
     """Estimates whose error may count, one a family.
 
-    A family in NEEDS_SUPPORT takes at least the smallest error among the others: agreement to
-    within e is evidence that it is right to within e, and no more.
+    Families in NEEDS_SUPPORT miss modes without knowing, and are then low: the mean of their
+    weights is at most Z. Beside a family that stands alone (an anchor) they add nothing that
+    could be checked to less than its error, so they count only where they contradict it from
+    above, which missed modes do not explain: pooled, the disagreement widens. Without an anchor
+    two of them support each other, neither with less error than the other.
     """
-    out = []
+    anchors = [e for e in estimates if e.family not in NEEDS_SUPPORT]
+    out = list(anchors)
     for estimate in estimates:
-        others = [e.error for e in estimates if e.family != estimate.family]
-        if estimate.family not in NEEDS_SUPPORT:
-            out.append(estimate)
-        elif others:
-            out.append(replace(estimate, error=max(estimate.error, min(others))))
+        others = [e for e in estimates if e.family != estimate.family]
+        if estimate.family not in NEEDS_SUPPORT or not others:
+            continue
+        above = all(estimate.log_z > a.log_z + math.hypot(estimate.error, a.error) for a in anchors)
+        if above:
+            floor = min(e.error for e in others)
+            out.append(replace(estimate, error=max(estimate.error, floor)))
     return out
 
 

@@ -1,0 +1,156 @@
+"""Point estimates: log Z within 2 errors in 9 of 10 runs at least, never more than 6 away.
+
+Exact answers are forbidden and time is short, so that most models stay open; log Z comes from
+`tz.exact`. The control is the mixture of a splitting tree with the error of its own draws, which
+cannot see the modes that the tree missed: it has to be caught.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+import tightz as tz
+from verification.rows import Row
+
+RUNS = 200
+SECONDS = 5.0
+CONTROL_RUNS, CONTROL_SECONDS = 6, 2.0
+WITHIN, WORST, UNKNOWN = 0.90, 6.0, 0.20
+SLACK = 1e-7
+"""Nats that rounding may add to an exact answer's error of 0."""
+
+CRITICAL = 0.5 * math.log(1.0 + math.sqrt(2.0))
+
+
+class Outcome(NamedTuple):
+    """One run: how far off in nats, and the error it declared."""
+
+    kind: str
+    off: float
+    error: float
+
+    @property
+    def errors_off(self) -> float:
+        return 0.0 if self.off <= SLACK else self.off / max(self.error, SLACK)
+
+
+Estimator = Callable[[tz.FactorGraph, int], tuple[float, float]]
+"""(model, seed) -> (estimate, error)."""
+
+
+def grid(rng: np.random.Generator, i: int) -> tuple[str, tz.FactorGraph]:
+    size, strength = int(rng.integers(8, 21)), (1, 3, 10)[i % 3]
+    model = tz.ising_grid(
+        size, coupling=(-strength, strength), field=(-1, 1), seed=int(rng.integers(2**31))
+    )
+    return f"grid, w = {strength}", model
+
+
+def ferromagnet(rng: np.random.Generator, i: int) -> tuple[str, tz.FactorGraph]:
+    coupling = (0.25, CRITICAL, 0.6)[i % 3]
+    model = tz.ising_grid(
+        int(rng.integers(8, 21)), coupling=(coupling, coupling), field=(0, 0), seed=i
+    )
+    return "ferromagnet, zero field", model
+
+
+def all_pairs(rng: np.random.Generator, i: int) -> tuple[str, tz.FactorGraph]:
+    """Sherrington and Kirkpatrick's model, hot to cold, without and with fields."""
+    n, beta = int(rng.integers(12, 21)), (0.5, 1.0, 2.0)[i % 3]
+    couplings = {
+        (a, b): beta * rng.normal() / math.sqrt(n) for a in range(n) for b in range(a + 1, n)
+    }
+    return "all pairs", tz.ising(couplings, (i % 2) * 0.3 * rng.normal(size=n))
+
+
+def machine(rng: np.random.Generator, i: int) -> tuple[str, tz.FactorGraph]:
+    hidden, visible = int(rng.integers(12, 17)), int(rng.integers(20, 61))
+    scale = (0.3, 0.7, 1.5)[i % 3]
+    weights = scale * rng.normal(size=(visible, hidden))
+    return "rbm", tz.rbm(weights, rng.normal(size=visible), rng.normal(size=hidden))
+
+
+def sparse(rng: np.random.Generator, i: int) -> tuple[str, tz.FactorGraph]:
+    """A cycle and a random matching over it: three neighbours each."""
+    n, strength = 2 * int(rng.integers(20, 36)), (0.5, 1.5, 4.0)[i % 3]
+    matching = rng.permutation(n).reshape(-1, 2)
+    edges = [*((v, (v + 1) % n) for v in range(n)), *matching.tolist()]
+    pairs = {tuple(sorted(map(int, e))) for e in edges if e[0] != e[1]}
+    couplings = {e: float(rng.uniform(-strength, strength)) for e in sorted(pairs)}
+    return "three neighbours", tz.ising(couplings, (i % 2) * rng.normal(size=n))
+
+
+KINDS = (grid, ferromagnet, grid, all_pairs, machine, sparse)
+
+
+def log_partition(model: tz.FactorGraph, seed: int) -> tuple[float, float]:
+    """What is promised: the library's own estimate."""
+    r = tz.log_partition(model, exact=False, time_limit=SECONDS, seed=seed)
+    return r.estimate, r.estimate_error
+
+
+def naive_tree(model: tz.FactorGraph, seed: int) -> tuple[float, float]:
+    """The control: importance samples from a tree's mixture with their own standard error."""
+    found = tz.split(model, time_limit=CONTROL_SECONDS, seed=seed).estimate(1000, seed)
+    return found.log_z, found.error
+
+
+def outcome(i: int, estimator: Estimator, root: int = 6) -> Outcome:
+    """Run number i: a model of the kind whose turn it is."""
+    rng = np.random.default_rng([root, i])
+    kind, model = KINDS[i % len(KINDS)](rng, i // len(KINDS))
+    value, error = estimator(model, i)
+    return Outcome(kind, abs(value - tz.exact(model).log_z), error)
+
+
+def misled(outcomes: list[Outcome]) -> str:
+    """What breaks the promise, in words; empty if nothing does."""
+    known = [o for o in outcomes if math.isfinite(o.error)]
+    within = np.mean([o.errors_off <= 2.0 for o in known]) if known else 0.0
+    worst = max((o for o in known), key=lambda o: o.errors_off, default=None)
+    broken = []
+    if within < WITHIN:
+        broken.append(f"{within:.0%} within 2 errors")
+    if worst is not None and worst.errors_off > WORST:
+        broken.append(f"{worst.kind}: {worst.errors_off:.1f} errors off")
+    if len(outcomes) - len(known) > UNKNOWN * len(outcomes):
+        broken.append(f"{len(outcomes) - len(known)} of {len(outcomes)} without an error")
+    return "; ".join(broken)
+
+
+def calibration(scale: float, progress: Callable[[str], None]) -> Iterator[Row]:
+    """One row: the share within 2 errors, the worst run, and how small errors are."""
+    runs = max(12, int(RUNS * scale))
+    outcomes = []
+    for i in range(runs):
+        progress(f"{i} of {runs} runs")
+        outcomes.append(outcome(i, log_partition))
+    progress("control")
+    control = [_control(i) for i in range(CONTROL_RUNS)]
+    known = [o for o in outcomes if math.isfinite(o.error)]
+    within = sum(o.errors_off <= 2.0 for o in known)
+    detail = (
+        f"{within} of {len(known)} within 2 errors, worst "
+        f"{max((o.errors_off for o in known), default=0.0):.1f} errors, "
+        f"{len(outcomes) - len(known)} without an error, median error "
+        f"{np.median([o.error for o in outcomes]):.2g} nats"
+    )
+    broken = misled(outcomes)
+    yield Row(
+        "estimates: log Z within 2 errors",
+        runs,
+        int(bool(broken)),
+        f"{broken}; {detail}" if broken else detail,
+        control_caught=bool(misled(control)),
+    )
+
+
+def _control(i: int) -> Outcome:
+    """The naive error where it is known to mislead: strong couplings, many modes."""
+    model = tz.ising_grid(20, coupling=(-10, 10), field=(-1, 1), seed=i)
+    value, error = naive_tree(model, i)
+    return Outcome("control", abs(value - tz.exact(model).log_z), error)
