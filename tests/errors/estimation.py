@@ -110,6 +110,14 @@ ESTIMATES = [
         0.05,
     ),
     refuses(
+        "planned_levels is 2 and log_g has 3 levels; expected at least 3: the plan made before the "
+        "first draw",
+        certificates.anytime_certificate,
+        np.zeros((3, 1)),
+        0.1,
+        planned_levels=2,
+    ),
+    refuses(
         "delta is 1.0; expected a probability strictly between 0 and 1",
         certificates.anytime_certificate,
         [0.0],

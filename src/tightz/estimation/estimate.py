@@ -217,6 +217,8 @@ def run_setup(
             sweeps=table.sweeps,
             ranks=table.ranks,
             statuses=table.statuses,
+            planned_levels=table.planned_levels,
+            planned_trials=table.planned_trials,
             n=setup.plan.polynomial.n,
             marginals=setup.work.encoding.from_products(table.singles.mean),
             marginal_spread=setup.work.encoding.spread(table.singles.spread),

@@ -164,8 +164,15 @@ def theorem_forecast(
 
 def statements(e: Estimate, delta: float, planned: tuple[int, int]) -> TheoremRun:
     """What a table of trials says, complete or not."""
-    few = e.levels <= max(CERTIFIED_LEVELS, int(e.levels.min()))
-    betted = replace(e, levels=e.levels[few], log_gammas=e.log_gammas[few])
+    # by the planned levels: which are bet on must not depend on how far the run came
+    highest = max(CERTIFIED_LEVELS, int(e.planned_levels.min()))
+    few = e.levels <= highest
+    betted = replace(
+        e,
+        levels=e.levels[few],
+        log_gammas=e.log_gammas[few],
+        planned_levels=e.planned_levels[e.planned_levels <= highest],
+    )
     heaviest = bool((e.statuses == Status.OPTIMAL).any())
     return TheoremRun(
         estimate=e,
