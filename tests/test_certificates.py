@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from tightz.estimation.certificates import (
     median_certificate,
     product_certificate,
 )
+from tightz.estimation.stored import read_estimate
+from tightz.estimation.theorem_run import statements
 
 PLAIN = {"collapse": 0, "search_sweeps": 0}
 CLASSICAL = [mean_certificate, median_certificate, product_certificate]
@@ -95,6 +98,84 @@ def test_missing_trials_are_neutral():
     assert np.isfinite(anytime_certificate(table, 0.05))
     with pytest.raises(tz.ParameterError, match="at least one trial"):
         anytime_certificate(np.full((2, 2), np.nan), 0.05)
+
+
+def test_levels_that_were_not_reached_are_paid_for():
+    reached = np.array([[3.0], [1.0], [2.0]])
+    whole = np.pad(reached, ((0, 8), (0, 0)), constant_values=np.nan)
+    paid = anytime_certificate(reached, 0.05, planned_levels=11)
+    assert paid == anytime_certificate(whole, 0.05)
+    assert paid < anytime_certificate(reached, 0.05) - 1.0
+    assert anytime_certificate(reached, 0.05, planned_levels=3) == anytime_certificate(
+        reached, 0.05
+    )
+
+
+def test_planned_trials_that_were_not_made_count_as_zeros():
+    values = np.random.default_rng(7).normal(size=6)
+    whole = np.concatenate([values, np.full(3, -np.inf)])
+    assert median_certificate(values, 0.1, planned_trials=9) == median_certificate(whole, 0.1)
+    assert median_certificate(values[:4], 0.1, planned_trials=9) == -np.inf
+
+
+@pytest.mark.parametrize("kind", ["anytime", "mean", "median", "product"])
+@pytest.mark.parametrize("stop", [1, 3, 8, 16])
+def test_a_stopped_run_pays_for_what_was_planned(kind, stop, tmp_path):
+    """From Ctrl-C and from the store: the certificate of the planned levels and trials."""
+    made = []
+
+    def interrupt(batch):
+        made.append(batch)
+        if len(made) == stop:
+            raise KeyboardInterrupt
+
+    model = tz.ising_grid(3, seed=0)
+    e = tz.estimate(
+        model,
+        levels=range(8),
+        trials=3,
+        seed=0,
+        family=tz.PointMass(restarts=1),  # one trial a batch
+        store=tmp_path / "run.db",
+        partial=True,
+        on_batch=interrupt,
+        **PLAIN,
+    )
+    assert not e.complete
+    assert (e.planned_levels.tolist(), e.planned_trials) == (list(range(8)), 3)
+    table = np.full((8, 3), np.nan)
+    table[: len(e.levels), : e.log_g.shape[1]] = e.log_g
+    expected = {
+        "anytime": lambda: anytime_certificate(table, 0.1),
+        "mean": lambda: max(mean_certificate(row, 0.1 / 8) for row in e.log_g),
+        "median": lambda: max(
+            median_certificate(np.nan_to_num(row, nan=-np.inf), 0.1 / 8) for row in table
+        ),
+        "product": lambda: max(product_certificate(row, 0.1 / 8) for row in e.log_g),
+    }[kind]()
+    assert e.certificate(0.1, kind=kind).log_z == expected
+    again = read_estimate(tmp_path / "run.db")
+    assert again.certificate(0.1, kind=kind).log_z == expected
+    assert not again.complete
+
+
+def test_a_theorem_run_bets_on_levels_planned_not_reached():
+    """Levels 22 and 9 in that order: the bet is on 9 alone, reached or not."""
+    model = tz.ising_grid(5, seed=0)
+    e = tz.estimate(model, levels=[22, 9], trials=1, seed=0, **PLAIN)
+    one = replace(e, levels=e.levels[:1], log_gammas=e.log_gammas[:1], statuses=e.statuses[:1])
+    assert statements(one, 0.1, (2, 1)).certificate.log_z == -np.inf
+    assert one.certificate(0.1, kind="mean").log_z > -np.inf
+    whole = statements(e, 0.1, (2, 1)).certificate.log_z
+    assert whole == anytime_certificate(e.log_g[1:], 0.1)
+
+
+def test_theorems_want_the_number_of_trials_that_was_planned():
+    e = tz.estimate(tz.ising_grid(2, seed=0), trials=1200, restarts=1, seed=0, **PLAIN)
+    assert e.assumptions(0.1).enough_trials
+    stopped = replace(e, log_gammas=e.log_gammas[:, :1100], planned_trials=1200)
+    assert tz.required_trials(4, 0.1) < 1100
+    assert not stopped.assumptions(0.1).enough_trials
 
 
 def test_many_trials_approach_the_mean():

@@ -12,6 +12,7 @@ from verification.__main__ import main, summary
 from verification.agreement import ROUTES, agreement
 from verification.coverage import coverage
 from verification.memory import memory
+from verification.stopping import stopping
 from verification.suites import suites
 from verification.violations import EVERY, examine, hunt, violation
 
@@ -64,10 +65,18 @@ def test_violation(side, value, log_z, wrong):
 
 def test_certificates_cover_and_the_control_does_not():
     rows = list(coverage(0.0, 1, quiet))
-    assert len(rows) == 6
+    assert len(rows) == 7
     for row in rows:
         assert row.passed, row
         assert row.control_caught is not False
+
+
+def test_stopped_runs_are_covered_and_the_controls_are_not():
+    rows = list(stopping(0.0, 1, quiet))
+    assert len(rows) == 7
+    for row in rows:
+        assert row.passed, row
+    assert sum(row.control_caught is True for row in rows) == 4
 
 
 def test_independent_routes_agree():

@@ -12,6 +12,7 @@ from verification.agreement import agreement
 from verification.coverage import coverage
 from verification.memory import memory
 from verification.rows import Row
+from verification.stopping import stopping
 from verification.suites import suites
 from verification.violations import hunt
 
@@ -22,6 +23,7 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "agreement": agreement,
         "memory": memory,
         "coverage": lambda scale, progress: coverage(scale, workers, progress),
+        "stopping": lambda scale, progress: stopping(scale, workers, progress),
         "bounds": lambda scale, progress: hunt(scale, workers, progress),
         "suites": suites,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ class MissingExtraError(TightzError, ImportError):
 
 def require_range(name: str, value: float, low: float, high: float = float("inf")) -> None:
     """Refuse `value` outside [low, high], naming what came and what was expected."""
-    if not low <= value <= high:
+    real = isinstance(value, numbers.Real)
+    if not real or not low <= value <= high:
         expected = f"at least {low}" if high == float("inf") else f"between {low} and {high}"
-        raise ParameterError(f"{name} is {value}; expected {expected}")
+        raise ParameterError(f"{name} is {value if real else repr(value)}; expected {expected}")
 
 
 def require_finite(name: str, values: NDArray[np.float64], where: str = "") -> None:

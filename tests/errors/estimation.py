@@ -110,6 +110,20 @@ ESTIMATES = [
         0.05,
     ),
     refuses(
+        "levels are 5; expected a list of them, such as [0, 5, 10]",
+        tz.estimate,
+        GRID,
+        levels=5,
+    ),
+    refuses(
+        "planned_levels is 2 and log_g has 3 levels; expected at least 3: the plan made before the "
+        "first draw",
+        certificates.anytime_certificate,
+        np.zeros((3, 1)),
+        0.1,
+        planned_levels=2,
+    ),
+    refuses(
         "delta is 1.0; expected a probability strictly between 0 and 1",
         certificates.anytime_certificate,
         [0.0],

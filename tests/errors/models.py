@@ -146,14 +146,14 @@ BUILDERS = [
     ),
     Case(
         ModelError,
-        "coupling of spin 2 with itself; expected pairs of different spins, since s_i * "
-        "s_i is constant: leave (2, 2) out",
+        "coupling of variable 2 with itself; expected pairs of different variables: leave (2, 2) "
+        "out, or put it into the fields",
         lambda: tz.ising({(2, 2): 1.0}),
     ),
     Case(
         ModelError,
         "fields[1] is nan; expected a finite number",
-        lambda: tz.ising({(0, 1): 1.0}, {1: NAN}),
+        lambda: tz.ising({(0, 1): 1.0}, [0.0, NAN]),
     ),
     Case(
         ModelError,
@@ -181,11 +181,18 @@ BUILDERS = [
         "coupling range is (1, -1); expected finite (low, high) with low <= high",
         lambda: tz.ising_grid(3, coupling=(1, -1)),
     ),
-    Case(ParameterError, "rows is 0; expected at least 1", lambda: tz.ising_grid(0)),
-    Case(ParameterError, "cols is 0; expected at least 1", lambda: tz.ising_grid(2, 0)),
+    Case(
+        ParameterError, "rows is 0; expected a whole number of at least 1", lambda: tz.ising_grid(0)
+    ),
+    Case(
+        ParameterError,
+        "cols is 0; expected a whole number of at least 1",
+        lambda: tz.ising_grid(2, 0),
+    ),
     Case(
         ModelError,
-        "W has shape (2, 3); 3 visible and 2 hidden biases need (3, 2)",
+        "W has shape (2, 3); 3 visible and 2 hidden biases need (3, 2); it is the other way round: "
+        "transposed=True",
         lambda: tz.rbm(np.zeros((2, 3)), np.zeros(3), np.zeros(2)),
     ),
     Case(
@@ -193,7 +200,11 @@ BUILDERS = [
         "W[0, 1] is inf; expected a finite number",
         lambda: tz.rbm([[0.0, INF]], [0.0], [0.0, 0.0]),
     ),
-    Case(ParameterError, "states is 0; expected at least 1", lambda: tz.potts({(0, 1): 1.0}, 0)),
+    Case(
+        ParameterError,
+        "states is 0; expected a whole number of at least 1",
+        lambda: tz.potts({(0, 1): 1.0}, 0),
+    ),
     Case(
         ModelError,
         "fields have shape (2, 2); expected (variables, 3)",
@@ -210,16 +221,21 @@ BUILDERS = [
         lambda: tz.potts({(0, 1): NAN}, 3),
     ),
     Case(
-        ModelError,
-        "coupling of variable 1 with itself; put it into the fields",
-        lambda: tz.potts({(1, 1): 1.0}, 3),
+        ParameterError, "rows is 0; expected a whole number of at least 1", lambda: tz.potts_grid(0)
     ),
-    Case(ParameterError, "rows is 0; expected at least 1", lambda: tz.potts_grid(0)),
-    Case(ParameterError, "cols is -1; expected at least 1", lambda: tz.potts_grid(2, -1)),
-    Case(ParameterError, "states is 0; expected at least 1", lambda: tz.potts_grid(2, states=0)),
+    Case(
+        ParameterError,
+        "cols is -1; expected a whole number of at least 1",
+        lambda: tz.potts_grid(2, -1),
+    ),
+    Case(
+        ParameterError,
+        "states is 0; expected a whole number of at least 1",
+        lambda: tz.potts_grid(2, states=0),
+    ),
     Case(
         ModelError,
-        "field range is (0.0, inf); expected finite (low, high), low <= high",
+        "field range is (0.0, inf); expected finite (low, high) with low <= high",
         lambda: tz.potts_grid(2, field=(0.0, INF)),
     ),
 ]
@@ -336,7 +352,16 @@ TRAINING = [
         "data[0, 1] is 255.0; expected numbers from 0 to 1 (divide grey values by their maximum)",
         lambda: train_rbm([[0.0, 255.0]]),
     ),
-    Case(ParameterError, "hidden is 0; expected at least 1", lambda: train_rbm(UNITS, hidden=0)),
+    Case(
+        ParameterError,
+        "hidden is 0; expected a whole number of at least 1",
+        lambda: train_rbm(UNITS, hidden=0),
+    ),
+    Case(
+        ParameterError,
+        "weight_decay is -1; expected at least 0.0",
+        lambda: train_rbm(UNITS, weight_decay=-1),
+    ),
     Case(
         ParameterError,
         "momentum is 1.0; expected between 0.0 and 0.999",
@@ -410,7 +435,7 @@ RBM_FILES = [
         tz.load_rbm,
         "r.npz",
         _weights(W=np.array([["a", "b"]])),
-        "W has type <U1; expected real numbers (TMP/r.npz)",
+        "W holds text; expected numbers. Convert it with float(...) (TMP/r.npz)",
     ),
     reads(
         tz.load_rbm,
@@ -428,14 +453,13 @@ RBM_FILES = [
         tz.load_rbm,
         "r.npz",
         _weights(hidden_bias=np.zeros((3, 3))),
-        "hidden_bias has shape (3, 3); expected a vector (TMP/r.npz)",
+        "hidden_bias has shape (3, 3); expected a vector: .ravel() makes one (TMP/r.npz)",
     ),
     reads(
         tz.load_rbm,
         "r.npz",
         _weights(visible_bias=np.zeros(7)),
-        "W has shape (2, 3); 7 visible and 3 hidden biases need (7, 3) or its transpose "
-        "(TMP/r.npz)",
+        "W has shape (2, 3); 7 visible and 3 hidden biases need (7, 3) or (3, 7) (TMP/r.npz)",
     ),
 ]
 

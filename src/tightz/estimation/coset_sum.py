@@ -29,6 +29,7 @@ from tightz.judge.links import SpinLink
 from tightz.judge.spins import ProductQ, SpinTerms
 from tightz.models.encoding import Model, model_digest
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.gf2 import pack, row_reduce
 from tightz.projections.hashing import DenseParity, HashFamily, Parities
@@ -111,6 +112,7 @@ def coset_sum(
     collapse        sum out spins with at most this many neighbours first (None picks, 0 is off)
     search_sweeps   tempering sweeps for starts; None picks by cost, 0 is off
     """
+    as_model(model, "coset_sum")
     start = time.perf_counter()
     root = seed_sequence(seed)
     chosen: Family = MeanField() if family is None else family

@@ -17,6 +17,7 @@ from tightz.families.block import family_for
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
 from tightz.models.encoding import Model, encode, model_digest
+from tightz.models.inputs import as_model
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, HashFamily
 from tightz.projections.pivots import FirstColumns, PivotPolicy
@@ -35,6 +36,7 @@ def mean_field(
     seed: Seed = None,
 ) -> MeanFieldResult:
     """Plain mean field: the best of `restarts` coordinate ascents; a deterministic lower bound."""
+    as_model(model, "mean_field")
     start = time.perf_counter()
     root = seed_sequence(seed)
     encoding = encode(model, multivalued=True)
@@ -72,6 +74,7 @@ def mfrp(
     Fair-coin parities, leading variables constrained, J uniform starts, coordinate ascent.
     `log_z` of the result is the estimate's natural log; `trials` its T.
     """
+    as_model(model, "mfrp")
     return estimate(
         model,
         levels=[m],
@@ -142,6 +145,7 @@ def estimate(
     same serial, threaded or on any executor, and close to them on a GPU. `mfrp` is the paper's
     algorithm without the aids.
     """
+    as_model(model, "estimate")
     start = time.perf_counter()
     kept, root = (None, seed_sequence(seed)) if store is None else opened(store, seed, resume)
     setup = set_up(
@@ -217,6 +221,8 @@ def run_setup(
             sweeps=table.sweeps,
             ranks=table.ranks,
             statuses=table.statuses,
+            planned_levels=table.planned_levels,
+            planned_trials=table.planned_trials,
             n=setup.plan.polynomial.n,
             marginals=setup.work.encoding.from_products(table.singles.mean),
             marginal_spread=setup.work.encoding.spread(table.singles.spread),

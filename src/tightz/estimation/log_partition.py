@@ -17,6 +17,7 @@ from tightz.estimation.race import race
 from tightz.estimation.stored import Store, opened
 from tightz.estimation.stored_interval import IntervalSession
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
 from tightz.runtime.clock import Clock
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
@@ -58,6 +59,7 @@ def log_partition(
     known (`interrupted`). With a time limit the result depends on the machine's speed; every end
     is valid all the same.
     """
+    as_model(model, "log_partition", only="FactorGraph")
     if not time_limit > 0:
         raise ParameterError(f"time_limit is {time_limit}; expected a positive number of seconds")
     if not 0.0 < delta < 1.0:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,7 +87,9 @@ class LevelSummary:
 class Estimate:
     """The table of trials over levels and what follows from it.
 
-    levels            (L,) numbers of parities m
+    levels            (L,) numbers of parities m; those reached, where the first repetition was cut
+    planned_levels    the levels fixed before the first trial, and the number of trials of each:
+    planned_trials    what a certificate pays for, however early the run was stopped
     log_gammas        (L, T, J) log gamma of every restart; -inf where A x = b is infeasible
     marginals         (n, 2) average of q over projections, weighted by 2^m gamma
     marginal_spread   (n,) weighted standard deviation of P(state 1) between projections
@@ -98,6 +101,8 @@ class Estimate:
     sweeps: NDArray[np.int64]
     ranks: NDArray[np.int64]
     statuses: NDArray[np.object_]
+    planned_levels: NDArray[np.int64]
+    planned_trials: int
     n: int
     marginals: NDArray[np.float64]
     marginal_spread: NDArray[np.float64]
@@ -107,6 +112,11 @@ class Estimate:
     strongly_universal: bool
     seconds: float
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned trial was made."""
+        return self.log_gammas.shape[:2] == (len(self.planned_levels), self.planned_trials)
 
     @property
     def log_gamma(self) -> NDArray[np.float64]:
@@ -170,21 +180,25 @@ class Estimate:
     def certificate(self, delta: float = 0.05, *, kind: str = "anytime") -> Bound:
         """A lower bound on log Z that holds with probability 1 - delta, selection over m paid for.
 
-        `kind`: "anytime" (a mixture of bets, also valid at any stopping time), or the classical
-        "mean", "median" and "product", each at its best level with delta split over the levels.
+        `kind`: "anytime" (a mixture of bets), or the classical "mean", "median" and "product", each
+        at its best level with delta split over the planned levels. Every kind holds for a run that
+        was stopped, whatever made one stop. The kind must be chosen before looking at the values:
+        to take the best of all four, take each at delta / 4.
         """
-        table = self.log_g
-        classical = {
+        table, levels = self.log_g, len(self.planned_levels)
+        classical: dict[str, Callable[..., float]] = {
             "mean": mean_certificate,
-            "median": median_certificate,
+            "median": partial(median_certificate, planned_trials=self.planned_trials),
             "product": product_certificate,
         }
         if kind == "anytime":
-            value = anytime_certificate(table, delta)
+            value = -math.inf  # where none of the levels bet on was reached
+            if table.size:
+                value = anytime_certificate(table, delta, planned_levels=levels)
             why = "a mixture of bets over stakes and levels reached 1/delta (Ville's inequality)"
         elif kind in classical:
-            value = max(classical[kind](row, delta / len(table)) for row in table)
-            why = f"the {kind} of 2^m gamma at the best level, delta split over the levels"
+            value = max((classical[kind](row, delta / levels) for row in table), default=-math.inf)
+            why = f"the {kind} of 2^m gamma at the best level, delta split over {levels} levels"
         else:
             raise ParameterError(
                 f"certificate kind is {kind!r}; expected 'anytime', 'mean', 'median' or 'product'"
@@ -202,7 +216,9 @@ class Estimate:
             | (self.ranks == self.n)
         )
         return Assumptions(
-            enough_trials=self.log_gammas.shape[1] >= required_trials(max(self.n, 1), delta),
+            # T is fixed in advance: a run stopped at a moment of one's choice has another law
+            enough_trials=self.complete
+            and self.planned_trials >= required_trials(max(self.n, 1), delta),
             all_levels=set(self.levels.tolist()) == set(range(self.n + 1)),
             strongly_universal=self.strongly_universal,
             global_optima=bool(proven.all()),

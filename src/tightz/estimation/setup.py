@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,7 @@ from tightz.families.projection import Family
 from tightz.models.collapse import Collapsed
 from tightz.models.encoding import Model, SpinEncoding, model_digest
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_count, integer_array
 from tightz.projections.coset import check_level
 from tightz.projections.hashing import HashFamily
 from tightz.projections.pivots import FirstColumns, PivotPolicy
@@ -100,6 +101,7 @@ def set_up(
     The default family is mean field with `restarts`, one table per variable of several bits.
     """
     require_range("trials", trials, 1)
+    levels = None if levels is None else _whole_levels(levels)
     work = Workspace.build(
         model,
         seed=seed,
@@ -162,17 +164,23 @@ def _kept_pairs(pairs: NDArray[np.int64], collapsed: Collapsed | None) -> NDArra
 def _checked_levels(levels: Sequence[int] | None, n: int) -> list[int]:
     if levels is None:
         return list(range(min(DEFAULT_LEVELS, n) + 1))
-    chosen = [check_level(int(m), n) for m in levels]
+    chosen = [check_level(m, n) for m in _whole_levels(levels)]
     if not chosen or len(set(chosen)) != len(chosen):
         raise ParameterError(f"levels are {chosen}; expected distinct numbers of parities")
     return chosen
+
+
+def _whole_levels(levels: Sequence[int]) -> list[int]:
+    if not isinstance(levels, Iterable) or isinstance(levels, str):
+        raise ParameterError(f"levels are {levels!r}; expected a list of them, such as [0, 5, 10]")
+    return [as_count(m, "a level", 0) for m in levels]
 
 
 def _spin_pairs(encoding: SpinEncoding, pairs: ArrayLike | None) -> NDArray[np.int64]:
     """Model variables -> spins; only unobserved binary variables have exactly one."""
     if pairs is None:
         return np.zeros((0, 2), dtype=np.int64)
-    rows = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    rows = integer_array(pairs, "pairs").reshape(-1, 2)
     named, first, spins = np.unique(encoding.variables, return_index=True, return_counts=True)
     spin_of = dict(zip(named[spins == 1].tolist(), first[spins == 1].tolist(), strict=True))
     for i, j in rows.tolist():

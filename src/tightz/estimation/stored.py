@@ -207,6 +207,8 @@ def read_estimate(path: str | Path) -> Estimate:
         sweeps=table.sweeps,
         ranks=table.ranks,
         statuses=table.statuses,
+        planned_levels=table.planned_levels,
+        planned_trials=table.planned_trials,
         n=meta.n,
         marginals=marginals,
         marginal_spread=spread,

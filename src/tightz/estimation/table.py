@@ -14,14 +14,16 @@ class TrialTable:
     """Every (level, trial, restart) of a run; 8 bytes a restart and 24 a trial, whatever its size.
 
     Batches come in the order of `all_positions`, so what is there is always a run of whole
-    repetitions and part of one more.
+    repetitions and part of one more. `planned_levels` and `planned_trials` stay as they were at
+    the start, whatever is cut: certificates pay for the plan.
     """
 
     def __init__(
         self, levels: Sequence[int], trials: int, restarts: int, *, spins: int, pairs: int
     ) -> None:
         shape = (len(levels), trials)
-        self.levels = np.array(levels, dtype=np.int64)
+        self.levels = self.planned_levels = np.array(levels, dtype=np.int64)
+        self.planned_trials = trials
         self.log_gammas = np.full((*shape, restarts), np.nan)
         self.sweeps = np.zeros(shape, dtype=np.int64)
         self.ranks = np.zeros(shape, dtype=np.int64)

@@ -18,6 +18,7 @@ from tightz.estimation.theorems import TheoremStatement, required_trials
 from tightz.estimation.trials import Backend, TrialBatch
 from tightz.families.projection import Family, Status
 from tightz.models.encoding import Model
+from tightz.models.inputs import as_model
 from tightz.projections.hashing import DenseParity
 from tightz.runtime.executors import Submits
 from tightz.runtime.seeds import Seed, seed_sequence
@@ -117,6 +118,7 @@ def theorem_run(
     Ctrl-C returns the statements of the whole repetitions made so far. The certificate bets on
     levels 0..20 only, a choice made before any trial.
     """
+    as_model(model, "theorem_run")
     start = time.perf_counter()
     kept, root = None, seed_sequence(seed)
     if store is not None:
@@ -157,6 +159,7 @@ def theorem_forecast(
     backend: Backend = "auto",
 ) -> Forecast:
     """What `theorem_run` with the same arguments would cost, by a pilot of a few seconds."""
+    as_model(model, "theorem_forecast")
     root = seed_sequence(seed)
     setup = _plan(model, delta, levels, trials, restarts, family, collapse, search_sweeps, root)
     return forecast(setup, executor=executor, threads=threads, backend=backend)
@@ -164,8 +167,15 @@ def theorem_forecast(
 
 def statements(e: Estimate, delta: float, planned: tuple[int, int]) -> TheoremRun:
     """What a table of trials says, complete or not."""
-    few = e.levels <= max(CERTIFIED_LEVELS, int(e.levels.min()))
-    betted = replace(e, levels=e.levels[few], log_gammas=e.log_gammas[few])
+    # by the planned levels: which are bet on must not depend on how far the run came
+    highest = max(CERTIFIED_LEVELS, int(e.planned_levels.min()))
+    few = e.levels <= highest
+    betted = replace(
+        e,
+        levels=e.levels[few],
+        log_gammas=e.log_gammas[few],
+        planned_levels=e.planned_levels[e.planned_levels <= highest],
+    )
     heaviest = bool((e.statuses == Status.OPTIMAL).any())
     return TheoremRun(
         estimate=e,

@@ -29,7 +29,7 @@ def required_trials(n: int, delta: float, alpha: float = ALPHA) -> int:
 class Assumptions:
     """What a theorem needs, each checked against the run.
 
-    enough_trials        every level has T >= required_trials(n, delta)
+    enough_trials        every level has T >= required_trials(n, delta), the T that was planned
     all_levels           levels 0, 1, ..., n were all run
     strongly_universal   the hash family makes states survive pairwise independently
     global_optima        every I-projection was proven optimal
@@ -52,7 +52,7 @@ class Assumptions:
     def missing(self) -> list[str]:
         """The assumptions that did not hold, in words."""
         words = {
-            "enough_trials": "fewer trials than the theorem's T",
+            "enough_trials": "fewer trials than the theorem's T (or than were planned)",
             "all_levels": "not every level m = 0..n was run",
             "strongly_universal": "the hash family is not strongly universal",
             "global_optima": "the I-projections are not proven global optima",

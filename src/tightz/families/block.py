@@ -30,6 +30,7 @@ from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family, Status, heaviest_in_coset
 from tightz.models.bits import BlockPolynomial
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
 from tightz.models.preprocess import has_zeros, state_ptr
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
@@ -142,6 +143,7 @@ def block_mean_field(
     Evidence is observed first; marginals cover observed variables too. Random starts are of no
     use with zero potentials and left out there; without `states` such a model is refused.
     """
+    as_model(model, "block_mean_field", only="FactorGraph")
     start = time.perf_counter()
     config = config or BlockMeanField()
     reduced, variables = model.condition()

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.forests import components
+from tightz.judge.spanning import components
 from tightz.judge.pairwise import Pairs, pairs_of
 from tightz.judge.rounding import UNIT
 from tightz.judge.verdict import RefutedError, Verdict

@@ -6,12 +6,23 @@ State 0 of a variable is spin +1, state 1 is spin -1 (s = 1 - 2x); RBM units are
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tightz.errors import ModelError, require_finite, require_range
+from tightz.errors import ModelError, require_finite
 from tightz.models.factor_graph import Bipartite, FactorGraph, Grid, Layout
+from tightz.models.inputs import (
+    as_count,
+    as_index,
+    as_number,
+    as_range,
+    coupled_pairs,
+    is_sparse,
+    real_array,
+    vector,
+)
 from tightz.runtime.seeds import Seed, generator
 
 _SPIN = np.array([1.0, -1.0])
@@ -25,41 +36,33 @@ def ising(
 ) -> FactorGraph:
     """log p~(s) = sum_{i<j} J_ij s_i s_j + sum_i h_i s_i, spins s_i in {-1, +1}.
 
-    `couplings` is a symmetric (n, n) matrix (each pair counted once, zero diagonal) or a mapping
-    (i, j) -> J_ij; `fields` is an (n,) vector or a mapping i -> h_i.
+    `couplings` is a symmetric (n, n) matrix (each pair counted once, zero diagonal), one of scipy's
+    sparse matrices (symmetric, or a triangle), or a mapping (i, j) -> J_ij with each pair once;
+    `fields` is an (n,) vector or a mapping i -> h_i.
     """
-    if isinstance(couplings, Mapping):
-        pairs = np.array([sorted(p) for p in couplings], dtype=np.int64).reshape(-1, 2)
-        weights = np.array(list(couplings.values()), dtype=np.float64)
+    listed = isinstance(couplings, Mapping) and not is_sparse(couplings)  # scipy has a dict of keys
+    if listed:
+        pairs, weights = coupled_pairs(couplings)
         n = int(pairs.max(initial=-1)) + 1
+    elif is_sparse(couplings):
+        n, pairs, weights = _sparse_pairs(couplings)
     else:
-        matrix = np.asarray(couplings, dtype=np.float64)
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-            raise ModelError(f"couplings have shape {matrix.shape}; expected a square matrix")
-        require_finite("couplings", matrix)
-        if not np.array_equal(matrix, matrix.T):
-            i, j = np.argwhere(matrix != matrix.T)[0]
-            raise ModelError(
-                f"couplings[{i}, {j}] is {matrix[i, j]} and couplings[{j}, {i}] is {matrix[j, i]}; "
-                "expected a symmetric matrix (each pair counts once; J + J.T makes a triangle one)"
-            )
-        if matrix.diagonal().any():
-            i = int(np.argmax(matrix.diagonal() != 0.0))
-            raise ModelError(
-                f"couplings[{i}, {i}] is {matrix[i, i]}; expected 0, since s_i * s_i is constant"
-            )
-        n = len(matrix)
-        pairs = np.argwhere(np.triu(matrix, 1))
-        weights = matrix[pairs[:, 0], pairs[:, 1]]
+        n, pairs, weights = _dense_pairs(real_array(couplings, "couplings"))
     if isinstance(fields, Mapping):
-        n = max(n, max(fields, default=-1) + 1)
+        named = {as_index(i, "a spin of the fields"): i for i in fields}
+        n = max(n, max(named, default=-1) + 1) if listed else n
+        if named and max(named) >= n:
+            raise ModelError(
+                f"fields name spin {max(named)}; the couplings have spins 0 to {n - 1}"
+            )
         field = np.zeros(n)
-        field[list(fields)] = list(fields.values())
+        for i, key in named.items():
+            field[i] = as_number(fields[key], f"fields[{key!r}]")
     elif fields is None:
         field = np.zeros(n)
     else:
-        field = np.asarray(fields, dtype=np.float64).ravel()
-        if isinstance(couplings, Mapping):
+        field = vector(fields, "fields")
+        if listed:
             n = max(n, field.size)
     if field.size != n:
         raise ModelError(f"{field.size} fields for {n} spins; one field per spin is needed")
@@ -82,9 +85,9 @@ def ising_grid(
     a site's field then counts once for each of its edges. `periodic=True` wraps both directions
     (a side of length 2 or less is not wrapped: its bonds would be doubled).
     """
-    cols = rows if cols is None else cols
-    require_range("rows", rows, 1)
-    require_range("cols", cols, 1)
+    rows = as_count(rows, "rows")
+    cols = rows if cols is None else as_count(cols, "cols")
+    low_high = as_range(coupling, "coupling")
     rng = generator(seed)
     site = np.arange(rows * cols).reshape(rows, cols)
     pairs = [
@@ -96,12 +99,12 @@ def ising_grid(
     if periodic and rows > 2:
         pairs.append(np.stack([site[0], site[-1]], axis=1))
     edges = np.concatenate(pairs)
-    weights = rng.uniform(*_range("coupling", coupling), size=len(edges))
-    fields = rng.uniform(*_range("field", field), size=rows * cols)
+    weights = rng.uniform(*low_high, size=len(edges))
+    fields = rng.uniform(*as_range(field, "field"), size=rows * cols)
     if field_per_edge:
         fields = fields * np.bincount(edges.ravel(), minlength=rows * cols)
     shape = "torus" if periodic else "grid"
-    name = f"{shape} {rows}x{cols}, w in [{coupling[0]:g}, {coupling[1]:g}]"
+    name = f"{shape} {rows}x{cols}, w in [{low_high[0]:g}, {low_high[1]:g}]"
     return _spin_pairs(
         rows * cols, edges, weights, fields, name=name, layout=Grid(rows, cols, periodic)
     )
@@ -112,19 +115,23 @@ def rbm(
     visible_bias: ArrayLike,
     hidden_bias: ArrayLike,
     *,
+    transposed: bool = False,
     name: str = "rbm",
 ) -> FactorGraph:
-    """log p~(v, h) = b'v + c'h + v'Wh with binary units in {0, 1}; W is (visible, hidden).
+    """log p~(v, h) = b'v + c'h + v'Wh with binary units in {0, 1}; W[i, j] joins v_i and h_j.
 
-    Variables 0 .. visible-1 are the visible units, the hidden ones follow.
+    Variables 0 .. visible-1 are the visible units, the hidden ones follow. Where W is stored the
+    other way round, (hidden, visible) as a layer of PyTorch has it, say `transposed=True`. With as
+    many visible as hidden units no shape tells the two apart: W is then what you say it is.
     """
-    w = np.asarray(weights, dtype=np.float64)
-    b = np.asarray(visible_bias, dtype=np.float64).ravel()
-    c = np.asarray(hidden_bias, dtype=np.float64).ravel()
+    w = real_array(weights, "W")
+    b, c = vector(visible_bias, "visible_bias"), vector(hidden_bias, "hidden_bias")
+    w = w.T if transposed else w
     if w.shape != (b.size, c.size):
+        other = f"; it is the other way round: transposed={not transposed}"
         raise ModelError(
             f"W has shape {w.shape}; {b.size} visible and {c.size} hidden biases need "
-            f"({b.size}, {c.size})"
+            f"({b.size}, {c.size})" + (other if w.shape == (c.size, b.size) else "")
         )
     for label, values in (("W", w), ("visible_bias", b), ("hidden_bias", c)):
         require_finite(label, values)
@@ -146,25 +153,62 @@ def require_finite_couplings(pairs: NDArray, weights: NDArray[np.float64]) -> No
         raise ModelError(f"coupling ({i}, {j}) is {weights[k]}; expected a finite number")
 
 
-def _range(label: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    low, high = (float(x) for x in bounds)
-    if not (np.isfinite(low) and np.isfinite(high) and low <= high):
-        raise ModelError(f"{label} range is {bounds}; expected finite (low, high) with low <= high")
-    return low, high
+def _dense_pairs(matrix: NDArray[np.float64]) -> tuple[int, NDArray, NDArray[np.float64]]:
+    """n, and the pairs i < j of a symmetric matrix with their weights."""
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ModelError(f"couplings have shape {matrix.shape}; expected a square matrix")
+    require_finite("couplings", matrix)
+    if not np.array_equal(matrix, matrix.T):
+        i, j = np.argwhere(matrix != matrix.T)[0]
+        raise ModelError(
+            f"couplings[{i}, {j}] is {matrix[i, j]} and couplings[{j}, {i}] is {matrix[j, i]}; "
+            "expected a symmetric matrix (each pair counts once; J + J.T makes a triangle one)"
+        )
+    if matrix.diagonal().any():
+        i = int(np.argmax(matrix.diagonal() != 0.0))
+        raise ModelError(
+            f"couplings[{i}, {i}] is {matrix[i, i]}; expected 0, since s_i * s_i is constant"
+        )
+    pairs = np.argwhere(np.triu(matrix, 1))
+    return len(matrix), pairs, matrix[pairs[:, 0], pairs[:, 1]]
+
+
+def _sparse_pairs(couplings: Any) -> tuple[int, NDArray, NDArray[np.float64]]:
+    """The same of a sparse matrix, symmetric or a triangle, without making it dense."""
+    if len(couplings.shape) != 2 or couplings.shape[0] != couplings.shape[1]:
+        raise ModelError(f"couplings have shape {couplings.shape}; expected a square matrix")
+    entries = couplings.tocoo(copy=True)
+    entries.sum_duplicates()
+    values = real_array(entries.data, "couplings")
+    rows, columns = entries.row.astype(np.int64), entries.col.astype(np.int64)
+    rows, columns, values = (a[values != 0.0] for a in (rows, columns, values))
+    require_finite_couplings(np.stack([rows, columns], axis=1), values)
+    if (rows == columns).any():
+        i = int(rows[rows == columns][0])
+        raise ModelError(
+            f"couplings[{i}, {i}] is not zero; expected 0, since s_i * s_i is constant"
+        )
+    n = int(couplings.shape[0])
+    upper = rows < columns
+    keys = np.where(upper, rows * n + columns, columns * n + rows)
+    above, below = (np.argsort(keys[side], kind="stable") for side in (upper, ~upper))
+    if upper.any() and not upper.all():
+        same = np.array_equal(keys[upper][above], keys[~upper][below])
+        if not same or not np.array_equal(values[upper][above], values[~upper][below]):
+            raise ModelError(
+                "couplings is a sparse matrix that is neither symmetric nor a triangle; expected "
+                "each pair once, or the same value at (i, j) and (j, i): scipy.sparse.triu(J, 1) "
+                "keeps the upper half"
+            )
+    kept, order = (upper, above) if upper.any() else (~upper, below)
+    pairs = np.sort(np.stack([rows[kept], columns[kept]], axis=1), axis=1)
+    return n, pairs[order], values[kept][order]
 
 
 def _spin_pairs(
     n: int, pairs: NDArray, weights: NDArray, fields: NDArray, *, name: str, layout: Layout = None
 ) -> FactorGraph:
-    require_finite_couplings(pairs, weights)
     require_finite("fields", fields)
-    same = pairs[:, 0] == pairs[:, 1]
-    if same.any():
-        i = pairs[same][0, 0]
-        raise ModelError(
-            f"coupling of spin {i} with itself; expected pairs of different spins, since s_i * s_i "
-            f"is constant: leave ({i}, {i}) out"
-        )
     pair_tables = weights[:, None] * np.outer(_SPIN, _SPIN).ravel()
     return _pairwise(fields[:, None] * _SPIN, pairs, pair_tables, name, layout)
 

@@ -22,6 +22,7 @@ from tightz.errors import ModelError, ParameterError, require_range
 from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.models.collapse_kernels import eliminate, lift_joint, lift_state
 from tightz.models.collapse_plan import Plan, minimum_degree, terms_left
+from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
 
 MAX_NEIGHBOURS = 20
@@ -148,6 +149,7 @@ def collapse(
     max_terms   for k=None only; default 4 times the model's own terms, and at least 4,000: the
                 time of a sweep grows with it
     """
+    as_model(polynomial, "collapse", only="SpinPolynomial")
     protected = np.zeros(polynomial.n, dtype=bool)
     numbers = np.asarray(keep, dtype=np.int64).ravel()
     outside = numbers[(numbers < 0) | (numbers >= polynomial.n)]

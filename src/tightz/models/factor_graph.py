@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ModelError
+from tightz.models.inputs import as_index, as_state, integer_array, real_array, shown
 
 
 class Factor(NamedTuple):
@@ -81,12 +82,12 @@ class FactorGraph:
     ) -> None:
         scopes: list[tuple[int, ...]] = []
         tables: list[NDArray[np.float64]] = []
-        for scope, table in factors:
-            scopes.append(tuple(int(v) for v in scope))
-            tables.append(np.asarray(table, dtype=np.float64))
+        for f, (scope, table) in enumerate(_pairs_of(factors)):
+            scopes.append(_checked_scope(f, scope))
+            tables.append(real_array(table, f"the log table of factor {f}", bools=False))
         sizes = np.array([t.size for t in tables], dtype=np.int64)
         arities = np.array([len(s) for s in scopes], dtype=np.int64)
-        cards = np.asarray(cardinalities)
+        cards = _cardinalities(cardinalities)
         for f, (scope, table) in enumerate(zip(scopes, tables, strict=True)):
             if all(0 <= v < cards.size for v in scope):
                 shape = tuple(int(cards[v]) for v in scope)
@@ -122,11 +123,11 @@ class FactorGraph:
         """Build from the flat arrays themselves: no Python object per factor."""
         model = cls.__new__(cls)
         model._fill(
-            np.asarray(cardinalities),
-            np.asarray(scope_ptr, dtype=np.int64),
-            np.asarray(scope_vars, dtype=np.int64),
-            np.asarray(table_ptr, dtype=np.int64),
-            np.asarray(log_tables, dtype=np.float64),
+            _cardinalities(cardinalities),
+            integer_array(scope_ptr, "scope_ptr"),
+            integer_array(scope_vars, "scope_vars"),
+            integer_array(table_ptr, "table_ptr"),
+            real_array(log_tables, "log_tables", bools=False),
             evidence,
             name,
             layout,
@@ -144,8 +145,8 @@ class FactorGraph:
     ) -> FactorGraph:
         """Build from non-negative potentials on the ordinary scale."""
         logs = []
-        for f, (scope, table) in enumerate(factors):
-            values = np.asarray(table, dtype=np.float64)
+        for f, (scope, table) in enumerate(_pairs_of(factors)):
+            values = real_array(table, f"the table of factor {f}")
             bad = ~(values >= 0)
             if bad.any():
                 at = int(np.argmax(bad.ravel()))
@@ -168,13 +169,6 @@ class FactorGraph:
         name: str,
         layout: Layout,
     ) -> None:
-        if cardinalities.ndim != 1 or (
-            cardinalities.size and not np.issubdtype(cardinalities.dtype, np.integer)
-        ):
-            raise ModelError(
-                f"cardinalities have shape {cardinalities.shape} and type {cardinalities.dtype}; "
-                "expected a flat list of integers, the number of states of each variable"
-            )
         bad = (cardinalities < 1) | (cardinalities > MAX_STATES)
         if bad.any():
             v = int(np.argmax(bad))
@@ -187,7 +181,7 @@ class FactorGraph:
         self.scope_vars = _frozen(scope_vars, np.int32)
         self.table_ptr = _frozen(table_ptr, np.int64)
         self.log_tables = _frozen(log_tables, np.float64)
-        self.evidence = _checked_evidence(cardinalities, evidence or {})
+        self.evidence = _checked_evidence(cardinalities, evidence)
         self.name = name
         self.layout = layout
 
@@ -244,10 +238,10 @@ class FactorGraph:
     def with_evidence(self, evidence: Mapping[int, int]) -> FactorGraph:
         """The same model with further variables observed; a contradiction is refused."""
         merged = dict(self.evidence)
-        for v, state in evidence.items():
-            if merged.setdefault(int(v), int(state)) != int(state):
+        for v, state in _checked_evidence(self.cardinalities, evidence).items():
+            if merged.setdefault(v, state) != state:
                 raise ModelError(
-                    f"variable {v} is observed in state {merged[int(v)]}; new evidence says {state}"
+                    f"variable {v} is observed in state {merged[v]}; new evidence says {state}"
                 )
         return FactorGraph.from_arrays(
             self.cardinalities,
@@ -281,10 +275,17 @@ class FactorGraph:
 
     def log_weight(self, states: ArrayLike) -> NDArray[np.float64]:
         """log p~(x) for each row of `states` (S, n); -inf where the evidence is contradicted."""
-        x = np.atleast_2d(np.asarray(states, dtype=np.int64))
-        if x.shape[1] != self.n_variables:
+        x = np.atleast_2d(integer_array(states, "states"))
+        if x.ndim != 2 or x.shape[1] != self.n_variables:
             raise ModelError(
-                f"states have {x.shape[1]} columns; the model has {self.n_variables} variables"
+                f"states have {x.shape[-1]} columns; the model has {self.n_variables} variables"
+            )
+        outside = (x < 0) | (x >= self.cardinalities)
+        if outside.any():
+            row, v = (int(i) for i in np.argwhere(outside)[0])
+            raise ModelError(
+                f"states[{row}, {v}] is {x[row, v]}; variable {v} has states 0 to "
+                f"{self.cardinalities[v] - 1}"
             )
         total = np.zeros(len(x))
         for batch in self.batches():
@@ -377,16 +378,61 @@ def _check_factors(
         )
 
 
-def _checked_evidence(cards: NDArray, evidence: Mapping[int, int]) -> dict[int, int]:
+def _cardinalities(given: ArrayLike) -> NDArray[np.int64]:
+    cards = np.asarray(given) if not isinstance(given, np.ndarray) else given
+    if cards.ndim != 1 or (cards.size and not np.issubdtype(cards.dtype, np.integer)):
+        raise ModelError(
+            f"cardinalities have shape {cards.shape} and type {cards.dtype}; expected a flat list "
+            "of integers, the number of states of each variable"
+        )
+    return cards
+
+
+def _pairs_of(factors: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """(scope, table) of each factor as the caller listed them."""
+    if not isinstance(factors, Iterable) or isinstance(factors, Mapping | str):
+        raise ModelError(
+            f"factors are {shown(factors)}; expected a list of pairs (scope, table), such as "
+            "[((0, 1), [[1, 2], [3, 4]])]"
+        )
+    for f, pair in enumerate(factors):
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise ModelError(
+                f"factor {f} is {shown(pair)}; expected a pair (scope, table), such as "
+                "((0, 1), [[1, 2], [3, 4]])"
+            )
+        yield pair[0], pair[1]
+
+
+def _checked_scope(f: int, scope: Any) -> tuple[int, ...]:
+    """Numbers of variables; whether the model has them is seen with all factors together."""
+    if not isinstance(scope, Iterable) or isinstance(scope, str | bytes | Mapping):
+        raise ModelError(
+            f"factor {f} has the scope {scope!r}; expected a sequence of variables, such as (0, 1)"
+        )
+    return tuple(
+        v if type(v) is int and v >= 0 else as_index(v, f"factor {f}: a variable") for v in scope
+    )
+
+
+def _checked_evidence(cards: NDArray, evidence: Any) -> dict[int, int]:
+    if evidence is None:
+        return {}
+    if not isinstance(evidence, Mapping):
+        raise ModelError(
+            f"evidence is {shown(evidence)}; expected a mapping variable -> state, such as {{0: 1}}"
+        )
     checked = {}
-    for v, state in evidence.items():
-        if not 0 <= v < cards.size:
+    for key, value in evidence.items():
+        v = as_index(key, "a variable of the evidence")
+        if v >= cards.size:
             raise ModelError(
                 f"evidence names variable {v}; the model has variables 0 to {cards.size - 1}"
             )
-        if not 0 <= state < cards[v]:
+        state = as_state(value, f"evidence on variable {v}")
+        if state >= cards[v]:
             raise ModelError(
                 f"evidence puts variable {v} in state {state}; it has states 0 to {cards[v] - 1}"
             )
-        checked[int(v)] = int(state)
+        checked[v] = state
     return checked

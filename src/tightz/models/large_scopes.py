@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ModelError
+from tightz.models.inputs import as_index, as_number
 
 LINK = 6
 """Causes that join the chain at each link; a link's table is over LINK + 2 variables at most."""
@@ -46,6 +47,11 @@ def noisy_or(
     All are binary, state 1 is active. Auxiliary variables are numbered from `first_auxiliary`;
     there are `auxiliaries(len(parents), output=True)` of them.
     """
+    child = as_index(child, "child")
+    parents = [as_index(v, "a parent") for v in parents]
+    first_auxiliary = as_index(first_auxiliary, "first_auxiliary")
+    inhibitors = [as_number(value, "an inhibitor") for value in inhibitors]
+    leak = as_number(leak, "leak")
     if len(inhibitors) != len(parents):
         raise ModelError(
             f"{len(inhibitors)} inhibitors for {len(parents)} parents; expected as many"

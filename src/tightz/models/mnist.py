@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import MissingExtraError, ModelError, TightzError
-from tightz.models.text_files import FilePath, read_bytes
+from tightz.models.text_files import FilePath, file_name, read_bytes
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
@@ -82,7 +82,9 @@ def _content(name: str, folder: FilePath | None) -> bytes:
     """The unpacked bytes of one file, identical to the original's."""
     place = os.environ.get("TIGHTZ_DATA") if folder is None else None
     if folder is not None or place:
-        source = _find(name, Path(folder) if folder is not None else Path(place or "") / "mnist")
+        source = _find(
+            name, Path(file_name(folder)) if folder is not None else Path(place or "") / "mnist"
+        )
     else:
         source = _download(name)
     content = read_bytes(source)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tightz.errors import ModelError, require_finite, require_range
-from tightz.models.builders import require_finite_couplings
+from tightz.errors import ModelError, require_finite
 from tightz.models.factor_graph import FactorGraph, Grid, Layout
+from tightz.models.inputs import as_count, as_range, coupled_pairs, real_array
 from tightz.runtime.seeds import Seed, generator
 
 
@@ -22,13 +22,12 @@ def potts(
 ) -> FactorGraph:
     """log p~(x) = sum_(i,j) J_ij [x_i = x_j] + sum_i fields[i, x_i], x_i in 0 .. states-1.
 
-    `couplings` maps pairs (i, j) to J_ij; `fields` is (n, states), and says how many variables
-    there are where some have no coupling.
+    `couplings` maps pairs (i, j), each named once, to J_ij; `fields` is (n, states), and says how
+    many variables there are where some have no coupling.
     """
-    require_range("states", states, 1)
-    pairs = np.array([sorted(p) for p in couplings], dtype=np.int64).reshape(-1, 2)
-    weights = np.array(list(couplings.values()), dtype=np.float64)
-    field = np.zeros((0, states)) if fields is None else np.asarray(fields, dtype=np.float64)
+    states = as_count(states, "states")
+    pairs, weights = coupled_pairs(couplings)
+    field = np.zeros((0, states)) if fields is None else real_array(fields, "fields")
     if field.ndim != 2 or field.shape[1] != states:
         raise ModelError(f"fields have shape {field.shape}; expected (variables, {states})")
     n = int(pairs.max(initial=-1)) + 1
@@ -55,14 +54,10 @@ def potts_grid(
 
     `periodic=True` wraps both directions (a side of length 2 or less is not wrapped).
     """
-    cols = rows if cols is None else cols
-    require_range("rows", rows, 1)
-    require_range("cols", cols, 1)
-    require_range("states", states, 1)
-    for label, bounds in (("coupling", coupling), ("field", field)):
-        low, high = bounds
-        if not (np.isfinite(low) and np.isfinite(high) and low <= high):
-            raise ModelError(f"{label} range is {bounds}; expected finite (low, high), low <= high")
+    rows = as_count(rows, "rows")
+    cols = rows if cols is None else as_count(cols, "cols")
+    states = as_count(states, "states")
+    low_high = as_range(coupling, "coupling")
     site = np.arange(rows * cols).reshape(rows, cols)
     joined = [(site[:, :-1], site[:, 1:]), (site[:-1], site[1:])]
     if periodic and cols > 2:
@@ -71,9 +66,9 @@ def potts_grid(
         joined.append((site[0], site[-1]))
     pairs = np.concatenate([np.stack([a.ravel(), b.ravel()], axis=1) for a, b in joined])
     rng = generator(seed)
-    weights = rng.uniform(*coupling, size=len(pairs))
-    fields = rng.uniform(*field, size=(rows * cols, states))
-    name = f"potts {rows}x{cols}, {states} states, w in [{coupling[0]:g}, {coupling[1]:g}]"
+    weights = rng.uniform(*low_high, size=len(pairs))
+    fields = rng.uniform(*as_range(field, "field"), size=(rows * cols, states))
+    name = f"potts {rows}x{cols}, {states} states, w in [{low_high[0]:g}, {low_high[1]:g}]"
     return _build(states, pairs, weights, fields, name, Grid(rows, cols, periodic))
 
 
@@ -85,11 +80,7 @@ def _build(
     name: str,
     layout: Layout,
 ) -> FactorGraph:
-    require_finite_couplings(pairs, weights)
     require_finite("fields", fields)
-    if (pairs[:, 0] == pairs[:, 1]).any():
-        i = int(pairs[pairs[:, 0] == pairs[:, 1]][0, 0])
-        raise ModelError(f"coupling of variable {i} with itself; put it into the fields")
     n, count = len(fields), len(pairs)
     tables = weights[:, None] * np.eye(states).ravel()
     square = states * states

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ModelError, UnsupportedModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_index, as_model, as_number
 
 MAX_ARITY = 16
 """A factor of arity r may give 2^r terms; wider factors are refused."""
@@ -55,12 +56,12 @@ class SpinPolynomial:
         for members, theta in terms:
             odd: set[int] = set()
             for i in members:
-                odd ^= {int(i)}
+                odd ^= {as_index(i, "a spin of a term")}
             if any(not 0 <= i < n for i in odd):
                 raise ModelError(f"term {sorted(odd)} names a spin outside 0 to {n - 1}")
             rows, thetas = by_arity.setdefault(len(odd), ([], []))
             rows.append(sorted(odd))
-            thetas.append(float(theta))
+            thetas.append(as_number(theta, f"the coefficient of term {sorted(odd)}"))
         blocks = [
             (np.array(rows, dtype=np.int64).reshape(len(rows), arity), np.array(thetas))
             for arity, (rows, thetas) in by_arity.items()
@@ -102,6 +103,7 @@ class SpinPolynomial:
 
         A model with a table that is zero everywhere becomes the constant -inf.
         """
+        as_model(model, "SpinPolynomial.from_factor_graph", only="FactorGraph")
         n = model.n_variables
         if model.evidence:
             raise ModelError(
@@ -148,6 +150,11 @@ class SpinPolynomial:
     def log_weight(self, spins: ArrayLike) -> NDArray[np.float64]:
         """log p~(s) for each row of `spins` (S, n), entries +1 or -1."""
         s = np.atleast_2d(np.asarray(spins))
+        if s.ndim != 2 or s.shape[1] != self.n or s.dtype.kind not in "fiu":
+            raise ModelError(
+                f"spins have shape {s.shape} and type {s.dtype}; expected rows of {self.n} numbers "
+                "+1 or -1"
+            )
         total = np.full(len(s), self.constant)
         for first in range(0, len(s), _BLOCK):
             block = np.array(s[first : first + _BLOCK].T, dtype=np.float64, order="C")

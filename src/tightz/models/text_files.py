@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ModelError
+from tightz.models.inputs import shown
 
 FilePath = str | os.PathLike[str]
 
@@ -27,9 +28,16 @@ _SPACES = b" \t\n\r\v\f"
 _CHUNK = 1 << 16
 
 
+def file_name(path: FilePath) -> str:
+    """A path as text; anything else that came in its place is refused."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise ModelError(f"the path is {shown(path)}; expected the name of a file, a str or a Path")
+    return os.fspath(path)
+
+
 def read_bytes(path: FilePath) -> bytes:
     """What a file holds; a ModelError says why it cannot be read."""
-    label = os.fspath(path)
+    label = file_name(path)
     try:
         return Path(path).read_bytes()
     except FileNotFoundError:
@@ -48,7 +56,7 @@ class Words:
     """
 
     def __init__(self, path: FilePath, *, comment: bytes = b"") -> None:
-        self.label = os.fspath(path)
+        self.label = file_name(path)
         self.data = read_bytes(path).removeprefix(codecs.BOM_UTF8)
         if comment and comment in self.data:
             pattern = re.escape(comment) + rb"[^\n]*"
@@ -164,6 +172,7 @@ def write_atomically(files: Iterable[tuple[FilePath, bytes]]) -> None:
     path: FilePath = ""
     try:
         for path, data in files:
+            file_name(path)
             if os.path.exists(path) and not os.path.isfile(path):
                 Path(path).write_bytes(data)
                 continue
@@ -179,6 +188,8 @@ def write_atomically(files: Iterable[tuple[FilePath, bytes]]) -> None:
         for original, temporary, target in staged:
             path = original
             os.replace(temporary, target)
+    except ModelError:
+        raise
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError too
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, FileNotFoundError):

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from tightz.errors import ModelError, ParameterError, require_range
 from tightz.models.builders import rbm
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_count, real_array
 from tightz.models.rbm_files import save_rbm
 from tightz.models.text_files import FilePath, read_bytes, write_atomically
 from tightz.runtime.provenance import provenance
@@ -112,11 +113,10 @@ def train_rbm(
     on_epoch     called with an `Epoch` after each
     """
     rows = _checked_data(data)
-    for name, value, low in (
-        ("hidden", hidden, 1), ("k", k, 1), ("epochs", epochs, 0), ("batch_size", batch_size, 1),
-        ("learning_rate", learning_rate, 0.0), ("weight_decay", weight_decay, 0.0),
-    ):  # fmt: skip
-        require_range(name, value, low)
+    hidden, k = as_count(hidden, "hidden"), as_count(k, "k")
+    epochs, batch_size = as_count(epochs, "epochs", 0), as_count(batch_size, "batch_size")
+    for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
+        require_range(name, value, 0.0)
     require_range("momentum", momentum, 0.0, 0.999)
     root = seed_sequence(seed)
     digest = hashlib.sha256(rows.tobytes()).hexdigest()
@@ -247,7 +247,8 @@ def _move(value: Floats, velocity: Floats, step: Floats, momentum: float) -> Non
 
 
 def _checked_data(data: ArrayLike) -> Floats:
-    rows = np.ascontiguousarray(data, dtype=np.float32)
+    is_float32 = isinstance(data, np.ndarray) and data.dtype == np.float32
+    rows = np.ascontiguousarray(data if is_float32 else real_array(data, "data"), dtype=np.float32)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ModelError(
             f"data have shape {rows.shape}; expected (examples, visible units), one of each at "

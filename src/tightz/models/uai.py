@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
 from tightz.models.text_files import FilePath, Words, write_atomically
 from tightz.models.uai_results import read_mar, read_pr, write_mar, write_pr
 
@@ -82,6 +83,7 @@ def write_uai(
     - `wide=True` writes what is still out of range as decimals with long exponents
       (3.03e+434294). `read_uai` reads them; most other programs take them for 0 or inf.
     """
+    as_model(model, "write_uai", only="FactorGraph")
     if model.evidence and evidence_path is None:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which a UAI model file "

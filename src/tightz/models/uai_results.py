@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import numbers
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ModelError
+from tightz.models.inputs import real_array, shown
 from tightz.models.text_files import FilePath, Words, write_atomically
 
 _SLACK = 0.01
@@ -29,8 +31,8 @@ def read_pr(path: FilePath) -> float:
 
 def write_pr(log_z: float, path: FilePath) -> None:
     """Write log Z (natural log) as a PR result file, which holds log10 Z."""
-    if not log_z < math.inf:
-        raise ModelError(f"log_z is {log_z}; a PR file holds a finite number or -inf")
+    if not isinstance(log_z, numbers.Real) or not log_z < math.inf:
+        raise ModelError(f"log_z is {log_z!r}; a PR file holds a finite number or -inf")
     write_atomically([(path, f"PR\n{float(log_z) / math.log(10.0)!r}\n".encode())])
 
 
@@ -63,9 +65,13 @@ def read_mar(path: FilePath) -> list[NDArray[np.float64]]:
 
 def write_mar(marginals: Iterable[ArrayLike], path: FilePath) -> None:
     """Write one probability vector per variable as a MAR result file."""
+    if not isinstance(marginals, Iterable) or isinstance(marginals, str | Mapping):
+        raise ModelError(
+            f"marginals are {shown(marginals)}; expected one vector of probabilities a variable"
+        )
     parts = []
     for v, marginal in enumerate(marginals):
-        vector = np.asarray(marginal, dtype=np.float64)
+        vector = real_array(marginal, f"the marginal of variable {v}")
         if problem := _marginal_problem(vector):
             raise ModelError(f"the marginal of variable {v} {problem}")
         parts.append(f" {vector.size} " + " ".join(map(repr, vector.tolist())))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tightz.errors import ParameterError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
 from tightz.references.mini_bucket import MiniBucket, MiniBucketResult, mini_bucket
 from tightz.references.tree_reweighted import (
     TreeReweighted,
@@ -20,6 +21,7 @@ def upper_bound(
     `method` is `TreeReweighted()` (pairwise models) or `MiniBucket(ibound=10)` (any model, the
     default).
     """
+    as_model(model, "upper_bound", only="FactorGraph")
     if isinstance(method, TreeReweighted):
         return tree_reweighted(model, method)
     if method is None or isinstance(method, MiniBucket):

@@ -16,6 +16,7 @@ from tightz.errors import ParameterError, require_range
 from tightz.families.ascent import best_vertex
 from tightz.models.encoding import Model, SpinEncoding, encode, model_digest
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
 from tightz.projections.coset import Coset
 from tightz.runtime.backends import Backend
 from tightz.runtime.provenance import provenance
@@ -88,6 +89,7 @@ def ground_state(
     Models of at most `enumerate_up_to` free variables are enumerated and the result is proven.
     A GPU (`backend`) pays for many runs: "auto" takes one from 32 on.
     """
+    as_model(model, "ground_state")
     _check(time_limit, sweeps, runs, patience, enumerate_up_to)
     start = time.perf_counter()
     encoding = encode(model)

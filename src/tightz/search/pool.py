@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ParameterError, require_range
 from tightz.models.encoding import model_digest
+from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.runtime.backends import Backend
 from tightz.runtime.provenance import provenance
@@ -96,6 +97,7 @@ def sample_pool(
     burn-in the even runs restart from the best states found and the odd ones from slow cooling.
     A GPU (`backend`) pays for many runs: "auto" takes one from 32 on.
     """
+    as_model(polynomial, "sample_pool", only="SpinPolynomial")
     sweeps = _checked_limits(sweeps, time_limit, samples, runs)
     start = time.perf_counter()
     root = seed_sequence(seed)

@@ -14,6 +14,7 @@ from tightz.bounds import Bound
 from tightz.estimation.splitting.results import SplittingResult
 from tightz.estimation.splitting.run import PRODUCT, STRUCTURED, Family, SplittingTree
 from tightz.models.encoding import Model
+from tightz.models.inputs import as_model
 from tightz.runtime.backends import Backend
 from tightz.runtime.seeds import Seed
 
@@ -43,6 +44,7 @@ def splitting_bounds(
     backend: Backend = "auto",
 ) -> Iterator[Bound]:
     """A stream of ever tighter deterministic bounds on log Z; see `SplittingTree`."""
+    as_model(model, "splitting_bounds")
     tree = SplittingTree(
         model, time_limit=time_limit, seed=seed, collapse=collapse, family=family, upper=upper,
         exact_width=exact_width, threads=threads, max_leaves=max_leaves, max_splits=max_splits,
@@ -69,6 +71,7 @@ def split(
 
     With no limit at all it runs until the interval is closed.
     """
+    as_model(model, "split")
     tree = SplittingTree(
         model, time_limit=time_limit, seed=seed, collapse=collapse, family=family, upper=upper,
         exact_width=exact_width, threads=threads, max_leaves=max_leaves, max_splits=max_splits,

@@ -16,6 +16,7 @@ from tightz.estimation.wish.results import WishResult, WishTrial
 from tightz.families.point_mass import PointMass
 from tightz.families.projection import Status
 from tightz.models.encoding import Model, encode, model_digest
+from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.hashing import DenseParity, Parities
@@ -58,6 +59,7 @@ def wish(
     Models of at most 24 binary variables are tabulated once and every trial is a search in the
     table. Numbers depend on the seed and the position (level, trial) only, unless time runs out.
     """
+    as_model(model, "wish")
     start = time.perf_counter()
     if time_limit is not None:
         require_range("time_limit", time_limit, 0.0)

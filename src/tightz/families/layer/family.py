@@ -21,6 +21,7 @@ from tightz.families.layer.ascent import LayerProblem, climb_exact, climb_gaussi
 from tightz.families.layer.split import Leaf, split
 from tightz.families.projection import Status
 from tightz.models.encoding import Model, encode, model_digest
+from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
@@ -110,6 +111,7 @@ def layer_mean_field(
     summed    the spins to sum out, no two of them coupled; default: both sides of a bipartite
               model are tried and the better one kept, else a greedy independent set
     """
+    as_model(model, "layer_mean_field")
     begun = time.perf_counter()
     method = LayerMeanField(restarts, leaves, tol, max_sweeps)
     root = seed_sequence(seed)

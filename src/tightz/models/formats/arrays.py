@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import io
-import os
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import MissingExtraError, ModelError
 from tightz.models.formats.mat import DamagedError, read_matrices
-from tightz.models.text_files import FilePath, read_bytes
+from tightz.models.text_files import FilePath, file_name, read_bytes
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 
@@ -21,7 +20,7 @@ _ALIASES = {"vishid": "W", "visbiases": "visible_bias", "hidbiases": "hidden_bia
 
 def read_mat(path: FilePath) -> dict[str, NDArray]:
     """The numeric arrays of a MATLAB file (version 4 to 7.2), known aliases renamed."""
-    label = os.fspath(path)
+    label = file_name(path)
     content = read_bytes(path)
     if HDF5 in (content[: len(HDF5)], content[512 : 512 + len(HDF5)]):
         raise ModelError(
@@ -35,7 +34,7 @@ def read_mat(path: FilePath) -> dict[str, NDArray]:
 
 def read_hdf5(path: FilePath) -> dict[str, NDArray]:
     """The arrays at the top of an HDF5 file, known aliases renamed."""
-    label = os.fspath(path)
+    label = file_name(path)
     content = read_bytes(path)
     try:
         h5py = importlib.import_module("h5py")
@@ -51,4 +50,7 @@ def read_hdf5(path: FilePath) -> dict[str, NDArray]:
 
 
 def _renamed(found: dict[str, NDArray]) -> dict[str, NDArray]:
-    return {_ALIASES.get(k, k): v for k, v in found.items()}
+    renamed = {_ALIASES.get(k, k): v for k, v in found.items()}
+    if "vishid" in found:  # the name tells which way round the matrix is
+        renamed["rows_are_visible"] = np.array(True)
+    return renamed

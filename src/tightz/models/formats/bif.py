@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import shown
 from tightz.models.text_files import FilePath, read_bytes
 
 _SLACK = 0.01
@@ -98,6 +99,11 @@ class _Network:
         missing = [name for name in self.states if name not in self.children]
         if missing:
             self.fail(f"variable {missing[0]!r} has no table; expected one for every variable")
+        if evidence is not None and not isinstance(evidence, Mapping):
+            raise ModelError(
+                f"evidence is {shown(evidence)}; expected a mapping of names to states, such as "
+                "{'rain': 'yes'}"
+            )
         observed = {}
         for name, state in (evidence or {}).items():
             if name not in self.states:

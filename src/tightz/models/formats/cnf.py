@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models import large_scopes
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
 from tightz.models.text_files import FilePath, read_bytes, write_atomically
 
 MAX_CLAUSE = 12
@@ -185,6 +186,7 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
     The model must be binary and without evidence; tables over two variables or more (or none) may
     hold only zeros and ones. Tables over one variable become weights.
     """
+    as_model(model, "write_cnf", only="FactorGraph")
     if model.evidence:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which a CNF file cannot "

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import MAX_STATES, FactorGraph
+from tightz.models.inputs import as_model
 from tightz.models.text_files import FilePath, Words, write_atomically
 
 _LOG_RANGE = -708.0, 709.0
@@ -124,6 +125,7 @@ def _read_entries(words: Words, at: int, f: int, size: int) -> tuple[NDArray[np.
 
 def write_fg(model: FactorGraph, path: FilePath) -> None:
     """Write a libDAI file, atomically. Evidence and potentials beyond doubles are refused."""
+    as_model(model, "write_fg", only="FactorGraph")
     if model.evidence:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which an .fg file cannot "

@@ -15,6 +15,7 @@ from tightz.errors import ModelError, UnsupportedModelError
 from tightz.models.builders import ising
 from tightz.models.encoding import encode
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model, as_number, shown
 
 Pairs = Mapping[tuple[Any, Any], float]
 
@@ -32,17 +33,18 @@ def from_ising(
     Labels that are whole numbers >= 0 are variable numbers; others are numbered in order of
     appearance, `h` first. Pairs (i, j) and (j, i) add up.
     """
+    _check_mappings(h=h, J=J)
     number = _numbers([*h, *(k for pair in J for k in pair)])
     fields = dict.fromkeys(range(max(number.values(), default=-1) + 1), 0.0)
     couplings: dict[tuple[int, int], float] = {}
-    constant = _finite("offset", offset)
-    scale = _finite("beta", beta)
+    constant = as_number(offset, "offset")
+    scale = as_number(beta, "beta")
     for label, value in h.items():
-        fields[number[label]] -= scale * _finite(f"h[{label!r}]", value)
+        fields[number[label]] -= scale * as_number(value, f"h[{label!r}]")
     for (a, b), value in J.items():
-        weight = -scale * _finite(f"J[{a!r}, {b!r}]", value)
+        weight = -scale * as_number(value, f"J[{a!r}, {b!r}]")
         if number[a] == number[b]:
-            constant += _finite("J", value)  # s * s = 1
+            constant += as_number(value, "J")  # s * s = 1
             continue
         pair = (min(number[a], number[b]), max(number[a], number[b]))
         couplings[pair] = couplings.get(pair, 0.0) + weight
@@ -60,13 +62,14 @@ def from_qubo(
 
     Q_ii is the linear weight of x_i. Labels as in `from_ising`.
     """
+    _check_mappings(Q=Q)
     number = _numbers([k for pair in Q for k in pair])
     n = max(number.values(), default=-1) + 1
-    scale = _finite("beta", beta)
+    scale = as_number(beta, "beta")
     linear = np.zeros(n)
     pairs: dict[tuple[int, int], float] = {}
     for (a, b), value in Q.items():
-        weight = -scale * _finite(f"Q[{a!r}, {b!r}]", value)
+        weight = -scale * as_number(value, f"Q[{a!r}, {b!r}]")
         i, j = sorted((number[a], number[b]))
         if i == j:
             linear[i] += weight
@@ -77,7 +80,7 @@ def from_qubo(
     ]
     factors += [(pair, [[0.0, 0.0], [0.0, weight]]) for pair, weight in pairs.items()]
     model = FactorGraph(np.full(n, 2), factors, name=name)
-    return _with_constant(model, -scale * _finite("offset", offset))
+    return _with_constant(model, -scale * as_number(offset, "offset"))
 
 
 def from_dimod(bqm: Any, *, beta: float = 1.0, name: str = "bqm") -> FactorGraph:
@@ -91,13 +94,15 @@ def from_dimod(bqm: Any, *, beta: float = 1.0, name: str = "bqm") -> FactorGraph
     kind = str(getattr(bqm.vartype, "name", bqm.vartype)).upper()
     linear, quadratic = dict(bqm.linear), dict(bqm.quadratic)
     if kind == "SPIN":
-        return from_ising(linear, quadratic, offset=float(bqm.offset), beta=beta, name=name)
+        return from_ising(
+            linear, quadratic, offset=as_number(bqm.offset, "offset"), beta=beta, name=name
+        )
     if kind != "BINARY":
         raise ModelError(f"vartype is {bqm.vartype!r}; expected SPIN or BINARY")
     both = {(k, k): value for k, value in linear.items()}
     for pair, value in quadratic.items():
         both[pair] = both.get(pair, 0.0) + value
-    return from_qubo(both, offset=float(bqm.offset), beta=beta, name=name)
+    return from_qubo(both, offset=as_number(bqm.offset, "offset"), beta=beta, name=name)
 
 
 def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int], float], float]:
@@ -105,6 +110,7 @@ def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int]
 
     Observed and one-state variables are taken out; labels are the model's variable numbers.
     """
+    as_model(model, "to_ising", only="FactorGraph")
     encoding = encode(model)
     poly = encoding.polynomial
     if poly.degree > 2:
@@ -128,6 +134,7 @@ def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int]
 
 def to_qubo(model: FactorGraph) -> tuple[dict[tuple[int, int], float], float]:
     """(Q, offset) with energy = -log p~; see `to_ising` for which models have one."""
+    as_model(model, "to_qubo", only="FactorGraph")
     h, couplings, offset = to_ising(model)
     out = {(v, v): -2.0 * value for v, value in h.items()}  # s = 1 - 2x
     offset += math.fsum(h.values()) + math.fsum(couplings.values())
@@ -138,6 +145,18 @@ def to_qubo(model: FactorGraph) -> tuple[dict[tuple[int, int], float], float]:
     return out, offset
 
 
+def _check_mappings(**given: Any) -> None:
+    for name, value in given.items():
+        if not isinstance(value, Mapping):
+            raise ModelError(
+                f"{name} is {shown(value)}; expected a mapping of labels to numbers "
+                "(tz.ising takes matrices)"
+            )
+        for key in value if name != "h" else ():
+            if isinstance(key, str) or not isinstance(key, tuple) or len(key) != 2:
+                raise ModelError(f"{name} names {key!r}; expected pairs of labels, such as (0, 1)")
+
+
 def _numbers(labels: Iterable[Hashable]) -> dict[Hashable, int]:
     distinct = list(dict.fromkeys(labels))
     if all(isinstance(k, int | np.integer) and not isinstance(k, bool) for k in distinct):
@@ -145,13 +164,6 @@ def _numbers(labels: Iterable[Hashable]) -> dict[Hashable, int]:
         if min(numbers, default=0) >= 0 and max(numbers, default=0) < 10 * len(numbers) + 1000:
             return dict(zip(distinct, numbers, strict=True))
     return {label: i for i, label in enumerate(distinct)}
-
-
-def _finite(what: str, value: float) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ModelError(f"{what} is {value}; expected a finite number")
-    return number
 
 
 def _with_constant(model: FactorGraph, constant: float) -> FactorGraph:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_range
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
 from tightz.references.ais.paths import Path, annealing_path, tuned_schedule
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
@@ -156,6 +157,7 @@ def ais(
     chain cut short would not be a valid sample. Densely coupled two-layer models (RBMs) are
     sampled layer by layer with the larger layer summed out, others spin by spin.
     """
+    as_model(model, "ais", only="FactorGraph")
     start = time.perf_counter()
     require_range("chains", chains, 1)
     if time_limit is not None:

@@ -21,6 +21,7 @@ from tightz.errors import require_range
 from tightz.judge.attractive import AttractiveEvidence
 from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
 from tightz.references.bethe.arrays import (
     BetheArrays,
     BetheState,
@@ -138,6 +139,7 @@ def bethe(
     `damping` is the least share of an old message that is kept; it rises by itself when the
     residual stops falling.
     """
+    as_model(model, "bethe", only="FactorGraph")
     started = time.perf_counter()
     require_range("max_iterations", max_iterations, 1)
     require_range("tol", tol, 0.0)

@@ -16,6 +16,7 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError, ParameterError, ResourceError
 from tightz.judge.claims import Audited
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
 from tightz.references.exact.game import degeneracy
 from tightz.references.exact.order import choose_order, interaction_graph
 from tightz.references.exact.planning import EliminationPlan, build_plan
@@ -178,6 +179,7 @@ def exact(
     over. Where that too is out of reach, `ResourceError` says what would be needed. With
     `marginals=False` they are computed when first asked for.
     """
+    as_model(model, "exact", only="FactorGraph")
     allowed = parse_memory(max_memory)
     start = time.perf_counter()
     reduced, free = _without_fixed(model)

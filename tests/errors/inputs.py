@@ -1,0 +1,161 @@
+"""What is said about arguments of the wrong kind, whichever builder or reader they come to."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+
+import tightz as tz
+from tests.errors.table import Case
+from tightz.errors import ModelError
+from tightz.models.formats.quadratic import from_qubo
+
+GRID = tz.ising_grid(3, seed=0)
+SPINS = tz.SpinPolynomial.from_factor_graph(GRID)
+NAN = float("nan")
+
+
+def _sparse(rows):
+    return scipy.sparse.csr_array(np.array(rows, dtype=float))
+
+
+def _square(tmp):
+    np.savez(
+        tmp / "r.npz", W=[[0.0, 1.0], [2.0, 0.0]], visible_bias=np.zeros(2), hidden_bias=np.zeros(2)
+    )
+    tz.load_rbm(tmp / "r.npz")
+
+
+def _evidence(tmp):
+    path = tmp / "n.bif"
+    tz.write_bif(tz.FactorGraph.from_tables([2], [((0,), [0.5, 0.5])]), path)
+    tz.read_bif(path, [1])
+
+
+TEXTS = [
+    (
+        "exact was given a str, 'grid.uai'; expected a tz.FactorGraph: read the file first: "
+        "tz.read_uai(path), or tz.load_rbm, tz.read_fg, tz.read_bif",
+        lambda: tz.exact("grid.uai"),
+    ),
+    (
+        "evidence on variable 0 is 0.5; expected the number of a state, a whole number >= 0",
+        lambda: tz.FactorGraph([2], evidence={0: 0.5}),
+    ),
+    (
+        "factor 0: a variable is 0.9; expected the number of a variable, a whole number >= 0",
+        lambda: tz.FactorGraph([2], [((0.9,), [0.0, 1.0])]),
+    ),
+    (
+        "evidence is a list; expected a mapping variable -> state, such as {0: 1}",
+        lambda: GRID.with_evidence([0]),
+    ),
+    (
+        "factors are an int, 3; expected a list of pairs (scope, table), such as "
+        "[((0, 1), [[1, 2], [3, 4]])]",
+        lambda: tz.FactorGraph([2], 3),
+    ),
+    (
+        "factor 0 is an int, 3; expected a pair (scope, table), such as ((0, 1), [[1, 2], [3, 4]])",
+        lambda: tz.FactorGraph([2], [3]),
+    ),
+    (
+        "factor 0 has the scope 1; expected a sequence of variables, such as (0, 1)",
+        lambda: tz.FactorGraph([2], [(1, [0.0, 0.0])]),
+    ),
+    (
+        "states[0, 2] is -1; variable 2 has states 0 to 1",
+        lambda: GRID.log_weight([0, 0, -1, 0, 0, 0, 0, 0, 0]),
+    ),
+    (
+        "spins have shape (1, 2) and type int64; expected rows of 9 numbers +1 or -1",
+        lambda: SPINS.log_weight([1, -1]),
+    ),
+    (
+        "fields name spin 5; the couplings have spins 0 to 1",
+        lambda: tz.ising(np.zeros((2, 2)), {5: 1.0}),
+    ),
+    (
+        "W is a sparse matrix; expected a dense array here: .toarray() makes one",
+        lambda: tz.rbm(scipy.sparse.eye(2), [0, 0], [0, 0]),
+    ),
+    (
+        "couplings has 2 masked entries; expected a number in each: .filled(value) puts one there",
+        lambda: tz.ising(np.ma.masked_equal([[0.0, 1.0], [1.0, 0.0]], 1.0)),
+    ),
+    (
+        "the log table of factor 0 is a list that is no array of numbers (...); expected numbers "
+        "in rows of equal length",
+        lambda: tz.FactorGraph([2, 2], [((0, 1), [[0.0, 1.0], [0.0]])]),
+    ),
+    (
+        "the table of factor 0 holds complex numbers; expected real ones. Pass its .real if the "
+        "rest is known to be zero",
+        lambda: tz.FactorGraph.from_tables([2], [((0,), [1, 1j])]),
+    ),
+    ("states[1] is 0.5; expected whole numbers", lambda: GRID.log_weight([0, 0.5])),
+    (
+        "fields has shape (2, 2); expected a vector: .ravel() makes one",
+        lambda: tz.ising({(0, 1): 1.0}, np.zeros((2, 2))),
+    ),
+    (
+        "coupling is 3; expected a range (low, high): coupling=(3, 3) makes all equal",
+        lambda: tz.ising_grid(2, coupling=3),
+    ),
+    (
+        "couplings are a list; expected a mapping such as {(0, 1): 0.5}",
+        lambda: tz.potts([[0, 1]], 3),
+    ),
+    (
+        "couplings name '01'; expected pairs of variables such as (0, 1)",
+        lambda: tz.ising({"01": 1.0}),
+    ),
+    (
+        "couplings name the pair (0, 1) again as (1, 0); expected each pair once, since a "
+        "symmetric matrix counts it once (tz.from_ising adds the two up)",
+        lambda: tz.ising({(0, 1): 1.0, (1, 0): 1.0}),
+    ),
+    (
+        "couplings have shape (2, 3); expected a square matrix",
+        lambda: tz.ising(_sparse([[0, 1, 0], [0, 0, 1]])),
+    ),
+    (
+        "coupling (0, 1) is nan; expected a finite number",
+        lambda: tz.ising(_sparse([[0, NAN], [0, 0]])),
+    ),
+    (
+        "couplings[1, 1] is not zero; expected 0, since s_i * s_i is constant",
+        lambda: tz.ising(_sparse([[0, 1], [1, 3]])),
+    ),
+    (
+        "couplings is a sparse matrix that is neither symmetric nor a triangle; expected each "
+        "pair once, or the same value at (i, j) and (j, i): scipy.sparse.triu(J, 1) keeps the upper "
+        "half",
+        lambda: tz.ising(_sparse([[0, 1], [2, 0]])),
+    ),
+    (
+        "W is 2 x 2, so nothing tells whether its rows are visible or hidden units; expected a "
+        "file of tz.save_rbm, which says so, or tz.load_rbm(path, transposed=False) where W[i, j] "
+        "joins visible i and hidden j, else True (TMP/r.npz)",
+        _square,
+    ),
+    (
+        "the path is None; expected the name of a file, a str or a Path",
+        lambda: tz.read_uai(None),
+    ),
+    (
+        "marginals are an int, 3; expected one vector of probabilities a variable",
+        lambda: tz.write_mar(3, "x.MAR"),
+    ),
+    (
+        "evidence is a list; expected a mapping of names to states, such as {'rain': 'yes'}",
+        _evidence,
+    ),
+    (
+        "Q is a list; expected a mapping of labels to numbers (tz.ising takes matrices)",
+        lambda: from_qubo([1]),
+    ),
+    ("Q names 'ab'; expected pairs of labels, such as (0, 1)", lambda: from_qubo({"ab": 1.0})),
+]
+
+CASES = [Case(ModelError, text, act) for text, act in TEXTS]

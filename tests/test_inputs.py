@@ -1,0 +1,471 @@
+"""Hostile arguments: nothing is coerced in silence, and every refusal is an error of tightz."""
+
+from __future__ import annotations
+
+import decimal
+import fractions
+import inspect
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import tightz as tz
+from tests import naive
+from tightz.models.inputs import as_model, integer_array, real_array, shown
+
+GRAPH = tz.ising_grid(2, seed=0)
+SPINS = tz.SpinPolynomial.from_factor_graph(GRAPH)
+
+NOT_MODELS = {
+    "str": "model.uai",
+    "Path": Path("model.uai"),
+    "None": None,
+    "dict": {(0, 1): 1.0},
+    "int": 3,
+    "array": np.zeros((2, 2)),
+    "list": [[0.0, 1.0], [1.0, 0.0]],
+    "class": tz.FactorGraph,
+    "sparse": scipy.sparse.eye(3),
+}
+
+
+def takes_a_model() -> dict[str, tuple]:
+    """Public functions whose first argument is a model, with what else they must be given."""
+    more = {"mfrp": (2,), "coset_sum": (1,)}
+    found = {}
+    for name in tz.__all__:
+        call = getattr(tz, name)
+        if not inspect.isfunction(call):
+            continue
+        first = next(iter(inspect.signature(call).parameters), "")
+        if first in ("model", "polynomial"):
+            found[name] = more.get(name, ("out.file",) if name.startswith("write") else ())
+    return found
+
+
+FUNCTIONS = takes_a_model()
+
+
+def test_the_functions_are_found():
+    assert len(FUNCTIONS) >= 26
+    assert {"log_partition", "exact", "estimate", "collapse", "write_uai"} <= FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("kind", NOT_MODELS)
+def test_what_is_not_a_model_is_refused_with_advice(name, kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(tz.ModelError, match=rf"{name} was given .*; expected a .*tz\.") as caught:
+        getattr(tz, name)(NOT_MODELS[kind], *FUNCTIONS[name])
+    if kind in ("str", "Path"):
+        assert "model.uai" in str(caught.value)
+        assert "read the file first: tz.read_uai(path)" in str(caught.value)
+    if kind in ("dict", "array", "sparse"):
+        assert "tz.ising(couplings, fields)" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["exact", "upper_bound", "bethe", "ais", "log_partition"])
+def test_the_other_kind_of_model_is_refused_too(name):
+    with pytest.raises(tz.ModelError, match=r"expected a tz\.FactorGraph: pass the factor graph"):
+        getattr(tz, name)(SPINS)
+    with pytest.raises(tz.ModelError, match=r"tz\.SpinPolynomial\.from_factor_graph"):
+        tz.collapse(GRAPH)
+
+
+def test_models_pass():
+    assert as_model(GRAPH, "here") is GRAPH
+    assert as_model(SPINS, "here", only="SpinPolynomial") is SPINS
+
+
+INDICES = [-1, 0.9, "0", None, True, 1j, math.nan, math.inf, (0,), decimal.Decimal(1)]
+
+
+@pytest.mark.parametrize("bad", INDICES, ids=repr)
+def test_an_index_is_a_whole_number_that_is_not_negative(bad):
+    pair = [[0.0, 1.0], [1.0, 0.0]]
+    calls = [
+        lambda: tz.ising({(0, 1): 1.0}, {bad: 5.0}),
+        lambda: tz.ising({(0, bad): 1.0}),
+        lambda: tz.potts({(bad, 1): 1.0}, 3),
+        lambda: tz.FactorGraph([2, 2], [((bad, 1), pair)]),
+        lambda: tz.FactorGraph.from_tables([2, 2], [((bad, 1), pair)]),
+        lambda: tz.FactorGraph([2, 2], evidence={bad: 0}),
+        lambda: GRAPH.with_evidence({bad: 0}),
+        lambda: tz.SpinPolynomial.from_terms(2, 0.0, [((bad,), 1.0)]),
+        lambda: tz.noisy_or(bad, [0], [0.5], first_auxiliary=3),
+        lambda: tz.noisy_or(1, [bad], [0.5], first_auxiliary=3),
+    ]
+    for call in calls:
+        with pytest.raises(tz.ModelError, match="expected the number of a variable"):
+            call()
+
+
+@pytest.mark.parametrize("bad", [-1, 0.5, "1", None, 1j, math.nan, (0,)], ids=repr)
+def test_a_state_is_a_whole_number_that_is_not_negative(bad):
+    for call in (
+        lambda: tz.FactorGraph([2, 2], evidence={0: bad}),
+        lambda: GRAPH.with_evidence({0: bad}),
+    ):
+        with pytest.raises(tz.ModelError, match="expected the number of a state"):
+            call()
+
+
+@pytest.mark.parametrize("good", [1, np.int8(1), np.uint64(1), 1.0, np.float32(1), np.array(1)])
+def test_numpys_whole_numbers_are_whole(good):
+    assert tz.FactorGraph([2, 2], evidence={int(good): good}).evidence == {1: 1}
+    assert tz.FactorGraph([2, 2], [((good,), [0.0, 1.0])]).factor(0).scope == (1,)
+    assert tz.FactorGraph([2, 2], evidence={0: True, 1: np.False_}).evidence == {0: 1, 1: 0}
+    key = good if good.__hash__ else 1
+    assert tz.ising({(0, key): 1.0}, {key: 2.0}).factor(1).log_table.tolist() == [2.0, -2.0]
+
+
+@pytest.mark.parametrize("bad", [[(0, 1)], 3, "0 1", np.array([0, 1])], ids=str)
+def test_evidence_is_a_mapping(bad):
+    with pytest.raises(tz.ModelError, match="expected a mapping variable -> state"):
+        tz.FactorGraph([2, 2], evidence=bad)
+    with pytest.raises(tz.ModelError, match="expected a mapping variable -> state"):
+        GRAPH.with_evidence(bad)
+
+
+NOT_REAL = {
+    "complex": np.array([[0, 1 + 1e-9j], [1 - 1e-9j, 0]]),
+    "text": [["0", "1"], ["1", "0"]],
+    "objects": [[0, None], [None, 0]],
+    "fractions": [[0, fractions.Fraction(1, 2)], [0, 0]],
+    "ragged": [[0.0, 1.0], [1.0]],
+    "dates": np.array([["2020", "2021"], ["2020", "2021"]], dtype="M8[Y]"),
+    "durations": np.array([[1, 2], [3, 4]], dtype="m8[s]"),
+    "records": np.zeros((2, 2), dtype=[("a", float)]),
+    "masked": np.ma.masked_equal([[0.0, 1.0], [1.0, 0.0]], 1.0),
+    "bytes": np.array([[b"0", b"1"], [b"1", b"0"]]),
+    "dict": {0: 1.0},
+    "none": None,
+    "set": {0.0, 1.0},
+}
+
+
+@pytest.mark.parametrize("kind", NOT_REAL)
+def test_arrays_are_real_numbers(kind, tmp_path):
+    bad = NOT_REAL[kind]
+    calls = [
+        lambda: tz.FactorGraph([2, 2], [((0, 1), bad)]),
+        lambda: tz.FactorGraph.from_tables([2, 2], [((0, 1), bad)]),
+        lambda: tz.FactorGraph.from_arrays([2], [0, 1], [0], [0, 2], bad),
+        lambda: tz.rbm(bad, [0.0, 0.0], [0.0, 0.0]),
+        lambda: tz.rbm(np.zeros((2, 2)), bad, [0.0, 0.0]),
+        lambda: tz.save_rbm(tmp_path / "w.npz", bad, [0.0, 0.0], [0.0, 0.0]),
+        lambda: tz.train_rbm(bad, hidden=2, epochs=1),
+        lambda: GRAPH.log_weight(bad),
+        lambda: tz.write_mar([bad], tmp_path / "x.MAR"),
+    ]
+    if kind not in ("none", "dict"):
+        calls.append(lambda: tz.ising(np.zeros((2, 2)), bad))
+        calls.append(lambda: tz.potts({(0, 1): 1.0}, 2, bad))
+    if kind != "dict":
+        calls.append(lambda: tz.ising(bad))
+    for call in calls:
+        with pytest.raises(tz.ModelError, match="expected"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("bad", [1j, "1", None, math.nan, -math.inf, [1.0, 2.0]], ids=repr)
+def test_weights_are_finite_numbers(bad):
+    for call in (
+        lambda: tz.ising({(0, 1): bad}),
+        lambda: tz.ising({(0, 1): 1.0}, {0: bad}),
+        lambda: tz.potts({(0, 1): bad}, 2),
+        lambda: tz.from_ising({0: bad}, {}),
+        lambda: tz.from_ising({}, {(0, 1): bad}),
+        lambda: tz.from_ising({}, {(0, 1): 1.0}, beta=bad),
+        lambda: tz.from_qubo({(0, 1): bad}),
+        lambda: tz.from_qubo({(0, 1): 1.0}, offset=bad),
+        lambda: tz.noisy_or(1, [0], [bad], first_auxiliary=2),
+        lambda: tz.SpinPolynomial.from_terms(2, 0.0, [((0,), bad)]),
+    ):
+        with pytest.raises(tz.ModelError, match="expected a finite number"):
+            call()
+
+
+@pytest.mark.parametrize("bad", [3, 3.0, np.int64(3), (1.0,), (2, 1), (0, math.nan), "ab", None])
+def test_ranges_are_two_numbers(bad):
+    for build in (tz.ising_grid, tz.potts_grid):
+        for name in ("coupling", "field"):
+            with pytest.raises(tz.ModelError, match="expected"):
+                build(2, **{name: bad}, seed=0)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.5, "3", None, True, (2, 2)])
+def test_sizes_are_whole_numbers(bad):
+    calls = [
+        lambda: tz.potts({(0, 1): 1.0}, bad),
+        lambda: tz.potts_grid(2, states=bad),
+        lambda: tz.train_rbm(np.zeros((2, 2)), hidden=bad),
+        lambda: tz.ising_grid(bad),
+    ]
+    if bad is not None:
+        calls.append(lambda: tz.ising_grid(2, bad))
+    for call in calls:
+        with pytest.raises(tz.ParameterError, match="expected a whole number of at least 1"):
+            call()
+
+
+@pytest.mark.parametrize("bad", [2.7, "2", None, -1])
+def test_levels_are_whole_numbers(bad):
+    with pytest.raises(tz.ParameterError, match="a level is"):
+        tz.estimate(GRAPH, levels=[bad], trials=1)
+    with pytest.raises(tz.ParameterError, match="expected a list of them"):
+        tz.estimate(GRAPH, levels=5)
+
+
+@pytest.mark.parametrize("bad", ["x", None, 1j, [1, 2]], ids=repr)
+def test_parameters_of_the_wrong_type(bad):
+    for call in (
+        lambda: tz.estimate(GRAPH, trials=bad),
+        lambda: tz.mean_field(GRAPH, restarts=bad),
+        lambda: tz.ais(GRAPH, chains=bad),
+    ):
+        with pytest.raises(tz.ParameterError, match="expected at least"):
+            call()
+
+
+PATHS = [None, 3, 2.5, b"model.uai", ["a"], io.StringIO("MARKOV"), GRAPH]
+
+
+@pytest.mark.parametrize("bad", PATHS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "read_uai",
+        "read_pr",
+        "read_mar",
+        "read_fg",
+        "read_cnf",
+        "read_bif",
+        "read_xmlbif",
+        "load_rbm",
+    ],
+)
+def test_a_path_is_a_str_or_a_path(reader, bad):
+    with pytest.raises(tz.ModelError, match=r"the path is .*; expected the name of a file"):
+        getattr(tz, reader)(bad)
+
+
+@pytest.mark.parametrize("bad", PATHS, ids=lambda value: type(value).__name__)
+def test_where_to_write_is_a_path(bad):
+    small = tz.FactorGraph.from_tables([2], [((0,), [0.5, 0.5])])
+    for call in (
+        lambda: tz.write_uai(small, bad),
+        lambda: tz.write_fg(small, bad),
+        lambda: tz.write_cnf(small, bad),
+        lambda: tz.write_bif(small, bad),
+        lambda: tz.write_xmlbif(small, bad),
+        lambda: tz.write_pr(1.0, bad),
+        lambda: tz.write_mar([[1.0]], bad),
+        lambda: tz.save_rbm(bad, [[1.0]], [0.0], [0.0]),
+    ):
+        with pytest.raises(tz.ModelError, match=r"the path is .*; expected the name of a file"):
+            call()
+
+
+def test_evidence_files_and_folders_are_paths_too(tmp_path):
+    tz.write_uai(GRAPH, tmp_path / "m.uai")
+    for bad in (3, [1], b"e"):
+        with pytest.raises(tz.ModelError, match="the path is"):
+            tz.read_uai(tmp_path / "m.uai", bad)
+    with pytest.raises(tz.ModelError, match="the path is"):
+        tz.load_mnist(3)
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [3, "ab", {0: 1}, [3], ["ab"], [(0,)], [((0,), [0, 1], 2)], [(0, [0, 1])], [("0", [0, 1])]],
+    ids=repr,
+)
+def test_factors_are_pairs_of_scope_and_table(factors):
+    for build in (tz.FactorGraph, tz.FactorGraph.from_tables):
+        with pytest.raises(tz.ModelError, match="expected"):
+            build([2, 2], factors)
+
+
+@pytest.mark.parametrize(
+    "bad", [2, "22", [2.5], [[2, 2]], [None], np.array([2 + 0j]), [True, True]], ids=repr
+)
+def test_cardinalities_are_a_list_of_whole_numbers(bad):
+    with pytest.raises(tz.ModelError, match="expected a flat list of integers"):
+        tz.FactorGraph(bad)
+
+
+@pytest.mark.parametrize("field", ["scope_ptr", "scope_vars", "table_ptr"])
+def test_flat_arrays_are_whole_numbers(field):
+    arrays = {"scope_ptr": [0, 1], "scope_vars": [0], "table_ptr": [0, 2]}
+    arrays[field] = [x + 0.5 for x in arrays[field]]
+    with pytest.raises(tz.ModelError, match=rf"{field}\[0\] is .*; expected whole numbers"):
+        tz.FactorGraph.from_arrays([2], **arrays, log_tables=[0.0, 0.0])
+
+
+def test_log_tables_are_not_truth_values_and_potentials_may_be():
+    with pytest.raises(tz.ModelError, match=r"True and False; expected logs .*from_tables"):
+        tz.FactorGraph([2], [((0,), [True, False])])
+    model = tz.FactorGraph.from_tables([2], [((0,), [True, False])])
+    assert model.log_tables.tolist() == [0.0, -np.inf]
+
+
+@pytest.mark.parametrize("states", [[-1, 0, 0, 0], [0, 0, 0, 2], [0.5, 0, 0, 0]])
+def test_states_are_in_range(states):
+    with pytest.raises(tz.ModelError, match="states"):
+        GRAPH.log_weight(states)
+
+
+def test_a_pair_is_named_once():
+    for build in (tz.ising, lambda couplings: tz.potts(couplings, 2)):
+        with pytest.raises(tz.ModelError, match=r"\(0, 1\) again as \(1, 0\).*tz\.from_ising adds"):
+            build({(0, 1): 1.0, (1, 0): 1.0})
+        with pytest.raises(tz.ModelError, match="with itself"):
+            build({(1, 1): 1.0})
+        for bad in ({0: 1.0}, {"01": 1.0}, {(0, 1, 2): 1.0}, {(0,): 1.0}):
+            with pytest.raises(tz.ModelError, match="expected pairs of variables"):
+                build(bad)
+    matrix = tz.ising([[0.0, 1.0], [1.0, 0.0]])
+    assert matrix.digest == tz.ising({(0, 1): 1.0}, [0.0, 0.0]).digest
+
+
+@pytest.mark.parametrize("bad", ["x", [1, 2], 3, None], ids=repr)
+def test_dictionaries_of_annealers_are_dictionaries(bad):
+    for call in (
+        lambda: tz.from_ising(bad, {}),
+        lambda: tz.from_ising({}, bad),
+        lambda: tz.from_qubo(bad),
+    ):
+        with pytest.raises(tz.ModelError, match="expected a mapping"):
+            call()
+    with pytest.raises(tz.ModelError, match="expected pairs of labels"):
+        tz.from_qubo({"ab": 1.0})
+    with pytest.raises(tz.ModelError, match="expected a binary quadratic model"):
+        tz.from_dimod(bad)
+
+
+def test_fields_name_spins_that_the_couplings_have():
+    with pytest.raises(tz.ModelError, match="fields name spin 5; the couplings have spins 0 to 1"):
+        tz.ising([[0.0, 1.0], [1.0, 0.0]], {5: 1.0})
+    assert tz.ising({(0, 1): 1.0}, {5: 1.0}).n_variables == 6
+    with pytest.raises(tz.ModelError, match="expected a vector"):
+        tz.ising({(0, 1): 1.0}, [[1.0, 2.0], [3.0, 4.0]])
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "lil", "dok", "bsr", "dia"])
+@pytest.mark.parametrize("part", ["symmetric", "upper", "lower"])
+def test_sparse_couplings_are_couplings(kind, part):
+    rng = np.random.default_rng(0)
+    dense = np.triu(np.where(rng.random((7, 7)) < 0.4, rng.normal(size=(7, 7)), 0.0), 1)
+    dense[0, 6] = 1.5
+    given = {"symmetric": dense + dense.T, "upper": dense, "lower": dense.T}[part]
+    fields = rng.normal(size=7)
+    expected = tz.ising(dense + dense.T, fields)
+    for make in (getattr(scipy.sparse, f"{kind}_matrix"), getattr(scipy.sparse, f"{kind}_array")):
+        model = tz.ising(make(given), fields)
+        assert model.n_variables == 7
+        assert model.digest == expected.digest
+
+
+@pytest.mark.parametrize(
+    ("matrix", "match"),
+    [
+        ([[0, 1], [2, 0]], "neither symmetric nor a triangle"),
+        ([[0, 1, 0], [0, 0, 1], [1, 0, 0]], "neither symmetric nor a triangle"),
+        ([[1, 1], [1, 0]], r"couplings\[0, 0\] is not zero"),
+        ([[0, math.nan], [0, 0]], r"coupling \(0, 1\) is nan"),
+        ([[0, 1j], [0, 0]], "complex"),
+        ([[0, 1, 0], [1, 0, 0]], "expected a square matrix"),
+    ],
+)
+def test_sparse_couplings_are_checked_as_dense_ones(matrix, match):
+    with pytest.raises(tz.ModelError, match=match):
+        tz.ising(scipy.sparse.csr_matrix(np.array(matrix)))
+
+
+def test_a_large_sparse_spin_glass_stays_sparse():
+    n = 200_000
+    i = np.arange(n - 1)
+    matrix = scipy.sparse.coo_array((np.ones(n - 1), (i, i + 1)), shape=(n, n))
+    assert tz.ising(matrix).n_factors == 2 * n - 1
+
+
+def test_sparse_matrices_elsewhere_are_refused():
+    eye = scipy.sparse.eye(2)
+    for call in (
+        lambda: tz.rbm(eye, [0.0, 0.0], [0.0, 0.0]),
+        lambda: tz.ising({(0, 1): 1.0}, eye),
+        lambda: tz.FactorGraph([2, 2], [((0, 1), eye)]),
+        lambda: tz.train_rbm(eye),
+    ):
+        with pytest.raises(tz.ModelError, match=r"is a sparse matrix; .*toarray"):
+            call()
+
+
+def test_weights_the_wrong_way_round_are_told_where_shapes_tell():
+    rng = np.random.default_rng(1)
+    w, b, c = rng.normal(size=(3, 2)), rng.normal(size=3), rng.normal(size=2)
+    with pytest.raises(tz.ModelError, match="the other way round: transposed=True"):
+        tz.rbm(w.T, b, c)
+    assert tz.rbm(w.T, b, c, transposed=True).digest == tz.rbm(w, b, c).digest
+    with pytest.raises(tz.ModelError, match="the other way round: transposed=False"):
+        tz.rbm(w, b, c, transposed=True)
+    square = rng.normal(size=(3, 3))
+    one, other = tz.rbm(square, b, b), tz.rbm(square, b, b, transposed=True)
+    assert other.digest == tz.rbm(square.T, b, b).digest != one.digest
+
+
+def test_a_square_matrix_in_a_file_must_say_which_way_round_it_is(tmp_path):
+    rng = np.random.default_rng(2)
+    w, b, c = rng.normal(size=(3, 3)), rng.normal(size=3), rng.normal(size=3)
+    theirs, ours = tmp_path / "theirs.npz", tmp_path / "ours.npz"
+    np.savez(theirs, W=w, visible_bias=b, hidden_bias=c)
+    with pytest.raises(tz.ModelError, match="nothing tells whether its rows are visible or hidden"):
+        tz.load_rbm(theirs)
+    assert tz.load_rbm(theirs, transposed=False).digest == tz.rbm(w, b, c).digest
+    assert tz.load_rbm(theirs, transposed=True).digest == tz.rbm(w.T, b, c).digest
+    tz.save_rbm(ours, w, b, c)
+    assert tz.load_rbm(ours).digest == tz.rbm(w, b, c).digest
+    np.savez(theirs, W=w + w.T, visible_bias=b, hidden_bias=c)
+    assert tz.load_rbm(theirs).digest == tz.rbm(w + w.T, b, c).digest
+    np.savez(theirs, W=np.zeros((2, 3)), visible_bias=np.zeros(3), hidden_bias=np.zeros(2))
+    with pytest.raises(tz.ModelError, match=r"need \(3, 2\) \("):
+        tz.load_rbm(theirs, transposed=False)
+
+
+def test_arrays_that_are_numbers_pass():
+    for good in ([1, 2], (1.0, 2), np.float32([1, 2]), np.ma.array([1, 2]), np.int8([1, 2])):
+        assert real_array(good, "x").tolist() == [1.0, 2.0]
+        assert integer_array(good, "x").tolist() == [1, 2]
+    assert real_array(np.longdouble([1, 2]), "x").dtype == np.float64
+    with pytest.raises(tz.ModelError, match=r"x\[1\] is 2.5; expected whole numbers"):
+        integer_array([1, 2.5], "x")
+
+
+def test_values_in_messages_are_short():
+    assert shown(None) == "None"
+    assert shown("x" * 100) == "a str, '" + "x" * 56 + "..."
+    assert shown(Path("a")).endswith("Path, 'a'")
+    assert shown(np.zeros((2, 3))) == "an array of shape (2, 3) and type float64"
+    assert shown([1]) == "a list"
+
+
+def test_what_is_accepted_is_what_is_meant():
+    """Against enumeration: couplings and fields by dictionary, matrix and sparse matrix agree."""
+    couplings, fields = {(0, 1): 0.7, (2, 1): -1.1}, {2: 0.4}
+    matrix = np.zeros((3, 3))
+    for (i, j), w in couplings.items():
+        matrix[i, j] = matrix[j, i] = w
+    states = np.array(np.meshgrid(*[[1, -1]] * 3, indexing="ij")).reshape(3, -1).T
+    weights = sum(w * states[:, i] * states[:, j] for (i, j), w in couplings.items())
+    log_z = np.log(np.exp(weights + 0.4 * states[:, 2]).sum())
+    for given in (couplings, matrix, scipy.sparse.csr_array(np.triu(matrix))):
+        model = tz.ising(given, fields)
+        found, _ = naive.enumerate_model(model.cardinalities, model.factors)
+        assert found == pytest.approx(log_z, abs=1e-12)
