@@ -2,7 +2,7 @@
 
 A claim that declares its rounding has to hold against the enumerated interval to the last bit; one
 that declares none is allowed 1e-9, and counted where it needs that. Crashes, NaN, intervals the
-wrong way round, quarantined bounds and exact marginals off by more than 1e-8 are failures.
+wrong way round, quarantined bounds and exact marginals that are off are failures.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ LOOSE = 1e-9
 """Allowed to claims that declare no rounding, relative to log Z where that exceeds one."""
 
 MARGINALS = 1e-8
+"""Allowed to exact marginals, beside 16 units of float64 on the log weights of the states that
+matter."""
 
 EVERY: Every = {
     "mean field": (methods.mean_field, 1),
@@ -38,10 +40,11 @@ EVERY: Every = {
     "tree-reweighted": (methods.tree_reweighted, 1),
     "mini-bucket": (methods.mini_bucket, 2),
     "exact": (methods.exact, 1),
+    "exact, sliced": (methods.sliced, 40),
     "cutset sum": (methods.cutset_sum, 8),
-    "levels": (methods.theorems, 8),
-    "splitting tree": (methods.splitting, 20),
-    "log_partition": (methods.portfolio, 40),
+    "levels": (methods.theorems, 40),
+    "splitting tree": (methods.splitting, 8),
+    "log_partition": (methods.portfolio, 10),
     CONTROL: (methods.not_a_bound, 20),
 }
 """method -> every how many models of a kind it runs; the slow ones see fewer."""
@@ -70,7 +73,7 @@ def judge(answer: Answer, truth: Truth) -> tuple[list[str], bool]:
         loose |= off > 0.0
     if answer.marginals is not None and np.isfinite(truth.high):
         off = marginal_error(answer.marginals, truth)
-        if not off <= MARGINALS:
+        if not off <= MARGINALS + 16 * 2.0**-53 * truth.size:
             complaints.append(f"exact marginals off by {off:.3g}")
     return complaints, loose and not complaints
 

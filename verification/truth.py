@@ -27,18 +27,23 @@ LIBRARY = 8 * UNIT
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """low <= log Z <= high in extended precision; marginals of every variable (NaN where Z = 0)."""
+    """low <= log Z <= high in extended precision; marginals of every variable (NaN where Z = 0).
+
+    `size` is the largest sum of |entries| over the states that matter: no float64 computation can
+    know their log weights better than some units of it.
+    """
 
     low: np.longdouble
     high: np.longdouble
     marginals: list[NDArray[np.longdouble]]
+    size: float = 0.0
 
     def __float__(self) -> float:
         return float(self.high)
 
 
 class Joint(NamedTuple):
-    """Log weights high + low of all states, one axis per variable, and their errors.
+    """Log weights high + low of all states, one axis per variable, and sums of |entries|.
 
     `possible` is False where a zero potential or the evidence rules a state out; the numbers there
     mean nothing.
@@ -46,7 +51,7 @@ class Joint(NamedTuple):
 
     high: NDArray[np.longdouble]
     low: NDArray[np.longdouble]
-    error: NDArray[np.longdouble]
+    size: NDArray[np.longdouble]
     possible: NDArray[np.bool_]
 
 
@@ -55,7 +60,6 @@ def joint_log_weights(model: tz.FactorGraph) -> Joint:
     shape = tuple(int(c) for c in model.cardinalities)
     high, low, size = (np.zeros(shape, np.longdouble) for _ in range(3))
     possible = np.ones(shape, bool)
-    terms = 0
     for scope, table in model.factors:
         order = sorted(range(len(scope)), key=scope.__getitem__)
         spread = [shape[v] if v in scope else 1 for v in range(len(shape))]
@@ -65,10 +69,10 @@ def joint_log_weights(model: tz.FactorGraph) -> Joint:
         total = high + entries
         part = total - high
         low = low + ((high - (total - part)) + (entries - part))
-        high, size, terms = total, size + np.abs(entries), terms + 1
+        high, size = total, size + np.abs(entries)
     for v, state in model.evidence.items():
         possible[(slice(None),) * v + (np.arange(shape[v]) != state,)] = False
-    return Joint(high, low, 4 * terms**2 * UNIT**2 * size, possible)
+    return Joint(high, low, size, possible)
 
 
 def enumerate_model(model: tz.FactorGraph) -> Truth:
@@ -88,10 +92,11 @@ def enumerate_model(model: tz.FactorGraph) -> Truth:
     slack = (logs.size + 32) * UNIT + LIBRARY * (4 + abs(np.log(whole)))
     # What is lighter than the heaviest by more than this adds less than one unit in all.
     heavy = joint.possible & (logs >= -45 - math.log(logs.size))
-    slack += 4 * UNIT * abs(log_z) + 4 * joint.error[heavy].max()
+    size = joint.size[heavy].max()
+    slack += 4 * UNIT * abs(log_z) + 16 * (model.n_factors * UNIT) ** 2 * size
     axes = range(logs.ndim)
     marginals = [shares.sum(axis=tuple(a for a in axes if a != v)) / whole for v in axes]
-    return Truth(log_z - slack, log_z + slack, marginals)
+    return Truth(log_z - slack, log_z + slack, marginals, float(size))
 
 
 def decimal_log_z(model: tz.FactorGraph, digits: int = 60) -> Decimal:
