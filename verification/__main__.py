@@ -10,6 +10,7 @@ from functools import partial
 
 from verification.agreement import agreement
 from verification.coverage import coverage
+from verification.hostile import attack
 from verification.memory import memory
 from verification.rows import Row
 from verification.suites import suites
@@ -23,6 +24,7 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "memory": memory,
         "coverage": lambda scale, progress: coverage(scale, workers, progress),
         "bounds": lambda scale, progress: hunt(scale, workers, progress),
+        "hostile": lambda scale, progress: attack(scale, workers, progress),
         "suites": suites,
     }
 

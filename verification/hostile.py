@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from verification import methods
 from verification.hostile_models import KINDS, hostile_model
@@ -37,7 +38,7 @@ EVERY: Every = {
     "block mean field": (methods.block, 1),
     "clustered mean field": (methods.clustered, 2),
     "bethe": (methods.bethe, 1),
-    "tree-reweighted": (methods.tree_reweighted, 1),
+    "tree-reweighted": (methods.damped_tree_reweighted, 1),
     "mini-bucket": (methods.mini_bucket, 2),
     "exact": (methods.exact, 1),
     "exact, sliced": (methods.sliced, 40),
@@ -78,10 +79,10 @@ def judge(answer: Answer, truth: Truth) -> tuple[list[str], bool]:
     return complaints, loose and not complaints
 
 
-def marginal_error(marginals: list, truth: Truth) -> float:
+def marginal_error(marginals: list[NDArray[np.float64]], truth: Truth) -> float:
     """The largest difference; NaN where there is one."""
     pairs = zip(marginals, truth.marginals, strict=True)
-    return max((float(np.max(np.abs(q - p))) for q, p in pairs), default=0.0)
+    return float(np.max([0.0, *(np.max(np.abs(q - p)) for q, p in pairs)]))
 
 
 def cases(numbers: range) -> Iterator[Case[Truth]]:

@@ -38,9 +38,6 @@ class Truth:
     marginals: list[NDArray[np.longdouble]]
     size: float = 0.0
 
-    def __float__(self) -> float:
-        return float(self.high)
-
 
 class Joint(NamedTuple):
     """Log weights high + low of all states, one axis per variable, and sums of |entries|.
