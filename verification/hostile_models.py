@@ -109,16 +109,16 @@ def tied_chains(rng: Rng) -> tz.FactorGraph:
     """Equality chains, hard, soft or mixed, strong fields at their ends; some closed to a ring."""
     n = int(rng.integers(2, 9))
     links = [(i, i + 1) for i in range(n - 1)] + ([(n - 1, 0)] if rng.random() < 0.3 else [])
-    hard = float(rng.choice([0.0, 0.3, 1.0]))
+    hard = float(rng.choice([0.0, 0.3, 1.0, 1.0]))
     gauge = rng.choice([-1, 1], size=n) if rng.random() < 0.5 else np.ones(n, dtype=int)
     factors: Factors = []
     for i, j in links:
         strength = INF if rng.random() < hard else _scale(rng, 0, 5)
         factors.append(([i, j], _equality(strength, int(gauge[i] * gauge[j]))))
     rng.shuffle(factors)
-    ends = np.array([0.0, -INF if rng.random() < 0.4 else -_scale(rng, 1, 4)])
-    factors.append(([n - 1], ends[:: int(rng.choice([-1, 1]))]))
-    factors.append(([0], np.array([0.0, -_scale(rng, 1, 4)])[:: int(rng.choice([-1, 1]))]))
+    for end in (0, n - 1):
+        field = -INF if end and rng.random() < 0.6 else -_scale(rng, 2, 3.7)
+        factors.append(([end], rng.permutation([0.0, field])))
     return tz.FactorGraph([2] * n, factors + _fields(rng, n, 0.2, 0, 3.5))
 
 
@@ -148,14 +148,15 @@ def mixed_scales(rng: Rng) -> tz.FactorGraph:
     return tz.FactorGraph(cards, factors)
 
 
-def _dense_ising(rng: Rng, n: int, strength: float) -> tz.FactorGraph:
-    couplings = np.triu(strength * rng.normal(size=(n, n)), 1)
+def _dense_ising(rng: Rng, n: int, strength: float, share: float = 1.0) -> tz.FactorGraph:
+    couplings = np.triu(strength * rng.normal(size=(n, n)) * (rng.random((n, n)) < share), 1)
     return tz.ising(couplings + couplings.T, strength * rng.normal(size=n))
 
 
 def strong_couplings(rng: Rng) -> tz.FactorGraph:
-    """Dense Ising models with couplings N(0, 100^2)."""
-    return _dense_ising(rng, int(rng.integers(2, 11)), 100.0)
+    """Dense Ising models with couplings N(0, 100^2), some weaker, some stronger or thinned."""
+    strength = float(rng.choice([60.0, 100.0, 100.0, 200.0]))
+    return _dense_ising(rng, int(rng.integers(6, 12)), strength, float(rng.choice([0.6, 1.0])))
 
 
 def huge_couplings(rng: Rng) -> tz.FactorGraph:

@@ -89,10 +89,12 @@ def _try(tally: Tally, case: Case[Truth], name: str, method: Method, judge: Judg
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a number is judged by its side, not by its noise
             answer = method(case.model, case.number)
-    except tz.TightzError:
+    except (tz.UnsupportedModelError, tz.ParameterError, tz.ResourceError):
         tally.refused[name] += 1
         return
-    except Exception as error:  # a crash is a failure too; the hunt goes on
+    # A crash is a failure too, and so is calling a model malformed that was accepted when made:
+    # that is how a NaN inside a method shows. The hunt goes on.
+    except Exception as error:
         answer, wrong, loose = None, [repr(error)], False
     if answer is not None:
         wrong, loose = judge(answer, case.truth)
