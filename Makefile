@@ -13,7 +13,7 @@ help:
 	@echo "make bench  print the figures we hold ourselves to (about an hour; BENCH=exact for one)"
 	@echo "make uai    every UAI-2014 model in TIGHTZ_DATA for 60 s each"
 	@echo "make docs   the documentation site, in docs/_build/html"
-	@echo "make verify the trust suite, about 30 minutes (SCALE=0.01 for a look)"
+	@echo "make verify the trust suite, about an hour (SCALE=0.01 for a look)"
 	@echo "make package  wheel and sdist, each installed and tried in a clean environment"
 	@echo "make reproduce  the paper's figures and table (about an hour; see docs/reproduction.md)"
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
+import numpy as np
 import pytest
 
 import tightz as tz
-from verification import Row
+from verification import Row, hostile
 from verification.__main__ import main, summary
 from verification.agreement import ROUTES, agreement
 from verification.coverage import coverage
+from verification.hostile_models import KINDS as HOSTILE_KINDS
+from verification.hostile_models import hostile_model
 from verification.memory import memory
 from verification.stopping import stopping
+from verification.methods import Answer, Claim
 from verification.suites import suites
+from verification.truth import decimal_log_z, enumerate_model
 from verification.violations import EVERY, examine, hunt, violation
 
 
@@ -29,9 +35,10 @@ def test_no_bound_is_violated_and_the_control_is():
 
 
 def test_a_method_on_the_wrong_side_is_caught(monkeypatch):
-    monkeypatch.setitem(
-        EVERY, "mean field", (lambda model, seed: [("lower", tz.exact(model).log_z + 1e-3)], 1)
-    )
+    def too_high(model, seed):
+        return Answer([Claim("lower", tz.exact(model).log_z + 1e-3)])
+
+    monkeypatch.setitem(EVERY, "mean field", (too_high, 1))
     assert examine(range(14)).failed["mean field"] > 5
 
 
@@ -61,6 +68,69 @@ def test_a_crash_is_a_failure(monkeypatch):
 )
 def test_violation(side, value, log_z, wrong):
     assert (violation(side, value, log_z) > 0.0) is wrong
+
+
+def test_hostile_models_depend_on_their_numbers_alone():
+    for i in range(2 * len(HOSTILE_KINDS)):
+        kind, model = hostile_model(3, i)
+        assert kind == list(HOSTILE_KINDS)[i % len(HOSTILE_KINDS)]
+        assert model.digest == hostile_model(3, i)[1].digest
+        assert math.prod(model.cardinalities.tolist()) <= 2**14
+
+
+def test_the_truth_agrees_with_decimal_arithmetic():
+    compared = 0
+    for i in range(8 * len(HOSTILE_KINDS)):
+        _, model = hostile_model(5, i)
+        if math.prod(model.cardinalities.tolist()) > 32:
+            continue
+        truth, log_z = enumerate_model(model), decimal_log_z(model)
+        if log_z == Decimal("-Infinity"):
+            assert truth.high == -np.inf
+            continue
+        low, high = (
+            Decimal(float(x)) + Decimal(float(x - float(x))) for x in (truth.low, truth.high)
+        )
+        assert low <= log_z <= high
+        compared += 1
+    assert compared > 30
+
+
+@pytest.mark.parametrize(
+    ("claim", "wrong"),
+    [
+        (Claim("lower", 0.5), False),
+        (Claim("lower", math.log(2.0) + 1e-10), False),
+        (Claim("lower", math.log(2.0) + 1e-10, rounding=1e-12), True),
+        (Claim("upper", math.log(2.0) - 1e-10, rounding=1e-12), True),
+        (Claim("upper", 0.5), True),
+        (Claim("both", math.log(2.0) + 1e-10, rounding=1e-9), False),
+        (Claim("both", math.log(2.0) + 1e-10, rounding=1e-12), True),
+        (Claim("lower", math.nan), True),
+        (Claim("lower", -math.inf), False),
+        (Claim("upper", math.inf), False),
+    ],
+)
+def test_a_declared_rounding_leaves_no_tolerance(claim, wrong):
+    truth = enumerate_model(tz.FactorGraph([2]))
+    complaints, _ = hostile.judge(Answer([claim]), truth)
+    assert bool(complaints) is wrong
+
+
+def test_nothing_but_minus_infinity_bounds_an_impossible_model():
+    truth = enumerate_model(tz.FactorGraph([2], [((0,), [-math.inf, -math.inf])]))
+    assert not hostile.judge(Answer([Claim("both", -math.inf)]), truth)[0]
+    assert hostile.judge(Answer([Claim("lower", -1e300)]), truth)[0]
+
+
+def test_wrong_marginals_and_complaints_are_failures():
+    model = tz.FactorGraph([2, 3])
+    truth = enumerate_model(model)
+    right, wrong = [np.full(2, 1 / 2), np.full(3, 1 / 3)], [np.full(2, 1 / 2), np.eye(3)[0]]
+    assert not hostile.judge(Answer([], right), truth)[0]
+    assert hostile.judge(Answer([], wrong), truth)[0]
+    assert hostile.judge(Answer([], [right[0], np.full(3, math.nan)]), truth)[0]
+    assert hostile.judge(Answer([], complaints=["lower exceeds upper"]), truth)[0]
 
 
 def test_certificates_cover_and_the_control_does_not():

@@ -10,6 +10,7 @@ from functools import partial
 
 from verification.agreement import agreement
 from verification.coverage import coverage
+from verification.hostile import attack
 from verification.memory import memory
 from verification.rows import Row
 from verification.stopping import stopping
@@ -25,6 +26,7 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "coverage": lambda scale, progress: coverage(scale, workers, progress),
         "stopping": lambda scale, progress: stopping(scale, workers, progress),
         "bounds": lambda scale, progress: hunt(scale, workers, progress),
+        "hostile": lambda scale, progress: attack(scale, workers, progress),
         "suites": suites,
     }
 

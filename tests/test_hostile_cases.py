@@ -1,0 +1,241 @@
+"""Bounds that were once wrong, each reduced to the few lines that show it.
+
+Found by `python -m verification 1 hostile`; the truth is enumerated where the model is small and
+known in closed form where it is not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import tightz as tz
+from tightz.families.clustered import ClusterMeanField, cluster_labels
+from tightz.references.tree_reweighted import TreeReweightedStatus
+from tightz.runtime.clock import Clock
+from verification.hostile import EVERY, attack, marginal_error
+from verification.hostile_models import KINDS
+from verification.hunting import CONTROL
+from verification.truth import enumerate_model
+
+INF = math.inf
+EQUAL = np.array([[0.0, -INF], [-INF, 0.0]])
+PSEUDO_ZERO = -1e30
+
+
+def dense_ising(n: int, strength: float, seed: int) -> tz.FactorGraph:
+    rng = np.random.default_rng(seed)
+    couplings = np.triu(strength * rng.normal(size=(n, n)), 1)
+    return tz.ising(couplings + couplings.T, strength * rng.normal(size=n))
+
+
+def holds(bound: tz.Bound, model: tz.FactorGraph) -> bool:
+    """Whether a record is true of an enumerable model: to the last bit where it says so."""
+    truth = enumerate_model(model)
+    if bound.proof is not tz.Proof.DETERMINISTIC:
+        return True
+    slack = 0.0 if bound.rounding else 1e-9 * max(1.0, abs(float(truth.high)))
+    if bound.side is tz.Side.BOTH:
+        slack = max(slack, bound.rounding)
+    above = bound.log_z - slack > truth.high and bound.side is not tz.Side.UPPER
+    below = bound.log_z + slack < truth.low and bound.side is not tz.Side.LOWER
+    return not (above or below or math.isnan(bound.log_z))
+
+
+def tied_chain(n: int, order: Iterator[int] | range) -> tz.FactorGraph:
+    """Hard x0 = x1 = ... with x_(n-1) = 1 for sure and 800 nats against x0 = 1: log Z = -800."""
+    links = [((int(i), int(i) + 1), EQUAL) for i in order]
+    return tz.FactorGraph([2] * n, [*links, ((0,), [0.0, -800.0]), ((n - 1,), [-INF, 0.0])])
+
+
+# Bethe on attractive models: a belief of exp(-800) is 0 in float64, and 0 / 0 was skipped.
+
+
+@pytest.mark.parametrize("max_iterations", [1, 2, 1000])
+def test_bethe_proves_nothing_false_about_three_tied_spins(max_iterations):
+    r = tz.bethe(tied_chain(3, range(2)), max_iterations=max_iterations)
+    assert holds(r.bound, tied_chain(3, range(2)))
+    assert r.lower_bound is None or r.lower_bound <= -800.0
+
+
+def test_bethe_proves_nothing_false_about_a_chain_longer_than_its_iterations():
+    """Links in random order: news travels a few links a sweep, 2,600 need more than a thousand."""
+    order = np.random.default_rng(0).permutation(2600)
+    r = tz.bethe(tied_chain(2601, order))
+    assert r.lower_bound is None or r.lower_bound <= -800.0
+
+
+# Exact marginals: messages whose entries span more than float64's exponents.
+
+
+@pytest.mark.parametrize("seed", [190, 585, 942, 1040])
+def test_exact_marginals_of_strong_couplings(seed):
+    model = dense_ising(9, 100.0, seed)
+    r = tz.exact(model)
+    assert holds(r.bound, model)
+    assert marginal_error(r.marginals, enumerate_model(model)) <= 1e-8
+
+
+# Pseudo-zeros: sums in which -1e30 cancels leave 1e14 behind.
+
+
+def hard_core(n: int, zero: float) -> tz.FactorGraph:
+    pair = np.array([[0.0, 0.0], [0.0, zero]])
+    at = np.arange(n * n).reshape(n, n)
+    links = [*zip(at[:, :-1].flat, at[:, 1:].flat, strict=True)]
+    links += zip(at[:-1].flat, at[1:].flat, strict=True)
+    return tz.FactorGraph([2] * (n * n), [((int(i), int(j)), pair) for i, j in links])
+
+
+def test_pseudo_zeros_on_a_hard_core_lattice():
+    r = tz.log_partition(hard_core(40, PSEUDO_ZERO), exact=False, time_limit=2.0, seed=0)
+    assert r.lower <= r.upper
+    assert r.lower <= 1600 * math.log(2.0)  # there are 2^1600 states, of weight 1 at most
+    assert r.upper >= 800 * math.log(2.0)  # every other site may be anything
+
+
+TWO_FORBIDDEN_STATES = tz.FactorGraph(
+    [2, 2], [((0,), [0.0, PSEUDO_ZERO])] * 2 + [((1,), [0.0, PSEUDO_ZERO])] * 3
+)
+FORBIDDEN_BESIDE_THREE = tz.FactorGraph([3, 2], [((1,), [0.0, PSEUDO_ZERO])])
+PENALTY = tz.FactorGraph(
+    [2, 2], [((1, 0), [[0.0, 0.0], [-1e10, -1e10]]), ((0, 1), [[0.0, 0.0], [-2.0, 0.0]])]
+)
+
+
+@pytest.mark.parametrize("model", [TWO_FORBIDDEN_STATES, FORBIDDEN_BESIDE_THREE, PENALTY])
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_mean_field_with_pseudo_zeros(model, restarts):
+    assert holds(tz.mean_field(model, restarts=restarts, seed=24).bound, model)
+
+
+@pytest.mark.parametrize("model", [TWO_FORBIDDEN_STATES, FORBIDDEN_BESIDE_THREE, PENALTY])
+def test_log_partition_with_pseudo_zeros(model):
+    r = tz.log_partition(model, exact=False, time_limit=1.0, seed=0)
+    assert r.lower <= r.upper
+    assert all(holds(bound, model) for bound in [r.lower_proof, r.upper_proof, *r.bounds])
+
+
+def test_clustered_mean_field_with_pseudo_zeros():
+    model = tz.FactorGraph(
+        [2, 2, 2],
+        [
+            ((0,), [PSEUDO_ZERO, 0.0]),
+            ((0, 1), [[0.0, 0.0], [0.0, PSEUDO_ZERO]]),
+            ((0, 2), [[0.0, 0.0], [PSEUDO_ZERO, -20.0]]),
+        ],
+    )
+    starts = [np.full(2, 0.5)] * 3
+    sweeps = ClusterMeanField(model, cluster_labels(model, 2.0), starts).bounds(Clock(60.0))
+    assert all(holds(bound, model) for bound in itertools.islice(sweeps, 5))
+
+
+def test_exact_marginals_where_every_state_is_penalised():
+    """Three of four states weigh exactly exp(-1e30): no rounding is involved."""
+    pair = ((1, 0), [[0.0, 0.0], [0.0, PSEUDO_ZERO]])
+    fields = [((v,), [PSEUDO_ZERO, 0.0]) for v in range(2)]
+    r = tz.exact(tz.FactorGraph([2, 2], [pair, *fields]))
+    np.testing.assert_allclose(r.marginals, [[1 / 3, 2 / 3]] * 2, atol=1e-8)
+
+
+def test_exact_marginals_beside_a_huge_entry():
+    table = np.zeros((3, 2))
+    table[2, 0] = 4e18
+    r = tz.exact(tz.FactorGraph([2, 3], [((1, 0), table), ((0,), [0.0, 3e24])]))
+    np.testing.assert_allclose(r.marginals[0], [0.0, 1.0], atol=1e-8)
+    np.testing.assert_allclose(r.marginals[1], np.full(3, 1 / 3), atol=1e-8)
+
+
+# Rounding of sums near 1e6: the two ends met from the wrong sides.
+
+
+@pytest.mark.parametrize("seed", [14, 3, 7])
+def test_ends_do_not_cross_where_weights_are_large(seed):
+    r = tz.log_partition(dense_ising(13, 1e5, seed), exact=False, time_limit=1.0, seed=0)
+    assert r.lower <= r.upper
+    assert all(holds(bound, dense_ising(13, 1e5, seed)) for bound in r.bounds)
+
+
+# Tree-reweighted: one damped sweep of a tree is not exact.
+
+
+@pytest.mark.parametrize("damping", [0.5, 0.9])
+def test_damped_tree_reweighted_is_not_called_exact_too_early(damping):
+    model = tz.ising_grid(1, 6, coupling=(-3, 3), seed=0)
+    r = tz.upper_bound(model, method=tz.TreeReweighted(max_iterations=1, damping=damping))
+    log_z = float(enumerate_model(model).high)
+    assert r.log_z >= log_z - 1e-9
+    if r.status is TreeReweightedStatus.EXACT:
+        assert r.log_z == pytest.approx(log_z, abs=1e-9)
+
+
+def test_tree_reweighted_is_not_called_exact_beside_a_pseudo_zero():
+    model = tz.FactorGraph([2], [((0,), [PSEUDO_ZERO, 0.0])])
+    r = tz.upper_bound(model, method=tz.TreeReweighted())
+    assert r.log_z >= 0.0
+    if r.status is TreeReweightedStatus.EXACT:
+        assert r.log_z == pytest.approx(0.0, abs=1e-9)
+
+
+# Streams of log_partition that misbehave.
+
+
+def honest(job) -> Iterator[tz.Bound]:
+    yield tz.Bound(tz.Side.UPPER, 50.0, tz.Proof.DETERMINISTIC, "honest", confidence=1.0)
+
+
+def broken(job) -> Iterator[tz.Bound]:
+    raise ZeroDivisionError("a bug in a user's stream")
+    yield
+
+
+def false_lower(job) -> Iterator[tz.Bound]:
+    yield tz.Bound(tz.Side.LOWER, 40.0, tz.Proof.DETERMINISTIC, "false", confidence=1.0)
+
+
+def test_a_stream_that_raises_leaves_the_others_alone():
+    model = tz.ising_grid(4, coupling=(-1, 1), seed=0)
+    r = tz.log_partition(model, methods=[broken, honest], time_limit=2.0, seed=0)
+    log_z = tz.exact(model).log_z
+    assert r.lower <= log_z <= r.upper <= 50.0
+    assert r.lower > -INF
+
+
+def test_a_lower_bound_without_evidence_does_not_become_the_answer():
+    model = tz.ising_grid(4, coupling=(-1, 1), seed=0)
+    r = tz.log_partition(model, methods=[false_lower, honest], time_limit=2.0, seed=0)
+    assert r.lower <= tz.exact(model).log_z
+    assert r.lower <= r.upper
+
+
+def test_a_stream_that_yields_nan_is_not_the_answer():
+    def nan(job) -> Iterator[tz.Bound]:
+        yield tz.Bound(tz.Side.LOWER, math.nan, tz.Proof.DETERMINISTIC, "nan", confidence=1.0)
+
+    model = tz.ising_grid(4, coupling=(-1, 1), seed=0)
+    r = tz.log_partition(model, methods=[nan, honest], time_limit=2.0, seed=0)
+    assert r.lower <= tz.exact(model).log_z <= r.upper
+
+
+# Crashes.
+
+
+@pytest.mark.parametrize("model", [tz.FactorGraph([]), tz.FactorGraph([2], evidence={0: 1})])
+def test_clustered_mean_field_without_variables(model):
+    free = model.condition()[0]
+    sweeps = ClusterMeanField(free, cluster_labels(free, 3.0), []).bounds(Clock(60.0))
+    assert all(holds(bound, model) for bound in itertools.islice(sweeps, 3))
+
+
+def test_no_hostile_model_breaks_a_bound():
+    rows = list(attack(0.01, 1, str))
+    assert {row.check for row in rows} == {
+        *(f"hostile: {name}" for name in EVERY if name != CONTROL),
+        *(f"hostile to: {kind}" for kind in KINDS),
+    }
+    for row in rows:
+        assert row.passed, row
