@@ -268,7 +268,8 @@ def _splitting(job: Job, encoding: SpinEncoding) -> Iterator[Finding | Bound]:
     if result.lower == -math.inf:
         return
     sample = _decoded(result.sample, encoding)
-    value, error, effective = result.estimate(1000, stream(job.seed, SEARCH, 2))
+    value, error = result.estimate(1000, stream(job.seed, SEARCH, 2))
+    effective = result.sample(1000, stream(job.seed, SEARCH, 2)).effective_size
     source = "importance samples from the splitting tree's mixture"
     marginals = list(result.marginals)
     if not encoding.direct:  # a spin that follows from others has no mean of its own
