@@ -23,15 +23,11 @@ LOG_Z, TRUTH = naive.enumerate_model(MODEL.cardinalities, MODEL.factors, MODEL.e
 
 
 def lower(value, evidence=None, method="mine"):
-    return Bound(
-        Side.LOWER, value, Proof.DETERMINISTIC, method, confidence=1.0, evidence=evidence
-    )
+    return Bound(Side.LOWER, value, Proof.DETERMINISTIC, method, confidence=1.0, evidence=evidence)
 
 
 def upper(value, evidence=None, method="mine"):
-    return Bound(
-        Side.UPPER, value, Proof.DETERMINISTIC, method, confidence=1.0, evidence=evidence
-    )
+    return Bound(Side.UPPER, value, Proof.DETERMINISTIC, method, confidence=1.0, evidence=evidence)
 
 
 def uniform(job):
@@ -146,8 +142,7 @@ def test_exact_marginals_are_not_replaced_by_a_late_mean_field():
     wrong = [np.array([1.0, 0.0])] * MODEL.n_variables
 
     def exact(job):
-        for item in portfolio.exact_first(job):
-            yield item
+        yield from portfolio.exact_first(job)
         done.set()
 
     def late(job):

@@ -16,8 +16,8 @@ from verification.coverage import coverage
 from verification.hostile_models import KINDS as HOSTILE_KINDS
 from verification.hostile_models import hostile_model
 from verification.memory import memory
-from verification.stopping import stopping
 from verification.methods import Answer, Claim
+from verification.stopping import stopping
 from verification.suites import suites
 from verification.truth import decimal_log_z, enumerate_model
 from verification.violations import EVERY, examine, hunt, violation

@@ -30,7 +30,7 @@ from tightz.estimation.calibration import (
 from tightz.estimation.findings import Finding, PointEstimate
 from tightz.estimation.symmetry import flips, symmetrise_means
 from tightz.models.collapse import Collapsed, collapse
-from tightz.models.encoding import SpinEncoding, encode
+from tightz.models.encoding import SpinEncoding
 from tightz.references.ais.paths import LayerPath, Path, SpinPath, polynomial_path, tuned_schedule
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator
@@ -106,8 +106,7 @@ def annealed(job: Job) -> Iterator[Finding]:
     pacer = Pacer(job.clock)
     pacer.rest(WAIT)
     try:
-        encoding = encode(job.working, multivalued=True)
-        run = Annealing.of(encoding, generator(job.seed, KEY))
+        run = Annealing.of(job.encoding, generator(job.seed, KEY))
     except UnsupportedModelError:
         return
     if run is None:

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from tightz.estimation.calibration import effective_size
 from tightz.estimation.findings import Marginals, Mixing, PointEstimate
-from tightz.estimation.splitting.results import Samples
+from tightz.estimation.samples import Samples
 from tightz.estimation.symmetry import (
     SYMMETRISED,
     flips_of,
@@ -97,7 +97,7 @@ def marginals_of(
         whole, first, second = (encoding.marginals(v) for v in values)
     else:
         states = encoding.lift_states(found.ends)
-        cards = encoding.model.cardinalities  # type: ignore[union-attr]
+        cards = encoding.model.cardinalities.astype(np.int64)  # type: ignore[union-attr]
         whole, first, second = (
             _counted(states, _shares(found, which), cards) for which in _parts(halves)
         )
@@ -122,13 +122,14 @@ def resampler(
         return None
     states, shares = encoding.lift_states(found.ends), _normalised(found.log_weights)
     basis = flips_of(encoding)
+    worth = effective_size(found.log_weights)
 
     def sample(k: int, seed: Seed = None) -> Samples:
         rng = generator(seed)
         drawn = states[rng.choice(len(states), size=k, p=shares)]
         if basis is not None:
             drawn = symmetrise_states(drawn, basis, rng)
-        return Samples(drawn, np.full(k, estimate.log_z))
+        return Samples(drawn, np.full(k, estimate.log_z), mixing, worth)
 
     return sample
 
@@ -151,4 +152,5 @@ def _average(
 def _counted(
     states: NDArray[np.int64], shares: NDArray[np.float64], cards: NDArray[np.int64]
 ) -> list[NDArray[np.float64]]:
-    return [np.bincount(x, shares, minlength=int(d)) for x, d in zip(states.T, cards, strict=True)]
+    pairs = zip(states.T, cards, strict=True)
+    return [np.bincount(x, shares, minlength=int(d)).astype(np.float64) for x, d in pairs]

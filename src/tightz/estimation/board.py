@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.estimation.calibration import combine
 from tightz.estimation.findings import Finding, Marginals, Mixing, PointEstimate
+from tightz.estimation.samples import Samples
 from tightz.judge import RefutedError
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
@@ -103,7 +103,8 @@ class Board:
     projected: float = -math.inf
     marginals: Marginals | None = None
     estimates: dict[str, PointEstimate] = field(default_factory=dict)
-    sampler: Callable[..., Any] | None = None
+    sampler: Callable[..., Samples] | None = None
+    sampler_mixed: bool = False
     notes: list[str] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -134,7 +135,9 @@ class Board:
         if finding.estimate is not None:
             self.estimates[finding.estimate.family] = finding.estimate
         if finding.sampler is not None:
-            self.sampler = finding.sampler
+            mixed = finding.marginals is not None and finding.marginals.mixing is Mixing.MIXED
+            if mixed or not self.sampler_mixed:
+                self.sampler, self.sampler_mixed = finding.sampler, mixed
         if finding.note and finding.note not in self.notes:
             self.notes.append(finding.note)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.estimation.board import Quarantined
-from tightz.estimation.findings import Mixing
+from tightz.estimation.calibration import mixing_of
+from tightz.estimation.findings import Mixing, PointEstimate
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.seeds import Seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tightz.estimation.splitting.results import Samples
+    from tightz.estimation.samples import Samples
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,16 +108,24 @@ class LogPartition:
         return "\n".join(lines)
 
     def sample(self, k: int, seed: Seed = None) -> Samples:
-        """`k` states from the mixture that bounds Z from below, with log p~(x) - log q(x).
+        """`k` states with log p~(x) - log q(x), their effective number and a status.
 
-        The weights turn averages over the states into estimates under the model itself. The
-        mixture is the splitting tree's; where the run had none, a short one is made.
+        The weights turn averages over the states into estimates under the model itself. The draws
+        come from annealing where its runs agree, otherwise from the splitting tree's mixture;
+        where the run had neither, a short tree is made.
         """
-        if self.sampler is not None:
-            return self.sampler(k, seed)
-        from tightz.estimation.splitting import split
+        draw = self.sampler
+        if draw is None:
+            from tightz.estimation.splitting import split
 
-        return split(self.model, time_limit=5.0, seed=seed, upper=False).sample(k, seed)
+            draw = split(self.model, time_limit=5.0, seed=seed, upper=False).sample
+        drawn = draw(k, seed)
+        if drawn.status is Mixing.VARIATIONAL and k > 1:
+            point = PointEstimate(
+                self.estimate, self.estimate_error, "", "exact" if self.is_exact else "result"
+            )
+            drawn = replace(drawn, status=mixing_of(drawn.log_weights, point))
+        return drawn
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Both ends against time, shaded; returns the axes."""

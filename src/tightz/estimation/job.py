@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tightz.errors import UnsupportedModelError
+from tightz.estimation.findings import Marginals, Mixing
 from tightz.estimation.preparation import Prepared, prepare
+from tightz.estimation.samples import Samples
+from tightz.estimation.symmetry import flips_of, symmetrise_marginals, symmetrise_states
+from tightz.families.evidence import link_of
+from tightz.judge.links import SpinLink
 from tightz.models.encoding import SpinEncoding, encode
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.runtime.executors import Submits
+from tightz.runtime.seeds import Seed, generator, stream
+
+Sampler = Callable[..., Samples]
 
 NARROW = 10
 """The widest elimination when exact is off."""
@@ -58,6 +68,44 @@ class Job:
         """`working` as a polynomial of spins; UnsupportedModelError where it has none."""
         made: SpinEncoding = self._once("encoding", lambda: encode(self.working, multivalued=True))
         return made
+
+    @property
+    def link(self) -> SpinLink:
+        """How the encoding stands for `working`, for the judge."""
+        made: SpinLink = self._once("link", lambda: link_of(self.encoding))
+        return made
+
+    @property
+    def flips(self) -> NDArray[np.uint8] | None:
+        """Flips of `working`'s variables that leave it unchanged; None where none are known."""
+        made: NDArray[np.uint8] | None = self._once("flips", self._find_flips)
+        return made
+
+    def _find_flips(self) -> NDArray[np.uint8] | None:
+        try:
+            basis = flips_of(self.encoding)
+        except UnsupportedModelError:
+            return None
+        return basis if basis is not None and basis.any() else None
+
+    def lift_marginals(self, found: Marginals) -> Marginals:
+        """Marginals of `working` as the model's; a known symmetry is used, not broken."""
+        vectors = found.vectors
+        if found.mixing is not Mixing.EXACT and self.flips is not None:
+            vectors = symmetrise_marginals(vectors, self.flips)
+        return replace(found, vectors=self.prepared.lift_marginals(vectors))
+
+    def lift_sampler(self, sampler: Sampler) -> Sampler:
+        """A sampler of `working`'s states as one of the model's, spread over known symmetries."""
+
+        def sample(k: int, seed: Seed = None) -> Samples:
+            drawn = sampler(k, seed)
+            states = drawn.states
+            if self.flips is not None:
+                states = symmetrise_states(states, self.flips, generator(stream(seed, 2)))
+            return replace(drawn, states=self.prepared.lift_states(states, stream(seed, 1)))
+
+        return sample
 
     def share(self, fraction: float) -> Clock:
         """A clock that ends with the run's or after a fraction of the time limit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,9 @@ def lower(job: Job) -> Iterator[Finding | Bound | Launch]:
 
 def _plain(job: Job, encoding: SpinEncoding) -> Iterator[Finding]:
     for restarts in (1, 8):
-        r = mean_field(encoding.polynomial, restarts=restarts, seed=stream(job.seed, restarts))
+        r = mean_field(
+            encoding.polynomial, restarts=restarts, seed=stream(job.seed, restarts), link=job.link
+        )
         marginals = list(encoding.marginals(1.0 - 2.0 * r.marginals[:, 1]))
         yield Finding(r.bound, Marginals(marginals, "mean field", r.log_z))
         if job.clock.expired:
@@ -291,6 +294,6 @@ def _decoded(sample: Callable[..., Any], encoding: SpinEncoding) -> Callable[...
 
     def decoded(k: int, seed: Seed = None) -> Any:
         drawn = sample(k, seed)
-        return drawn._replace(states=encoding.lift_states(1 - 2 * drawn.states))
+        return replace(drawn, states=encoding.lift_states(1 - 2 * drawn.states))
 
     return decoded

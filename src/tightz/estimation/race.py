@@ -1,4 +1,4 @@
-"""Streams side by side: each in a thread of its own, judged there, merged in the caller's thread."""
+"""Streams side by side: each judged in a thread of its own, merged in the caller's thread."""
 
 from __future__ import annotations
 
@@ -133,9 +133,6 @@ def _judge(
         except RefutedError as refusal:
             inbox.put((lane, _Refused(bound, str(refusal))))
             return  # what else it found rests on the same ground
-    marginals = finding.marginals
-    if marginals is not None:
-        lifted = job.prepared.lift_marginals(marginals.vectors)
-        marginals = replace(marginals, vectors=lifted)
-    inbox.put((lane, replace(finding, bound=bound, marginals=marginals)))
-
+    marginals = finding.marginals and job.lift_marginals(finding.marginals)
+    sampler = finding.sampler and job.lift_sampler(finding.sampler)
+    inbox.put((lane, replace(finding, bound=bound, marginals=marginals, sampler=sampler)))

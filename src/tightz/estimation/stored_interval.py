@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from tightz.bounds import Bound, Proof
-from tightz.estimation.interval import LogPartition
-from tightz.estimation.job import Job, Method
 from tightz.estimation.board import Board
 from tightz.estimation.findings import Marginals, Mixing, PointEstimate
+from tightz.estimation.interval import LogPartition
+from tightz.estimation.job import Job, Method
 from tightz.estimation.stored import model_shape, seed_record
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.seeds import stream

@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.spanning import components
 from tightz.judge.pairwise import Pairs, pairs_of
 from tightz.judge.rounding import UNIT
+from tightz.judge.spanning import components
 from tightz.judge.verdict import RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 

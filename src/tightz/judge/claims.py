@@ -1,9 +1,9 @@
 """Evidence for statements about the whole model that leave no q behind.
 
-The largest entries bound Z from above by themselves. Elimination, propagation and complete searches
-leave nothing that could be evaluated again; they audit themselves step by step (`judge/messages.py`)
-and their value is held here against the weights of states: no state may weigh more than Z, and
-where Z is said to be 0 every state must weigh nothing.
+The largest entries bound Z from above by themselves. Elimination, propagation and complete
+searches leave nothing that could be evaluated again; they audit themselves step by step
+(`judge/messages.py`) and their value is held here against the weights of states: no state may weigh
+more than Z, and where Z is said to be 0 every state must weigh nothing.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.spanning import Forests
 from tightz.judge.pairwise import Pairs, Sums, pairs_of
 from tightz.judge.rounding import UNIT, summation
+from tightz.judge.spanning import Forests
 from tightz.judge.verdict import RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 

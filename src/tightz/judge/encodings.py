@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.expansion import Residual, walsh, walsh_error
-from tightz.judge.products import same_shapes
+from tightz.judge.products import equal_rows, same_shapes
 from tightz.judge.spins import SpinMap, SpinTerms
 from tightz.judge.verdict import RefutedError
 from tightz.models.factor_graph import FactorGraph
@@ -98,9 +98,8 @@ def _bit_tables(
     for v, state in model.evidence.items():
         observed[v] = state
     for scopes, tables in same_shapes(model):
-        kinds, which = np.unique(free[scopes], axis=0, return_inverse=True)
-        for kind, open_ in enumerate(kinds):
-            mine = np.flatnonzero(which.ravel() == kind)
+        for mine in equal_rows(free[scopes]):
+            open_ = free[scopes[mine[0]]]
             rows, part = scopes[mine], tables[mine]
             for axis in range(len(open_) - 1, -1, -1):
                 if open_[axis]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound
 from tightz.errors import TightzError, require_range
+from tightz.estimation.samples import Samples
 from tightz.estimation.splitting.nodes import Node
 from tightz.estimation.splitting.upper import UpperBounder
 from tightz.models.collapse import Collapsed
@@ -21,27 +22,6 @@ from tightz.runtime.seeds import Seed, generator
 
 MAX_EXACT = 64
 """Exact leaves whose own distribution is used in marginals; the others take their q's."""
-
-
-class Samples(NamedTuple):
-    """states (k, variables) and log_weights (k,) = log p~(x) - log q(x), q the mixture.
-
-    The mean of exp(log_weights) is Z in expectation where q covers the whole space.
-    """
-
-    states: NDArray[np.int64]
-    log_weights: NDArray[np.float64]
-
-    @property
-    def effective_size(self) -> float:
-        """How many draws of equal weight would say as much (Kish): (sum w)^2 / sum w^2.
-
-        Large weights that were never drawn do not show in it.
-        """
-        if not self.log_weights.size or self.log_weights.max() == -np.inf:
-            return 0.0
-        ratios = np.exp(self.log_weights - self.log_weights.max())
-        return float(ratios.sum() ** 2 / (ratios * ratios).sum())
 
 
 class LogEstimate(NamedTuple):
