@@ -29,7 +29,6 @@ from tightz.judge.rounding import UNIT, summation
 from tightz.judge.verdict import RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
-
 _LARGEST = 1e300
 """Sums of log potentials from here on may overflow on their way: nothing is said about them."""
 
