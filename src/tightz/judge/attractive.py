@@ -42,7 +42,8 @@ class AttractiveEvidence:
 
     def verdict(self, model: FactorGraph) -> Verdict:
         try:
-            pairs = pairs_of(model)
+            with np.errstate(over="ignore", invalid="ignore"):
+                pairs = pairs_of(model)
         except RefutedError:
             return Verdict()
         if self.log_beliefs.shape != pairs.unary.value.shape:

@@ -29,6 +29,9 @@ from tightz.judge.spanning import Forests
 from tightz.judge.verdict import RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
+_LARGEST = 1e300
+"""Sums of log potentials from here on may overflow on their way: nothing is said about them."""
+
 
 @dataclass(eq=False)
 class EdgesEvidence:
@@ -48,13 +51,12 @@ class EdgesEvidence:
 
     def verdict(self, model: FactorGraph) -> Verdict:
         if model.digest not in self._judged:
-            pairs = pairs_of(model)
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                self._judged[model.digest] = self._judge(pairs)
+                self._judged[model.digest] = self._judge(pairs_of(model))
         return self._judged[model.digest]
 
     def _judge(self, pairs: Pairs) -> Verdict:
-        if not (np.isfinite(pairs.unary.size).all() and np.isfinite(pairs.tables.size).all()):
+        if not float(pairs.unary.size.sum() + pairs.tables.size.sum()) < _LARGEST:
             return Verdict()
         if pairs.empty:
             return Verdict(upper=-math.inf)

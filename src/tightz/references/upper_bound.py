@@ -18,6 +18,8 @@ def upper_bound(
 ) -> TreeReweightedResult | MiniBucketResult:
     """A deterministic upper bound on log Z; `.log_z` of the result is valid converged or not.
 
+    It is the judge's value, with `.rounding` (nats) already added; `.bound.evidence` proves it.
+
     `method` is `TreeReweighted()` (pairwise models) or `MiniBucket(ibound=10)` (any model, the
     default).
     """

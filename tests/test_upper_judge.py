@@ -1,0 +1,309 @@
+"""The judge of upper bounds: true to the last digit on hostile models, and not to be fooled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.precise import hostile_model, precise_log_z
+from tightz.bounds import Side
+from tightz.estimation.rising import rising_mini_buckets
+from tightz.judge import RefutedError
+from tightz.judge import cliques as cliques_module
+from tightz.judge.forests import Forests, components, uniform_forest
+from tightz.models.builders import ising, ising_grid
+from tightz.models.factor_graph import FactorGraph
+from tightz.references.mini_bucket import MiniBucket, mini_bucket, mini_bucket_bounds
+from tightz.references.mini_bucket import descent as descent_module
+from tightz.references.mini_bucket.order import Order
+from tightz.references.tree_reweighted import TreeReweighted, tree_reweighted
+from tightz.runtime.clock import Clock
+
+SEEDS = st.integers(0, 2**32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS, st.sampled_from([Side.UPPER, Side.LOWER]), st.integers(1, 3), st.integers(0, 15))
+def test_mini_buckets_are_true_to_the_last_digit(seed, side, ibound, iterations):
+    model = hostile_model(np.random.default_rng(seed))
+    truth = precise_log_z(model)
+    result = mini_bucket(model, MiniBucket(ibound, iterations, tol=0.0, side=side))
+    value = Decimal(result.log_z)
+    assert value >= truth if side is Side.UPPER else value <= truth
+    if result.side is Side.BOTH and truth.is_finite():
+        assert abs(value - truth) <= Decimal(result.rounding)
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS, st.integers(1, 20))
+def test_tree_reweighted_bounds_are_true_to_the_last_digit(seed, iterations):
+    model = hostile_model(np.random.default_rng(seed), arity=2)
+    truth = precise_log_z(model)
+    result = tree_reweighted(model, TreeReweighted(max_iterations=iterations, tol=0.0))
+    assert Decimal(result.log_z) >= truth
+    if result.bound.side is Side.BOTH and truth.is_finite():
+        assert abs(Decimal(result.log_z) - truth) <= Decimal(result.rounding)
+
+
+def test_float64_values_alone_would_lie():
+    """Negative control: the optimiser's own sums are below log Z on some of these models."""
+    lies = 0
+    for seed in range(150):
+        model = hostile_model(np.random.default_rng(seed))
+        result = mini_bucket(model, MiniBucket(1, 5, tol=0.0))
+        lies += Decimal(result.history[-1]) < precise_log_z(model)
+    assert lies > 0
+
+
+def test_every_bound_of_a_stream_carries_evidence():
+    model = ising_grid(7, coupling=(-2, 2), field=(-1, 1), seed=2)
+    streams = [
+        mini_bucket_bounds(model, ibounds=[1, 2, 3], iterations=15),
+        rising_mini_buckets(model, Clock(30.0), widest=8, max_memory=10**9),
+        mini_bucket_bounds(model, ibounds=[1, 2], iterations=15, side=Side.LOWER),
+    ]
+    for stream in streams:
+        bounds = list(stream)
+        assert bounds
+        for bound in bounds:
+            verdict = bound.evidence.verdict(model)
+            assert bound.log_z == (verdict.lower if bound.side is Side.LOWER else verdict.upper)
+            assert 0.0 <= bound.rounding < 1e-9
+
+
+def cut_model() -> FactorGraph:
+    rng = np.random.default_rng(3)
+    upper = np.triu(rng.normal(size=(8, 8)), 1)
+    return ising(upper + upper.T, rng.normal(size=8))
+
+
+def cut_evidence(model: FactorGraph):
+    """Fresh evidence, not yet judged, so that it can be spoiled."""
+    result = mini_bucket(model, MiniBucket(3, iterations=10, order=Order.MIN_FILL))
+    return replace(result.bound.evidence, _judged={})
+
+
+def spoiled_weights(evidence):
+    return replace(evidence, weights=np.where(evidence.weights < 1.0, 0.9, 1.0) * evidence.weights)
+
+
+def spoiled_scope(evidence):
+    last = evidence.scopes[0][-1]
+    names = [v for v in evidence.order.tolist() if v not in evidence.scopes[0]]
+    return replace(
+        evidence, scopes=((names[0], *evidence.scopes[0][1:-1], last), *evidence.scopes[1:])
+    )
+
+
+def spoiled_factors(evidence):
+    return replace(evidence, factors=(evidence.factors[0][1:], *evidence.factors[1:]))
+
+
+def spoiled_twice(evidence):
+    return replace(evidence, factors=(evidence.factors[0] * 2, *evidence.factors[1:]))
+
+
+def spoiled_parent(evidence):
+    parents = evidence.parents.copy()
+    parents[0] = -1
+    return replace(evidence, parents=parents)
+
+
+def spoiled_loop(evidence):
+    parents = evidence.parents.copy()
+    parents[-1] = len(parents) - 1
+    return replace(evidence, parents=parents)
+
+
+def spoiled_order(evidence):
+    return replace(evidence, order=evidence.order[::-1].copy())
+
+
+def spoiled_zero(evidence):
+    shifts = evidence.shifts.copy()
+    shifts[0] = -np.inf
+    return replace(evidence, shifts=shifts)
+
+
+def spoiled_number(evidence):
+    shifts = evidence.shifts.copy()
+    shifts[0] = np.nan
+    return replace(evidence, shifts=shifts)
+
+
+def spoiled_sign(evidence):
+    weights = evidence.weights.copy()
+    pair = np.flatnonzero(weights < 1.0)[:2]
+    weights[pair] += [-1.0, 1.0]
+    return replace(evidence, weights=weights)
+
+
+def stale_shifts(evidence):
+    """Shifts of an earlier iterate: they prove something, but not what is claimed."""
+    return replace(evidence, shifts=0.0 * evidence.shifts)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        spoiled_weights, spoiled_scope, spoiled_factors, spoiled_twice, spoiled_parent,
+        spoiled_loop, spoiled_order, spoiled_zero, spoiled_number, spoiled_sign, stale_shifts,
+    ],
+)  # fmt: skip
+def test_spoiled_cliques_are_refuted(spoil):
+    model = cut_model()
+    evidence = cut_evidence(model)
+    assert evidence.verdict(model).upper >= float(precise_log_z(model))
+    with pytest.raises(RefutedError):
+        spoil(cut_evidence(model)).verdict(model)
+
+
+def test_broken_kernels_are_refuted(monkeypatch):
+    """A forward pass that loses a hundredth of a nat, or a message of one clique."""
+    model = cut_model()
+    sound = descent_module.forward
+    monkeypatch.setattr(descent_module, "forward", lambda *args: sound(*args) - 0.01)
+    with pytest.raises(RefutedError, match="claimed"):
+        mini_bucket(model, MiniBucket(3, iterations=5))
+
+    def half(skel, tables, step, rate):
+        sound(skel, tables, step, rate)
+        tables.up[skel.message_ptr[3] : skel.message_ptr[4]] -= 0.5  # as if one sum were short
+        roots = np.flatnonzero(skel.parents < 0)
+        return float(tables.up[skel.message_ptr[roots]].sum()) - 0.5
+
+    monkeypatch.setattr(descent_module, "forward", half)
+    with pytest.raises(RefutedError, match="claimed"):
+        mini_bucket(model, MiniBucket(3, iterations=5))
+
+
+def test_any_shifts_and_weights_prove_something_true():
+    """What the optimiser found is not trusted: random numbers in its place still give a bound."""
+    model = cut_model()
+    truth = precise_log_z(model)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        evidence = cut_evidence(model)
+        evidence = replace(evidence, shifts=rng.normal(size=evidence.shifts.size), claimed=np.inf)
+        assert Decimal(evidence.verdict(model).upper) >= truth
+
+
+def test_claimed_zeros_need_a_proof():
+    """A zero that follows from the tables is found, wherever it was inferred from."""
+    proven = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        scopes = [(i, j) for i in range(5) for j in range(i)]
+        tables = [np.where(rng.random((3, 3)) < 0.45, -np.inf, rng.normal()) for _ in scopes]
+        model = FactorGraph([3] * 5, zip(scopes, tables, strict=True))
+        result = mini_bucket(model, MiniBucket(2, iterations=10, order=Order.MIN_FILL))
+        proven += bool(np.isneginf(result.bound.evidence.shifts).any())
+        assert Decimal(result.log_z) >= precise_log_z(model)
+    assert proven > 5
+
+
+def test_large_evidence_lets_its_tables_go(monkeypatch):
+    monkeypatch.setattr(cliques_module, "_HELD", 0)
+    model = cut_model()
+    evidence = mini_bucket(model, MiniBucket(3, iterations=5)).bound.evidence
+    assert evidence.shifts is None
+    assert np.isfinite(evidence.verdict(model).upper)
+    with pytest.raises(RefutedError, match="another model"):
+        evidence.verdict(ising_grid(2, seed=0))
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+def test_numbers_beyond_float64_say_nothing():
+    model = FactorGraph([2, 2], [((0, 1), np.full((2, 2), -1.5e308)), ((0,), [-1.5e308] * 2)])
+    for result in (mini_bucket(model, MiniBucket(3)), tree_reweighted(model)):
+        assert result.log_z == np.inf
+
+
+def grid_edges(side: int) -> np.ndarray:
+    model = ising_grid(side, seed=0)
+    return np.unique(
+        model.scope_vars[np.repeat(model.arities == 2, model.arities)].reshape(-1, 2), axis=0
+    )
+
+
+def test_uniform_forest_is_bounded_from_below():
+    """The complete graph has 2/n everywhere, a cycle (n - 1)/n, a tree 1."""
+    for n in (5, 100):
+        complete = np.stack(np.triu_indices(n, 1), axis=1)
+        least = uniform_forest(complete)
+        assert (least <= 2.0 / n).all()
+        assert least == pytest.approx(2.0 / n, rel=1e-11)
+    ring = np.stack([np.arange(1000), np.roll(np.arange(1000), -1)], axis=1)
+    assert (uniform_forest(ring) <= 0.999).all()
+    assert uniform_forest(ring) == pytest.approx(0.999, rel=1e-9)
+    assert (uniform_forest(ring[:-1]) == 1.0).all()
+    assert uniform_forest(grid_edges(12)).sum() == pytest.approx(143, abs=1e-8)
+
+
+def test_components_are_those_of_a_search():
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        n = int(rng.integers(1, 60))
+        u, v = rng.integers(0, n, size=(2, int(rng.integers(0, 70))))
+        expected = np.arange(n)
+        for _ in range(n):
+            for a, b in zip(u, v, strict=True):
+                expected[[a, b]] = min(expected[a], expected[b])
+        assert (components(n, u, v) == expected).all()
+
+
+def test_spoiled_forests_are_refuted():
+    edges = np.array([[0, 1], [0, 2], [1, 2], [2, 3]])
+    trees = np.array([[1, 1, 0, 1], [1, 0, 1, 1], [0, 1, 1, 1]], dtype=bool)
+    rho = np.array([0.66, 0.66, 0.66, 1.0])
+    Forests(edges, trees).check(rho, np.ones(1))
+    Forests(edges, None).check(rho, np.ones(1))
+    mixed = Forests(edges, None)
+    mixed.add(trees[0])
+    mixed.check(np.array([0.83, 0.83, 0.33, 1.0]), np.array([0.5, 0.5]))
+    for start, wrong, weights in (
+        (trees, rho + 0.01, [1.0]),
+        (None, np.array([0.67, 0.66, 0.66, 1.0]), [1.0]),
+        (None, np.array([1.0, 0.66, 0.66, 1.0]), [1.0]),
+        (None, rho, [1.1]),
+        (None, rho, [0.5, 0.5]),
+        (np.ones((1, 4), dtype=bool), rho, [1.0]),
+        (None, 0.0 * rho, [1.0]),
+    ):
+        with pytest.raises(RefutedError):
+            Forests(edges, start).check(wrong, np.array(weights))
+    looped = Forests(edges, None)
+    looped.add(np.ones(4, dtype=bool))
+    with pytest.raises(RefutedError, match="cycle"):
+        looped.check(rho, np.array([0.5, 0.5]))
+
+
+def test_spoiled_edges_are_refuted():
+    model = ising_grid(3, coupling=(-2, 2), seed=0)
+    sound = tree_reweighted(model, TreeReweighted(max_iterations=30, tol=0.0)).bound.evidence
+    assert sound.weights.size > 5
+    for change in (
+        {"rho": np.minimum(1.0, 1.2 * sound.rho)},
+        {"rho": np.ones_like(sound.rho)},
+        {"weights": 1.01 * sound.weights},
+        {"into_first": sound.into_first[:-1]},
+        {"into_second": np.where(np.arange(sound.into_second.size) == 2, np.nan, 0.0)},
+        {"forests": Forests(sound.forests.edges[::-1].copy(), None)},
+    ):
+        with pytest.raises(RefutedError):
+            replace(sound, _judged={}, **change).verdict(model)
+    free = replace(sound, _judged={}, into_first=np.zeros_like(sound.into_first))
+    assert Decimal(free.verdict(model).upper) >= precise_log_z(model)
+
+
+def test_many_vertices_start_from_explicit_trees():
+    model = ising_grid(40, coupling=(-1, 1), seed=0)
+    result = tree_reweighted(model, TreeReweighted(max_iterations=12, tol=0.0))
+    assert result.bound.evidence.weights.size > 1
+    assert np.isfinite(result.log_z)
+    assert result.rounding < 1e-8
