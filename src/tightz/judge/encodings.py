@@ -74,7 +74,8 @@ def check_encoding(model: FactorGraph, terms: SpinTerms, chart: SpinMap) -> floa
             raise RefutedError(f"a table over {bits.shape[1]} bits is too large to be expanded")
         derived += _expand(bits[:, ::-1], tables, None if identity else chart, residual)
     residual.subtract(terms)
-    error = residual.bound()
+    error, rounding = residual.bound()
+    derived += rounding
     if error > 64.0 * derived + 1e-9:
         raise RefutedError(f"a polynomial is {error:.3g} nats away from the model's tables")
     return error + derived

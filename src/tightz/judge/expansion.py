@@ -76,12 +76,12 @@ class Residual:
         self.add_terms(terms, np.arange(terms.theta.size), spins, -1.0)
         self.add(np.zeros((1, 0), np.int64), np.array([-terms.constant]))
 
-    def bound(self) -> float:
-        """At most this is the sum at any state.
+    def bound(self) -> tuple[float, float]:
+        """(sum of |coefficients|, error of the merges): at any state the sum is within both.
 
         The constant is summed exactly; other merges of c addends round by c u sum |addends|.
         """
-        total = 0.0
+        total, rounding = 0.0, 0.0
         for size, blocks in self._theta.items():
             theta = np.concatenate(blocks)
             if size == 0:
@@ -93,8 +93,9 @@ class Residual:
             merged = np.add.reduceat(theta, starts) if starts.size else theta
             many = np.diff(np.append(starts, theta.size))
             size_of = np.add.reduceat(np.abs(theta), starts) if starts.size else theta
-            total += float(np.abs(merged).sum()) + UNIT * float((many * size_of).sum())
-        return total * (1.0 + 1e-6)
+            total += float(np.abs(merged).sum())
+            rounding += UNIT * float((many * size_of).sum())
+        return total * (1.0 + 1e-6), rounding * (1.0 + 1e-6)
 
 
 def _sorted(
