@@ -23,6 +23,7 @@ from tightz.estimation.workspace import Workspace, lifted_means
 from tightz.families.evidence import distribution_of, link_of
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family, IProjection
+from tightz.judge import Verdict
 from tightz.judge.cosets import CosetQ, CosetsEvidence, coset_value
 from tightz.judge.forests import ForestQ
 from tightz.judge.links import SpinLink
@@ -140,13 +141,13 @@ def coset_sum(
         judged.append(one if held else one._replace(q=None))
         updates += steps
         moments.add(one.value, means)
-    evidence, log_z, off = _evidence(link, rows, rhs, judged, held, model)
+    evidence, verdict = _evidence(link, rows, rhs, judged, held, model)
     return CosetSum(
-        log_z=log_z,
+        log_z=verdict.lower,
         matrix=rows,
         rhs=rhs,
-        log_gammas=evidence.values - evidence.roundings - off,
-        rounding=off + float(evidence.roundings.max()),
+        log_gammas=evidence.values - verdict.rounding,
+        rounding=verdict.rounding,
         evidence=evidence,
         marginals=work.encoding.marginals(moments.mean),
         updates=updates,
@@ -184,20 +185,21 @@ def _evidence(
     judged: list[_Judged],
     held: bool,
     model: Model,
-) -> tuple[CosetsEvidence, float, float]:
-    """The evidence, the bound it proves, and how far the link alone moved that."""
+) -> tuple[CosetsEvidence, Verdict]:
+    """The evidence and what it proves of the model."""
     values = np.array([one.value for one in judged])
     roundings = np.array([one.rounding for one in judged])
     qs = [one.q for one in judged] if held else None
     evidence = CosetsEvidence(link, rows, rhs, values, roundings, qs)
     if values.max() == -math.inf:
-        return evidence, -math.inf, 0.0
+        return evidence, Verdict()
     if isinstance(model, FactorGraph):
-        return evidence, evidence.verdict(model).lower, link.rounding(model)
-    collapse = link.collapse
-    original = SpinTerms.of(model)
-    off = 0.0 if collapse is None else collapse.rounding(original)
-    return evidence, float(np.nextafter(evidence.log_sum() - off, -math.inf)), off
+        return evidence, evidence.verdict(model)
+    value, rounding = evidence.log_sum()
+    rounding += 0.0 if link.collapse is None else link.collapse.rounding(SpinTerms.of(model))
+    return evidence, Verdict(
+        lower=float(np.nextafter(value - rounding, -math.inf)), rounding=rounding
+    )
 
 
 def _rows(

@@ -52,16 +52,16 @@ class CosetsEvidence:
     values: NDArray[np.float64]
     roundings: NDArray[np.float64]
     qs: Sequence[CosetQ | None] | None = None
-    _judged: list[float] = field(default_factory=list, repr=False)
+    _judged: list[tuple[float, float]] = field(default_factory=list, repr=False)
 
-    def log_sum(self) -> float:
-        """A lower bound on log Z of the link's terms."""
+    def log_sum(self) -> tuple[float, float]:
+        """(a lower bound on log Z of the link's terms, the rounding already taken off)."""
         if not self._judged:
             if len(np.unique(self.rhs, axis=0)) != len(self.values) or self.rhs.max(initial=0) > 1:
                 raise RefutedError("a coset is counted twice")
             lowers = [self._lower(k) for k in range(len(self.values))]
             value, rounding = log_sum(lowers)
-            self._judged.append(value - rounding)
+            self._judged.append((value - rounding, rounding + float(self.roundings.max())))
         return self._judged[0]
 
     def _lower(self, k: int) -> float:
@@ -76,8 +76,8 @@ class CosetsEvidence:
 
     def verdict(self, model: FactorGraph) -> Verdict:
         """The sum on the model, all roundings taken off."""
-        value = self.log_sum()
+        value, rounding = self.log_sum()
         if value == -math.inf:
             return Verdict()
         lower = float(np.nextafter(value - self.link.rounding(model), -math.inf))
-        return Verdict(lower=lower, rounding=float(self.roundings.max()) + value - lower)
+        return Verdict(lower=lower, rounding=rounding + value - lower)

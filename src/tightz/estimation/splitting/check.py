@@ -1,4 +1,8 @@
-"""A splitting tree proven again, from its regions and its q's alone."""
+"""What the search believes about its tree, checked with the search's own means.
+
+No bound rests on this: bounds are the judge's (`tightz.judge.parts`). A search that believes more
+of its leaves than is true looks in the wrong places, and that is what is found here.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,10 @@ from tightz.estimation.splitting.tree import Tree
 from tightz.estimation.splitting.upper import scale
 from tightz.families.projection import evaluate
 from tightz.families.structured.evaluate import structured_bound
+from tightz.judge.rounding import summation
 
-TOLERANCE = 1e-9
-"""Rounding allowed, relative to the numbers a log weight is summed from."""
+CERTAIN = 1e-9
+"""A fixed spin's mean may differ from its sign by this."""
 
 
 def check_tree(tree: Tree, *, known: float = -math.inf) -> None:
@@ -24,7 +29,9 @@ def check_tree(tree: Tree, *, known: float = -math.inf) -> None:
     A leaf may claim what its q attains by the families' own evaluators, or, where it is closed,
     what elimination gives afresh. `known` is a bound on the whole that the root may hold besides.
     """
-    allowance = TOLERANCE * scale(tree.setting.bounder.poly)
+    poly = tree.setting.bounder.poly
+    count = poly.n_terms + tree.root.part.fitter.coset.polynomial.n_terms + poly.n
+    allowance = summation(count, scale(poly))
     for node in tree.root.subtree():
         if node.children:
             parts = [child.part.region for child in node.children]
@@ -69,7 +76,7 @@ def _attained(leaf: Node, tree: Tree) -> float:
     single = fitter.expectations(q, np.arange(held.size + 1), held)
     joint = fitter.expectations(q, 2 * np.arange(held.size + 1), pairs.ravel())
     sure = np.where(constant, single, joint) * region.sign[held]
-    if not (np.abs(sure - 1.0) < TOLERANCE).all():
+    if not (np.abs(sure - 1.0) < CERTAIN).all():
         return -math.inf
     if isinstance(fitter, TreeFitter):
         return structured_bound(fitter.coset, fitter.shape.forest, q)

@@ -2,13 +2,68 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from tightz.estimation.splitting.fits import Fit, Fitter
 from tightz.estimation.splitting.forest import TreeFitter
 from tightz.estimation.splitting.nodes import Node
-from tightz.judge.parts import Cell
+from tightz.estimation.splitting.tree import Tree
+from tightz.families.evidence import link_of
+from tightz.judge import Evidence
+from tightz.judge.parts import Cell, Court, NoStateEvidence, PartsEvidence
 from tightz.judge.proofs import Conditionals, Product, Proof
+from tightz.judge.spins import SpinTerms
+from tightz.models.collapse import Collapsed
+from tightz.models.encoding import SpinEncoding
+from tightz.models.factor_graph import FactorGraph
+
+
+class Standing:
+    """What the judge has accepted of a run so far: both ends, and the evidence of the last one.
+
+    The ends are about the encoded model; where that is a polynomial, about the polynomial.
+    """
+
+    def __init__(self, encoding: SpinEncoding) -> None:
+        self.encoding = encoding
+        self.lower, self.upper, self.rounding = -math.inf, math.inf, 0.0
+        self.evidence: Evidence | None = None
+        self._graph = encoding.model if isinstance(encoding.model, FactorGraph) else None
+        self._link = link_of(encoding).encoding
+        self._source = SpinTerms.of(encoding.polynomial) if self._link is None else self._link.terms
+        self._proofs: list[Proof] = []
+        self.court = Court(self._source, encoding.polynomial.n, self._link)
+
+    def collapsed(self, collapsed: Collapsed) -> None:
+        """From now on regions and q's are about the collapsed polynomial."""
+        collapse = link_of(self.encoding, collapsed).collapse
+        self.court = Court(self._source, self.encoding.polynomial.n, self._link, collapse)
+
+    def nothing(self) -> None:
+        """No state has any weight."""
+        self.evidence, self.upper = NoStateEvidence(), -math.inf
+
+    def weigh(self, tree: Tree | None, *found: Proof | None) -> None:
+        """Show the judge what is known of the whole space, and the tree as it stands."""
+        self._proofs += [proof for proof in found if proof is not None]
+        root = Cell(()) if tree is None else cell_of(tree.root)
+        cell = Cell((*self._proofs, *root.proofs), root.parity, root.sides)
+        verdict = self.court.verdict(cell, self._graph)
+        if verdict.lower > self.lower or verdict.upper < self.upper:
+            self.evidence, self.rounding = PartsEvidence(self.court, cell), verdict.rounding
+        self.improve(verdict.lower, verdict.upper)
+
+    def improve(self, lower: float, upper: float) -> None:
+        """Keep the better of each end; refuse ends that contradict each other.
+
+        No tolerance: both ends have moved outward by all the rounding that they can carry.
+        """
+        low, high = max(self.lower, lower), min(self.upper, upper)
+        if low > high:
+            raise ArithmeticError(f"lower bound {low!r} above upper bound {high!r}: this is a bug")
+        self.lower, self.upper = low, high
 
 
 def proof_of(fitter: Fitter, fit: Fit) -> Proof:

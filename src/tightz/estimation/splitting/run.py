@@ -18,7 +18,7 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_range
 from tightz.estimation.guide import search_effort
 from tightz.estimation.splitting.check import check_tree
-from tightz.estimation.splitting.evidence import cell_of, proof_of
+from tightz.estimation.splitting.evidence import Standing, proof_of
 from tightz.estimation.splitting.fits import Fit, Fitter, ProductFitter
 from tightz.estimation.splitting.forest import TreeFitter
 from tightz.estimation.splitting.nodes import Node
@@ -26,17 +26,11 @@ from tightz.estimation.splitting.region import Region
 from tightz.estimation.splitting.results import Mixture, SplittingResult
 from tightz.estimation.splitting.tree import Setting, Tree
 from tightz.estimation.splitting.upper import Ceiling, UpperBounder
-from tightz.families.evidence import link_of
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
-from tightz.judge import Evidence, Verdict
-from tightz.judge.parts import Cell, Court, NoStateEvidence, PartsEvidence
-from tightz.judge.proofs import Proof as Shown
-from tightz.judge.spins import SpinTerms
 from tightz.models.collapse import Collapsed
 from tightz.models.collapse import collapse as collapse_polynomial
 from tightz.models.encoding import Model, SpinEncoding, encode, model_digest
-from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.references.mini_bucket.order import Order
 from tightz.runtime.backends import Backend, on_device
@@ -124,11 +118,7 @@ class SplittingTree:
         begun = time.perf_counter()
         given = model if isinstance(model, SpinEncoding) else None
         if isinstance(model, SpinEncoding):
-            graph = model.model
-            model = graph if model.direct else model.polynomial
-        else:
-            graph = model
-        self._graph = graph if isinstance(graph, FactorGraph) else None
+            model = model.model if model.direct else model.polynomial
         self.model: Model = model
         self.time_limit = time_limit
         self.seed = seed_sequence(seed)
@@ -144,16 +134,20 @@ class SplittingTree:
         self.collapsed: Collapsed | None = None
         self.tree: Tree | None = None
         self.history: list[Bound] = []
-        self.lower, self.upper = -math.inf, math.inf
-        self.link = link_of(given) if given is not None else link_of(self.encoding)
-        self.court = self._open_court(None)
-        self.evidence: Evidence | None = None
-        self._rounding = 0.0
-        self._proofs: list[Shown] = []
+        self.standing = Standing(given or self.encoding)
         self._prepared = time.perf_counter() - begun  # counts against the time limit
         self._start = begun
         self._deadline = math.inf
         self._seconds: float | None = None
+
+    @property
+    def lower(self) -> float:
+        """The best lower bound so far, as the judge has it; `upper` likewise."""
+        return self.standing.lower
+
+    @property
+    def upper(self) -> float:
+        return self.standing.upper
 
     def run(self) -> Iterator[Bound]:
         """Yield each improvement; ends when closed, at a limit, or when the iterator is closed."""
@@ -183,7 +177,7 @@ class SplittingTree:
             why = "disjoint regions of the space, each bounded, add up to Z"
             bound = Bound(
                 side, value, Proof.DETERMINISTIC, "splitting", time.perf_counter() - self._start,
-                1.0, why, self._rounding, self.evidence,
+                1.0, why, self.standing.rounding, self.standing.evidence,
             )  # fmt: skip
             self.history.append(bound)
             yield bound
@@ -192,21 +186,20 @@ class SplittingTree:
         """From the cheapest bound to the tree's last round; yields where news may have come."""
         poly = self.encoding.polynomial
         if poly.constant == -np.inf:
-            self.evidence = NoStateEvidence()
-            self.upper = -math.inf
+            self.standing.nothing()
             yield
             return
         whole = Region.whole(poly.n)
         family = self.family or choose_family(poly, self.time_limit)
         ceiling = self._call(pool, self.bounder.bound, whole, Order.MIN_FILL, 0)
-        self._weigh(ceiling.proof)
+        self.standing.weigh(self.tree, ceiling.proof)
         yield
         working = self._call(pool, self._working, family, ceiling.exact)
         kept = np.arange(poly.n) if self.collapsed is None else self.collapsed.kept
         plain = ProductFitter.build(working, PRODUCT if ceiling.exact else _product(family))
         fit = self._call(pool, _first_fit, plain, generator(self.seed, 2), ceiling.exact)
         tree = self._plant(plain, fit, ceiling, kept, np.zeros((0, working.n), np.int8))
-        self._weigh(proof_of(plain, fit))
+        self.standing.weigh(self.tree, proof_of(plain, fit))
         yield
         if ceiling.exact or working.n == 0:
             return
@@ -214,23 +207,23 @@ class SplittingTree:
         if self.want_upper:
             quick = min(4, self.bounder.width)
             ceiling = self._call(pool, self._ceiling, ceiling, Order.MIN_FILL, 2, quick)
-            self._weigh(ceiling.proof)
+            self.standing.weigh(self.tree, ceiling.proof)
             yield
             wide = pool.submit(self._ceiling, ceiling, self._orders(), 40, None)
         states = self._call(pool, self._pool_states, working, kept)
         fitter, fit = self._call(pool, self._root_fit, family, plain, fit, states)
-        self._weigh(proof_of(fitter, fit))
+        self.standing.weigh(self.tree, proof_of(fitter, fit))
         yield
         if wide is not None:
             ceiling = self._result(wide)
         tree = self._plant(fitter, fit, ceiling, kept, states)
-        self._weigh(ceiling.proof)
+        self.standing.weigh(self.tree, ceiling.proof)
         yield
         executor = None if self.threads == 1 else pool
         going = True
         while going and not tree.finished and time.perf_counter() < self._deadline:
             going = tree.advance(executor)
-            self._weigh()
+            self.standing.weigh(self.tree)
             yield
 
     def _call(self, pool: Executor, work: Callable[..., Result], *arguments: object) -> Result:
@@ -266,31 +259,6 @@ class SplittingTree:
         near = plain.fit(Region.whole(working.n), fit.q, starts)
         return plain, max(fit, near, key=lambda one: one.log_gamma)
 
-    def _improve(self, lower: float, upper: float) -> None:
-        """Keep the better of each end; refuse ends that contradict each other.
-
-        No tolerance: both ends have moved outward by all the rounding that they can carry.
-        """
-        low, high = max(self.lower, lower), min(self.upper, upper)
-        if low > high:
-            raise ArithmeticError(f"lower bound {low!r} above upper bound {high!r}: this is a bug")
-        self.lower, self.upper = low, high
-
-    def _weigh(self, *found: Shown | None) -> None:
-        """Show the judge what is known of the whole space, and the tree as it stands."""
-        self._proofs += [proof for proof in found if proof is not None]
-        root = Cell(()) if self.tree is None else cell_of(self.tree.root)
-        cell = Cell((*self._proofs, *root.proofs), root.parity, root.sides)
-        evidence = PartsEvidence(self.court, cell)
-        verdict = self._verdict(evidence)
-        if verdict.lower > self.lower or verdict.upper < self.upper:
-            self.evidence, self._rounding = evidence, verdict.rounding
-        self._improve(verdict.lower, verdict.upper)
-
-    def _verdict(self, evidence: PartsEvidence) -> Verdict:
-        """About the factor graph, where there is one; a polynomial is its own model."""
-        return self.court.verdict(evidence.root, self._graph)
-
     def _working(self, family: Family, exact: bool) -> SpinPolynomial:
         """The collapsed model, its constant lowered by the rounding it declares."""
         poly = self.encoding.polynomial
@@ -306,16 +274,8 @@ class SplittingTree:
             done = collapse_polynomial(poly, self.bounder.width)
         safe = replace(done.polynomial, constant=done.polynomial.constant - done.dropped)
         self.collapsed = replace(done, polynomial=safe)
-        self.court = self._open_court(self.collapsed)
+        self.standing.collapsed(self.collapsed)
         return safe
-
-    def _open_court(self, collapsed: Collapsed | None) -> Court:
-        """The judge of all that follows."""
-        collapse = None if collapsed is None else link_of(self.encoding, collapsed).collapse
-        encoding = self.link.encoding
-        poly = self.encoding.polynomial
-        source = SpinTerms.of(poly) if encoding is None else encoding.terms
-        return Court(source, poly.n, encoding, collapse)
 
     def _pool_states(self, working: SpinPolynomial, kept: NDArray[np.int64]) -> NDArray[np.int8]:
         """Distinct states of the working model from tempering, samples and heavy ones.
@@ -350,7 +310,10 @@ class SplittingTree:
         return self.tree
 
     def check(self) -> None:
-        """Prove the lower end again from the leaves; raises ArithmeticError where that fails."""
+        """Whether the search's own picture of its tree holds; ArithmeticError where it does not.
+
+        The ends reported do not depend on it: they are the judge's.
+        """
         if self.tree is not None:
             check_tree(self.tree, known=self.lower)
 
