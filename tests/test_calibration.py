@@ -254,7 +254,8 @@ def test_rounds_that_disagree_widen():
     run = rounds(MODELS["zero field"], 1)
     first = run.rounds[0]
     alone = run.estimate()
-    moved = Round("fields", first.groups + 1.0, first.log_weights + 1.0, first.ends, first.work)
+    rest = (first.ends, first.ancestors, first.work)
+    moved = Round("fields", first.groups + 1.0, first.log_weights + 1.0, *rest)
     run.rounds.append(moved)
     assert run.estimate().error > max(0.4, 3 * alone.error)
 
@@ -263,7 +264,9 @@ def test_a_last_round_without_an_error_leaves_none():
     run = rounds(MODELS["zero field"], 1)
     first = run.rounds[0]
     wild = first.groups + 50.0 * np.arange(first.groups.size)
-    run.rounds.append(Round("fields", wild, first.log_weights, first.ends, first.work))
+    run.rounds.append(
+        Round("fields", wild, first.log_weights, first.ends, first.ancestors, first.work)
+    )
     finding = run.finding()
     assert finding.estimate is not None
     assert finding.estimate.error == math.inf

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from tightz.estimation.calibration import effective_size
 from tightz.estimation.findings import Marginals, Mixing, PointEstimate
 from tightz.estimation.samples import Samples
 from tightz.estimation.symmetry import (
@@ -35,20 +34,30 @@ _ENTRIES = 4_000_000
 class Ends:
     """Weighted end states: rows of spins, the log weight of each, and which half it counts to.
 
-    Halves share no population, so that each is an estimate by itself.
+    Halves share no population, so that each is an estimate by itself. Ends with the same number
+    in `ancestors` stem from one start and count as one draw.
     """
 
     log_weights: NDArray[np.float64]
     ends: NDArray[np.int8]
     first_half: NDArray[np.bool_]
+    ancestors: NDArray[np.int64]
+
+    @property
+    def effective(self) -> float:
+        """Kish's effective number of starts that carry the averages."""
+        families = np.bincount(self.ancestors, _normalised(self.log_weights))
+        return float(1.0 / (families**2).sum())
 
     @classmethod
     def joined(cls, parts: Sequence[Ends]) -> Ends:
         """Several rounds as one: every weight has expectation Z, so they may be averaged."""
+        firsts = np.cumsum([0] + [len(p.ends) for p in parts[:-1]])
         return cls(
             np.concatenate([p.log_weights for p in parts]),
             np.concatenate([p.ends for p in parts]),
             np.concatenate([p.first_half for p in parts]),
+            np.concatenate([p.ancestors + low for p, low in zip(parts, firsts, strict=True)]),
         )
 
 
@@ -101,7 +110,7 @@ def marginals_of(
         whole, first, second = (
             _counted(states, _shares(found, which), cards) for which in _parts(halves)
         )
-    effective = effective_size(found.log_weights)
+    effective = found.effective
     apart = max((float(np.abs(p - q).max()) for p, q in zip(first, second, strict=True)), default=0)
     agree = apart <= 0.05 + 4.0 * math.sqrt(0.5 / max(1.0, effective))
     mixed = agree and effective >= ENOUGH and math.isfinite(estimate.error)

@@ -51,7 +51,7 @@ def log_mean(log_weights: NDArray[np.float64]) -> float:
     return float(logsumexp(log_weights)) - math.log(len(log_weights))
 
 
-def weight_error(log_weights: NDArray[np.float64]) -> float:
+def weight_error(log_weights: NDArray[np.float64], least_scatter: float = 0.0) -> float:
     """Standard error of `log_mean` of independent unbiased weights; inf where none is honest.
 
     Weights with log-scatter s have relative variance exp(s^2) - 1, carried by weights s^2 above
@@ -59,7 +59,8 @@ def weight_error(log_weights: NDArray[np.float64]) -> float:
     then lies low by up to s^2 / 2, and that is the error. Below, the delta method's
     sd(w) / (mean(w) sqrt(N)) is too small while such weights are rare, so the log-normal's
     variance is taken where that is more, with Student's quantile for few weights. Of many weights
-    only the upper half gives the scatter: low ones do no harm.
+    only the upper half gives the scatter: low ones do no harm. `least_scatter` (variance of logs)
+    is what is known of the weights from elsewhere.
     """
     logs = np.asarray(log_weights, dtype=np.float64)
     count = len(logs)
@@ -72,6 +73,7 @@ def weight_error(log_weights: NDArray[np.float64]) -> float:
         scatter = float((above[above >= 0.0] ** 2).mean())
         if effective_size(logs) < FEW:  # the naive error would be that of a few weights
             scatter = max(scatter, 1.0, float(logs.max() - np.median(logs)))
+    scatter = max(scatter, least_scatter)
     if scatter > BROADEST**2:
         return math.inf
     ratios = np.exp(logs - log_mean(logs))
@@ -162,13 +164,13 @@ def combine(estimates: Sequence[PointEstimate], lower: float, upper: float) -> P
 
 
 def _usable(estimate: PointEstimate, lower: float, upper: float) -> bool:
-    """A finite error, enough draws behind it, and no proof against it.
+    """A finite error, enough draws behind it or an error that owns up to it, no proof against it.
 
     A value outside the proven interval by more than its error is evidence that the error is
     wrong, so the estimate says nothing.
     """
     finite = math.isfinite(estimate.log_z) and math.isfinite(estimate.error)
-    if not finite or estimate.effective < FEW:
+    if not finite or (estimate.effective < FEW and estimate.error < 1.0):
         return False
     return lower - estimate.error <= estimate.log_z <= upper + estimate.error
 

@@ -162,7 +162,7 @@ def draw_independent(base, states, s):
 
 
 @njit(cache=True, nogil=True)
-def _renew(log_w, uniform, s, slope, row):
+def _renew(log_w, uniform, s, slope, ancestors, row):
     """Copy lanes in proportion to their weights (systematic); returns log mean weight, zeroes log_w.
 
     Each lane's expected number of copies is its share of the weight, so the product of the
@@ -184,6 +184,7 @@ def _renew(log_w, uniform, s, slope, row):
         for c in range(lanes):
             row[c] = s[i, source[c]]
         s[i] = row
+    ancestors[:] = ancestors[source]
     for c in range(lanes):
         row[c] = slope[source[c]]
     slope[:] = row
@@ -204,14 +205,15 @@ def _effective(log_w):
 
 
 @njit(cache=True, nogil=True)
-def spin_chains(terms, base, betas, states, s, log_w, slopes, renewal):
+def spin_chains(terms, base, betas, states, s, log_w, slopes, renewal, ancestors):
     """Chains in lanes from the states s (n, lanes) through `betas`, moved by single-site Gibbs.
 
     log p_beta = (1 - beta) base's + beta terms' log weight. log_w (lanes,) out, slopes
     (K - 1, lanes) out or empty; s ends at the states that the weights belong to. Betas may fall:
     sweeps then visit the sites backwards, which is the exact reversal of a rising chain.
     renewal > 0 makes the lanes one population (Hukushima and Iba 2003): it is resampled where
-    fewer than that share of its lanes is effective, and only its mean weight is unbiased.
+    fewer than that share of its lanes is effective, and only its mean weight is unbiased;
+    ancestors (lanes,) follow the lanes' copies.
     """
     shared = 0.0
     ptr, spins, theta, site_ptr, site_terms, fields = terms
@@ -240,7 +242,7 @@ def spin_chains(terms, base, betas, states, s, log_w, slopes, renewal):
             break
         if renewal > 0.0 and _effective(log_w) < renewal * lanes:
             fill_uniform_lanes(states, uniform)
-            shared += _renew(log_w, uniform[0], s, slope, prod)
+            shared += _renew(log_w, uniform[0], s, slope, ancestors, prod)
         for site in range(n):
             i = n - 1 - site if backwards else site
             local[:] = fields[i] - base[i]

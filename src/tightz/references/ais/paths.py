@@ -37,12 +37,14 @@ class Walk(NamedTuple):
     """log weights (C,), the states they belong to, and slopes where asked for.
 
     Each chain's end state (C, n; spins +1 or -1) with its weight is a properly weighted sample of
-    the model. slopes (C, K - 1) are d log p_beta / d beta.
+    the model. slopes (C, K - 1) are d log p_beta / d beta. Chains of a population that stem from
+    one start share its number in `ancestors` (C,): they are no independent draws.
     """
 
     log_weights: NDArray[np.float64]
     ends: NDArray[np.int8]
     slopes: NDArray[np.float64]
+    ancestors: NDArray[np.int64]
 
 
 class Path(Protocol):
@@ -109,7 +111,8 @@ class LayerPath:
             return float(layer_chain(self.weights, back, *layers, units[c]))
 
         logs = list(map_ordered(chain, range(len(states)), threads=threads))
-        return Walk(start + np.array(logs), self._ends(units, states), slopes)
+        alone = np.arange(len(states))
+        return Walk(start + np.array(logs), self._ends(units, states), slopes, alone)
 
     def _ends(self, units: NDArray[np.float64], states: NDArray[np.uint64]) -> NDArray[np.int8]:
         """Spins of the kept units, and of the others drawn given them: p(y | x) is a product."""
@@ -195,15 +198,18 @@ class SpinPath:
     ) -> Walk:
         logs = np.empty(spins.shape[1])
         slopes = np.empty((betas.size - 1 if with_slopes else 0, logs.size))
-        spin_chains(self.terms, self.base, betas, words, spins, logs, slopes, renewal)
-        return Walk(logs, spins.T.astype(np.int8), slopes.T)
+        ancestors = np.arange(logs.size)
+        spin_chains(self.terms, self.base, betas, words, spins, logs, slopes, renewal, ancestors)
+        return Walk(logs, spins.T.astype(np.int8), slopes.T, ancestors)
 
     def _joined(self, walks: list[Walk], sign: float) -> Walk:
         start = self.constant + np.logaddexp(self.base, -self.base).sum()
+        firsts = np.cumsum([0] + [len(w.log_weights) for w in walks[:-1]])
         return Walk(
             start + sign * np.concatenate([w.log_weights for w in walks]),
             np.concatenate([w.ends for w in walks]),
             np.concatenate([w.slopes for w in walks]),
+            np.concatenate([w.ancestors + low for w, low in zip(walks, firsts, strict=True)]),
         )
 
 
