@@ -173,7 +173,7 @@ def _checked_levels(levels: Sequence[int] | None, n: int) -> list[int]:
 def _whole_levels(levels: Sequence[int]) -> list[int]:
     if not isinstance(levels, Iterable) or isinstance(levels, str):
         raise ParameterError(f"levels are {levels!r}; expected a list of them, such as [0, 5, 10]")
-    return [as_count(m, "a level", 0) for m in levels]
+    return [as_count(m, "m", 0) for m in levels]
 
 
 def _spin_pairs(encoding: SpinEncoding, pairs: ArrayLike | None) -> NDArray[np.int64]:
