@@ -110,7 +110,7 @@ ESTIMATES = [
         0.05,
     ),
     refuses(
-        "levels are 5; expected a list of them, such as [0, 5, 10]",
+        "levels are 5; expected a list of whole numbers, such as [0, 5, 10]",
         tz.estimate,
         GRID,
         levels=5,

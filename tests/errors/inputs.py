@@ -7,7 +7,7 @@ import scipy.sparse
 
 import tightz as tz
 from tests.errors.table import Case
-from tightz.errors import ModelError
+from tightz.errors import ModelError, ParameterError
 from tightz.models.formats.quadratic import from_qubo
 
 GRID = tz.ising_grid(3, seed=0)
@@ -129,8 +129,8 @@ TEXTS = [
     ),
     (
         "couplings is a sparse matrix that is neither symmetric nor a triangle; expected each "
-        "pair once, or the same value at (i, j) and (j, i): scipy.sparse.triu(J, 1) keeps the upper "
-        "half",
+        "pair once, or the same value at (i, j) and (j, i): scipy.sparse.triu(J, 1) keeps the "
+        "upper half",
         lambda: tz.ising(_sparse([[0, 1], [2, 0]])),
     ),
     (
@@ -159,3 +159,11 @@ TEXTS = [
 ]
 
 CASES = [Case(ModelError, text, act) for text, act in TEXTS]
+CASES.append(
+    Case(
+        ParameterError,
+        "below is 3; expected a negative number: how far an entry is from its table's largest when "
+        "it counts as a zero, such as -1e+09",
+        lambda: GRID.with_zeros(below=3),
+    )
+)

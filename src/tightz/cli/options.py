@@ -30,8 +30,25 @@ LEVELS_HELP = (
 )
 
 
+ZEROS = "tightz.zeros_below"
+"""Where a command's --zeros-below waits for `load`."""
+
+
+def _keep_zeros(context: click.Context, _: click.Parameter, value: float | None) -> None:
+    context.meta[ZEROS] = value
+
+
 def model_argument(command: Callable) -> Callable:
-    """MODEL and --evidence."""
+    """MODEL, --evidence and --zeros-below, which `load` heeds by itself."""
+    command = click.option(
+        "--zeros-below",
+        type=float,
+        metavar="X",
+        expose_value=False,
+        callback=_keep_zeros,
+        help="Log potentials lower than their table's largest by more than -X are zeros: "
+        "-1e9 for a model that writes -1e30 for 0.",
+    )(command)
     command = click.option(
         "--evidence", "-e", type=click.Path(), help="UAI evidence file; both dialects are read."
     )(command)
@@ -117,7 +134,22 @@ def parse_levels(text: str | None, n: int) -> list[int] | None:
 
 
 def load(path: str, evidence: str | None) -> FactorGraph:
-    """Read a model by the ending of its name."""
+    """Read a model by the ending of its name; --zeros-below of the command is applied."""
+    model = _read(path, evidence)
+    context = click.get_current_context(silent=True)
+    below = context.meta.get(ZEROS) if context is not None else None
+    if below is None:
+        return model
+    from tightz.models.scale import log_removed
+
+    zeroed = model.with_zeros(below)
+    count = int((zeroed.log_tables != model.log_tables).sum())
+    most = log_removed(model, below)
+    click.echo(f"{path}: {count} entries taken as zeros; Z loses at most exp({most:g})", err=True)
+    return zeroed
+
+
+def _read(path: str, evidence: str | None) -> FactorGraph:
     suffix = Path(path).suffix.lower()
     if suffix in (".npz", ".mat", ".h5", ".hdf5"):
         from tightz.models.rbm_files import load_rbm

@@ -21,7 +21,7 @@ from tightz.families.projection import Family
 from tightz.models.collapse import Collapsed
 from tightz.models.encoding import Model, SpinEncoding, model_digest
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_count, integer_array
+from tightz.models.inputs import integer_array, whole
 from tightz.projections.coset import check_level
 from tightz.projections.hashing import HashFamily
 from tightz.projections.pivots import FirstColumns, PivotPolicy
@@ -171,9 +171,13 @@ def _checked_levels(levels: Sequence[int] | None, n: int) -> list[int]:
 
 
 def _whole_levels(levels: Sequence[int]) -> list[int]:
-    if not isinstance(levels, Iterable) or isinstance(levels, str):
-        raise ParameterError(f"levels are {levels!r}; expected a list of them, such as [0, 5, 10]")
-    return [as_count(m, "a level", 0) for m in levels]
+    listed = isinstance(levels, Iterable) and not isinstance(levels, str)
+    chosen = [whole(m) for m in levels] if listed else [None]
+    if None in chosen:
+        raise ParameterError(
+            f"levels are {levels!r}; expected a list of whole numbers, such as [0, 5, 10]"
+        )
+    return [m for m in chosen if m is not None]
 
 
 def _spin_pairs(encoding: SpinEncoding, pairs: ArrayLike | None) -> NDArray[np.int64]:

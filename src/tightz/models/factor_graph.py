@@ -6,13 +6,20 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ModelError
-from tightz.models.inputs import as_index, as_state, integer_array, real_array, shown
+from tightz.models.factor_checks import (
+    check_factors,
+    checked_cardinalities,
+    checked_evidence,
+    checked_scope,
+    listed_factors,
+)
+from tightz.models.inputs import integer_array, real_array
 
 
 class Factor(NamedTuple):
@@ -49,9 +56,6 @@ class Bipartite:
 
 Layout = Grid | Bipartite | None
 
-MAX_STATES = 2**31 - 1
-"""Cardinalities are stored as 32-bit integers."""
-
 
 class FactorGraph:
     """A discrete graphical model: cardinalities, factors as log tables, and evidence.
@@ -82,12 +86,12 @@ class FactorGraph:
     ) -> None:
         scopes: list[tuple[int, ...]] = []
         tables: list[NDArray[np.float64]] = []
-        for f, (scope, table) in enumerate(_pairs_of(factors)):
-            scopes.append(_checked_scope(f, scope))
+        for f, (scope, table) in enumerate(listed_factors(factors)):
+            scopes.append(checked_scope(f, scope))
             tables.append(real_array(table, f"the log table of factor {f}", bools=False))
         sizes = np.array([t.size for t in tables], dtype=np.int64)
         arities = np.array([len(s) for s in scopes], dtype=np.int64)
-        cards = _cardinalities(cardinalities)
+        cards = checked_cardinalities(cardinalities)
         for f, (scope, table) in enumerate(zip(scopes, tables, strict=True)):
             if all(0 <= v < cards.size for v in scope):
                 shape = tuple(int(cards[v]) for v in scope)
@@ -123,7 +127,7 @@ class FactorGraph:
         """Build from the flat arrays themselves: no Python object per factor."""
         model = cls.__new__(cls)
         model._fill(
-            _cardinalities(cardinalities),
+            checked_cardinalities(cardinalities),
             integer_array(scope_ptr, "scope_ptr"),
             integer_array(scope_vars, "scope_vars"),
             integer_array(table_ptr, "table_ptr"),
@@ -145,7 +149,7 @@ class FactorGraph:
     ) -> FactorGraph:
         """Build from non-negative potentials on the ordinary scale."""
         logs = []
-        for f, (scope, table) in enumerate(_pairs_of(factors)):
+        for f, (scope, table) in enumerate(listed_factors(factors)):
             values = real_array(table, f"the table of factor {f}")
             bad = ~(values >= 0)
             if bad.any():
@@ -169,19 +173,13 @@ class FactorGraph:
         name: str,
         layout: Layout,
     ) -> None:
-        bad = (cardinalities < 1) | (cardinalities > MAX_STATES)
-        if bad.any():
-            v = int(np.argmax(bad))
-            raise ModelError(
-                f"variable {v} has {cardinalities[v]} states; expected 1 to {MAX_STATES}"
-            )
-        _check_factors(cardinalities, scope_ptr, scope_vars, table_ptr, log_tables)
+        check_factors(cardinalities, scope_ptr, scope_vars, table_ptr, log_tables)
         self.cardinalities = _frozen(cardinalities, np.int32)
         self.scope_ptr = _frozen(scope_ptr, np.int64)
         self.scope_vars = _frozen(scope_vars, np.int32)
         self.table_ptr = _frozen(table_ptr, np.int64)
         self.log_tables = _frozen(log_tables, np.float64)
-        self.evidence = _checked_evidence(cardinalities, evidence)
+        self.evidence = checked_evidence(cardinalities, evidence)
         self.name = name
         self.layout = layout
 
@@ -238,7 +236,7 @@ class FactorGraph:
     def with_evidence(self, evidence: Mapping[int, int]) -> FactorGraph:
         """The same model with further variables observed; a contradiction is refused."""
         merged = dict(self.evidence)
-        for v, state in _checked_evidence(self.cardinalities, evidence).items():
+        for v, state in checked_evidence(self.cardinalities, evidence).items():
             if merged.setdefault(v, state) != state:
                 raise ModelError(
                     f"variable {v} is observed in state {merged[v]}; new evidence says {state}"
@@ -253,6 +251,31 @@ class FactorGraph:
             name=self.name,
             layout=self.layout,
         )
+
+    def with_zeros(self, below: float = -1e9) -> FactorGraph:
+        """A copy in which log potentials that only stand for zeros are zeros (-inf).
+
+        These are the finite entries lower than their table's largest by more than -`below`, such
+        as -1e30 for a forbidden pair. Methods that know zeros then see them, and sums no longer
+        round away what is small beside 1e30. Entries are only lowered, so Z can only shrink: a
+        lower bound for the copy is one for this model. `tightz.models.scale.log_removed` bounds
+        what Z loses, N exp(d + the sum of the tables' largest) for N states and removed entries
+        at least -d below their table's largest: nothing that float64 can show, unless the copy
+        has no possible state at all.
+        """
+        from tightz.models.scale import with_zeros
+
+        return with_zeros(self, below)
+
+    def scale_warnings(self) -> list[str]:
+        """What the size of the log potentials does to float64: one line for each matter, or none.
+
+        Entries that look like zeros written as numbers, and rounding of more than 1e-6 nats; each
+        names a factor, its entry and the remedy.
+        """
+        from tightz.models.scale import scale_warnings
+
+        return scale_warnings(self)
 
     def condition(self) -> tuple[FactorGraph, NDArray[np.int64]]:
         """The model over its unobserved variables, and their numbers in this model.
@@ -325,114 +348,3 @@ def _frozen(array: NDArray, dtype: type) -> NDArray:
     out: NDArray = np.array(array, dtype=dtype, order="C")
     out.flags.writeable = False
     return out
-
-
-def _check_factors(
-    cards: NDArray,
-    scope_ptr: NDArray[np.int64],
-    scope_vars: NDArray[np.int64],
-    table_ptr: NDArray[np.int64],
-    log_tables: NDArray[np.float64],
-) -> None:
-    if scope_ptr.size != table_ptr.size or scope_ptr.size < 1:
-        raise ModelError(
-            f"scope_ptr has {scope_ptr.size} entries and table_ptr has {table_ptr.size}; expected "
-            "one more than there are factors, in both"
-        )
-    outside = (scope_vars < 0) | (scope_vars >= cards.size)
-    if outside.any():
-        at = int(np.argmax(outside))
-        f = int(np.searchsorted(scope_ptr, at, side="right") - 1)
-        raise ModelError(
-            f"factor {f} names variable {scope_vars[at]}; the model has variables 0 to "
-            f"{cards.size - 1}"
-        )
-    # Scope sizes in log2 first, so that an absurd scope is reported and not computed.
-    owner = np.repeat(np.arange(scope_ptr.size - 1), np.diff(scope_ptr))
-    log2_size = np.bincount(owner, np.log2(cards[scope_vars]), minlength=scope_ptr.size - 1)
-    expected = np.rint(np.exp2(np.minimum(log2_size, 62.0)))
-    wrong = expected != np.diff(table_ptr)
-    if wrong.any():
-        f = int(np.argmax(wrong))
-        scope = tuple(scope_vars[scope_ptr[f] : scope_ptr[f + 1]].tolist())
-        shape = " x ".join(str(cards[v]) for v in scope) or "no"
-        raise ModelError(
-            f"factor {f} lists {np.diff(table_ptr)[f]} entries; its scope {scope} with {shape} "
-            f"states needs {expected[f]:.0f}"
-        )
-    by_scope = np.lexsort((scope_vars, owner))
-    sorted_vars, sorted_owner = scope_vars[by_scope], owner[by_scope]
-    repeated = (np.diff(sorted_vars) == 0) & (np.diff(sorted_owner) == 0)
-    if repeated.any():
-        at = int(np.argmax(repeated))
-        raise ModelError(
-            f"factor {sorted_owner[at]} names variable {sorted_vars[at]} twice in its scope"
-        )
-    bad = np.isnan(log_tables) | (log_tables == np.inf)
-    if bad.any():
-        at = int(np.argmax(bad))
-        f = int(np.searchsorted(table_ptr, at, side="right") - 1)
-        raise ModelError(
-            f"factor {f}, entry {at - table_ptr[f]}: log potential is {log_tables[at]}; "
-            "expected a finite number or -inf"
-        )
-
-
-def _cardinalities(given: ArrayLike) -> NDArray[np.int64]:
-    cards = np.asarray(given) if not isinstance(given, np.ndarray) else given
-    if cards.ndim != 1 or (cards.size and not np.issubdtype(cards.dtype, np.integer)):
-        raise ModelError(
-            f"cardinalities have shape {cards.shape} and type {cards.dtype}; expected a flat list "
-            "of integers, the number of states of each variable"
-        )
-    return cards
-
-
-def _pairs_of(factors: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """(scope, table) of each factor as the caller listed them."""
-    if not isinstance(factors, Iterable) or isinstance(factors, Mapping | str):
-        raise ModelError(
-            f"factors are {shown(factors)}; expected a list of pairs (scope, table), such as "
-            "[((0, 1), [[1, 2], [3, 4]])]"
-        )
-    for f, pair in enumerate(factors):
-        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise ModelError(
-                f"factor {f} is {shown(pair)}; expected a pair (scope, table), such as "
-                "((0, 1), [[1, 2], [3, 4]])"
-            )
-        yield pair[0], pair[1]
-
-
-def _checked_scope(f: int, scope: Any) -> tuple[int, ...]:
-    """Numbers of variables; whether the model has them is seen with all factors together."""
-    if not isinstance(scope, Iterable) or isinstance(scope, str | bytes | Mapping):
-        raise ModelError(
-            f"factor {f} has the scope {scope!r}; expected a sequence of variables, such as (0, 1)"
-        )
-    return tuple(
-        v if type(v) is int and v >= 0 else as_index(v, f"factor {f}: a variable") for v in scope
-    )
-
-
-def _checked_evidence(cards: NDArray, evidence: Any) -> dict[int, int]:
-    if evidence is None:
-        return {}
-    if not isinstance(evidence, Mapping):
-        raise ModelError(
-            f"evidence is {shown(evidence)}; expected a mapping variable -> state, such as {{0: 1}}"
-        )
-    checked = {}
-    for key, value in evidence.items():
-        v = as_index(key, "a variable of the evidence")
-        if v >= cards.size:
-            raise ModelError(
-                f"evidence names variable {v}; the model has variables 0 to {cards.size - 1}"
-            )
-        state = as_state(value, f"evidence on variable {v}")
-        if state >= cards[v]:
-            raise ModelError(
-                f"evidence puts variable {v} in state {state}; it has states 0 to {cards[v] - 1}"
-            )
-        checked[v] = state
-    return checked

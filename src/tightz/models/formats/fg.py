@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ModelError
-from tightz.models.factor_graph import MAX_STATES, FactorGraph
+from tightz.models.factor_checks import MAX_STATES
+from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.models.text_files import FilePath, Words, write_atomically
 

@@ -1,0 +1,130 @@
+"""What a factor graph is built from, checked: cardinalities, scopes, tables, evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tightz.errors import ModelError
+from tightz.models.inputs import as_index, as_state, shown
+
+MAX_STATES = 2**31 - 1
+"""Cardinalities are stored as 32-bit integers."""
+
+
+def check_factors(
+    cards: NDArray,
+    scope_ptr: NDArray[np.int64],
+    scope_vars: NDArray[np.int64],
+    table_ptr: NDArray[np.int64],
+    log_tables: NDArray[np.float64],
+) -> None:
+    if scope_ptr.size != table_ptr.size or scope_ptr.size < 1:
+        raise ModelError(
+            f"scope_ptr has {scope_ptr.size} entries and table_ptr has {table_ptr.size}; expected "
+            "one more than there are factors, in both"
+        )
+    outside = (scope_vars < 0) | (scope_vars >= cards.size)
+    if outside.any():
+        at = int(np.argmax(outside))
+        f = int(np.searchsorted(scope_ptr, at, side="right") - 1)
+        raise ModelError(
+            f"factor {f} names variable {scope_vars[at]}; the model has variables 0 to "
+            f"{cards.size - 1}"
+        )
+    # Scope sizes in log2 first, so that an absurd scope is reported and not computed.
+    owner = np.repeat(np.arange(scope_ptr.size - 1), np.diff(scope_ptr))
+    log2_size = np.bincount(owner, np.log2(cards[scope_vars]), minlength=scope_ptr.size - 1)
+    expected = np.rint(np.exp2(np.minimum(log2_size, 62.0)))
+    wrong = expected != np.diff(table_ptr)
+    if wrong.any():
+        f = int(np.argmax(wrong))
+        scope = tuple(scope_vars[scope_ptr[f] : scope_ptr[f + 1]].tolist())
+        shape = " x ".join(str(cards[v]) for v in scope) or "no"
+        raise ModelError(
+            f"factor {f} lists {np.diff(table_ptr)[f]} entries; its scope {scope} with {shape} "
+            f"states needs {expected[f]:.0f}"
+        )
+    by_scope = np.lexsort((scope_vars, owner))
+    sorted_vars, sorted_owner = scope_vars[by_scope], owner[by_scope]
+    repeated = (np.diff(sorted_vars) == 0) & (np.diff(sorted_owner) == 0)
+    if repeated.any():
+        at = int(np.argmax(repeated))
+        raise ModelError(
+            f"factor {sorted_owner[at]} names variable {sorted_vars[at]} twice in its scope"
+        )
+    bad = np.isnan(log_tables) | (log_tables == np.inf)
+    if bad.any():
+        at = int(np.argmax(bad))
+        f = int(np.searchsorted(table_ptr, at, side="right") - 1)
+        raise ModelError(
+            f"factor {f}, entry {at - table_ptr[f]}: log potential is {log_tables[at]}; "
+            "expected a finite number or -inf"
+        )
+
+
+def checked_cardinalities(given: ArrayLike) -> NDArray[np.int64]:
+    cards = np.asarray(given) if not isinstance(given, np.ndarray) else given
+    if cards.ndim != 1 or (cards.size and not np.issubdtype(cards.dtype, np.integer)):
+        raise ModelError(
+            f"cardinalities have shape {cards.shape} and type {cards.dtype}; expected a flat list "
+            "of integers, the number of states of each variable"
+        )
+    bad = (cards < 1) | (cards > MAX_STATES)
+    if bad.any():
+        v = int(np.argmax(bad))
+        raise ModelError(f"variable {v} has {cards[v]} states; expected 1 to {MAX_STATES}")
+    return cards
+
+
+def listed_factors(factors: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """(scope, table) of each factor as the caller listed them."""
+    if not isinstance(factors, Iterable) or isinstance(factors, Mapping | str):
+        raise ModelError(
+            f"factors are {shown(factors)}; expected a list of pairs (scope, table), such as "
+            "[((0, 1), [[1, 2], [3, 4]])]"
+        )
+    for f, pair in enumerate(factors):
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise ModelError(
+                f"factor {f} is {shown(pair)}; expected a pair (scope, table), such as "
+                "((0, 1), [[1, 2], [3, 4]])"
+            )
+        yield pair[0], pair[1]
+
+
+def checked_scope(f: int, scope: Any) -> tuple[int, ...]:
+    """Numbers of variables; whether the model has them is seen with all factors together."""
+    if not isinstance(scope, Iterable) or isinstance(scope, str | bytes | Mapping):
+        raise ModelError(
+            f"factor {f} has the scope {scope!r}; expected a sequence of variables, such as (0, 1)"
+        )
+    return tuple(
+        v if type(v) is int and v >= 0 else as_index(v, f"factor {f}: a variable") for v in scope
+    )
+
+
+def checked_evidence(cards: NDArray, evidence: Any) -> dict[int, int]:
+    if evidence is None:
+        return {}
+    if not isinstance(evidence, Mapping):
+        raise ModelError(
+            f"evidence is {shown(evidence)}; expected a mapping variable -> state, such as {{0: 1}}"
+        )
+    checked = {}
+    for key, value in evidence.items():
+        v = as_index(key, "a variable of the evidence")
+        if v >= cards.size:
+            raise ModelError(
+                f"evidence names variable {v}; the model has variables 0 to {cards.size - 1}"
+            )
+        state = as_state(value, f"evidence on variable {v}")
+        if state >= cards[v]:
+            raise ModelError(
+                f"evidence puts variable {v} in state {state}; it has states 0 to {cards[v] - 1}"
+            )
+        checked[v] = state
+    return checked

@@ -1,0 +1,136 @@
+"""Log potentials of -1e30 for zeros, and sums that round: told, and mended on request."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tightz as tz
+from tests import naive
+from tightz.cli import main
+from tightz.models.scale import log_removed
+
+
+def hard_core(side, forbidden, activity=0.5):
+    """Independent sets of a side x side grid: no two neighbours are both in state 1."""
+    site = np.arange(side * side).reshape(side, side)
+    pairs = [*zip(site[:, :-1].ravel(), site[:, 1:].ravel(), strict=True)]
+    pairs += [*zip(site[:-1].ravel(), site[1:].ravel(), strict=True)]
+    factors = [((v,), [0.0, activity]) for v in range(side * side)]
+    factors += [(pair, [[0.0, 0.0], [0.0, forbidden]]) for pair in pairs]
+    return tz.FactorGraph(np.full(side * side, 2), factors)
+
+
+def test_pseudo_zeros_of_a_large_grid_are_told_and_taken():
+    model, true = hard_core(40, -1e30), hard_core(40, -math.inf)
+    first, second = model.scale_warnings()
+    assert first.startswith(
+        "factor 1600 over (0, 1), entry (1, 1) is -1e+30, which is 1e+30 below its table's largest "
+        "(3119 more factors have such): it looks like a zero written as a number. "
+        "model.with_zeros(below=-1e+09) makes zeros of these (tightz ... --zeros-below -1e+09)"
+    )
+    assert "rounding" in second
+    assert "nats, more than 1e-06" in second
+    assert second.endswith("model.with_zeros(below=-1e+09) mends it")
+    mended = model.with_zeros()
+    assert mended.digest == true.digest
+    assert mended.scale_warnings() == []
+    assert log_removed(model) < -9e29
+
+
+def test_ordinary_models_have_nothing_to_be_told():
+    for model in (
+        tz.ising_grid(30, coupling=(-10, 10), seed=0),
+        tz.FactorGraph([2], []),
+        tz.FactorGraph([2], [((0,), [0.0, -np.inf])]),
+        tz.FactorGraph([2], [((0,), [-np.inf, -np.inf])]),
+        tz.FactorGraph([2, 2], [((), 3.0), ((0, 1), np.full((2, 2), -np.inf))]),
+    ):
+        assert model.scale_warnings() == []
+        assert model.with_zeros().digest == model.digest
+        assert log_removed(model) == -math.inf
+
+
+def test_large_constants_are_told_with_another_remedy():
+    model = tz.FactorGraph([2], [((0,), [1e12, 1e12 + 1])])
+    (told,) = model.scale_warnings()
+    assert "factor 0 over (0,), entry (1,) is 1e+12" in told
+    assert "0.00044 nats" in told
+    assert told.endswith("take a constant off the large tables, or scale the model down")
+    both = tz.FactorGraph([2, 2], [((0,), [1e12, 0.0]), ((1,), [0.0, -1e12])])
+    assert len(both.scale_warnings()) == 2
+
+
+def test_evidence_name_and_layout_stay():
+    model = tz.ising_grid(2, coupling=(1e12, 1e12), seed=0).with_evidence({1: 0})
+    mended = model.with_zeros(below=-1e6)
+    assert mended.evidence == {1: 0}
+    assert (mended.name, mended.layout) == (model.name, model.layout)
+    assert (mended.log_tables == -np.inf).sum() == 2 * 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_z_shrinks_by_no_more_than_is_said(seed):
+    """Against enumeration, with a threshold near enough that something is lost."""
+    rng = np.random.default_rng([3, seed])
+    factors = [((int(v),), rng.normal(0, 3, size=3)) for v in range(4)]
+    factors += [
+        (tuple(rng.choice(4, 2, replace=False)), rng.normal(0, 3, (3, 3))) for _ in range(4)
+    ]
+    model = tz.FactorGraph([3] * 4, factors, evidence={0: 1} if seed % 2 else None)
+    below = -float(rng.uniform(3, 9))
+    before, after = (_log_z(m) for m in (model, model.with_zeros(below)))
+    assert after <= before
+    lost = before + math.log(-math.expm1(after - before)) if after < before else -math.inf
+    assert lost <= log_removed(model, below) + 1e-9
+    for (_, old), (_, new) in zip(model.factors, model.with_zeros(below).factors, strict=True):
+        np.testing.assert_array_equal(new, np.where(old < old.max() + below, -np.inf, old))
+
+
+def _log_z(model):
+    reduced = model.condition()[0]
+    return naive.enumerate_model(reduced.cardinalities, reduced.factors)[0]
+
+
+@pytest.mark.parametrize("below", [0.0, 1.0, -math.inf, math.nan, "x", None, 1j])
+def test_the_threshold_is_a_negative_number(below):
+    with pytest.raises(tz.ParameterError, match="expected a negative number"):
+        hard_core(2, -1e30).with_zeros(below)
+
+
+def test_a_small_hard_core_model_is_solved_after_all():
+    """Z counts independent sets: of the 3 x 3 grid at activity 1 there are 63."""
+    model = hard_core(3, -1e30, activity=0.0).with_zeros()
+    assert tz.exact(model).log_z == pytest.approx(math.log(63), abs=1e-12)
+
+
+def commands_with_a_model():
+    for name, command in main.commands.items():
+        if any(p.name == "model" and p.param_type_name == "argument" for p in command.params):
+            yield name, command
+
+
+def test_every_command_that_takes_a_model_takes_the_option():
+    found = dict(commands_with_a_model())
+    assert len(found) >= 8
+    for name, command in found.items():
+        assert "--zeros-below" in [o for p in command.params for o in p.opts], name
+
+
+def test_the_option_of_the_command_line(tmp_path):
+    path = tmp_path / "m.uai"
+    model = hard_core(3, -1e6, activity=0.0)
+    tz.write_uai(model, path, wide=True)
+    run = CliRunner().invoke(main, ["exact", str(path), "--zeros-below", "-1e5", "--json"])
+    assert run.exit_code == 0, run.stderr
+    assert "12 entries taken as zeros; Z loses at most exp(-9" in run.stderr
+    assert json.loads(run.stdout)["log_z"] == pytest.approx(math.log(63), abs=1e-12)
+    plain = CliRunner().invoke(main, ["exact", str(path), "--json"])
+    assert "taken as zeros" not in plain.stderr
+    bad = CliRunner().invoke(main, ["exact", str(path), "--zeros-below", "5"])
+    assert bad.exit_code == 2
+    assert "expected a negative number" in bad.stderr
