@@ -6,6 +6,7 @@ known in closed form where it is not.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator
@@ -80,6 +81,28 @@ def test_exact_marginals_of_strong_couplings(seed):
     assert marginal_error(r.marginals, enumerate_model(model)) <= 1e-8
 
 
+def test_exact_marginals_of_four_spins_with_ties_at_300():
+    """A scale of exp(900) was taken out of a message and could not be put back."""
+    model = tz.FactorGraph(
+        [2] * 4,
+        [
+            ((0, 1), [[0.0, 300.0], [0.0, 0.0]]),
+            ((2, 0), [[0.0, 0.0], [300.0, 0.0]]),
+            ((3, 0), [[300.0, 0.0], [-300.0, 0.0]]),
+            ((2, 1), [[0.0, 300.0], [0.0, 0.0]]),
+            ((1, 3), [[0.0, 0.0], [-300.0, 300.0]]),
+            ((3, 2), np.zeros((2, 2))),
+        ],
+    )
+    assert marginal_error(tz.exact(model).marginals, enumerate_model(model)) <= 1e-8
+
+
+def test_exact_marginals_of_quantised_cliques():
+    for number in range(120):
+        model = KINDS["quantised cliques"](np.random.default_rng([number]))
+        assert marginal_error(tz.exact(model).marginals, enumerate_model(model)) <= 1e-8, number
+
+
 # Pseudo-zeros: sums in which -1e30 cancels leave 1e14 behind.
 
 
@@ -102,18 +125,22 @@ TWO_FORBIDDEN_STATES = tz.FactorGraph(
     [2, 2], [((0,), [0.0, PSEUDO_ZERO])] * 2 + [((1,), [0.0, PSEUDO_ZERO])] * 3
 )
 FORBIDDEN_BESIDE_THREE = tz.FactorGraph([3, 2], [((1,), [0.0, PSEUDO_ZERO])])
+ONE_SPIN = tz.FactorGraph([2], [((0,), [1.0657023039929898, -5e10])])
+ONE_SPIN_HIGH = tz.FactorGraph([2], [((0,), [-2e23, 6.7e7])])
 PENALTY = tz.FactorGraph(
     [2, 2], [((1, 0), [[0.0, 0.0], [-1e10, -1e10]]), ((0, 1), [[0.0, 0.0], [-2.0, 0.0]])]
 )
 
+PENALISED = [TWO_FORBIDDEN_STATES, FORBIDDEN_BESIDE_THREE, PENALTY, ONE_SPIN, ONE_SPIN_HIGH]
 
-@pytest.mark.parametrize("model", [TWO_FORBIDDEN_STATES, FORBIDDEN_BESIDE_THREE, PENALTY])
+
+@pytest.mark.parametrize("model", PENALISED)
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_mean_field_with_pseudo_zeros(model, restarts):
     assert holds(tz.mean_field(model, restarts=restarts, seed=24).bound, model)
 
 
-@pytest.mark.parametrize("model", [TWO_FORBIDDEN_STATES, FORBIDDEN_BESIDE_THREE, PENALTY])
+@pytest.mark.parametrize("model", PENALISED)
 def test_log_partition_with_pseudo_zeros(model):
     r = tz.log_partition(model, exact=False, time_limit=1.0, seed=0)
     assert r.lower <= r.upper
@@ -132,6 +159,48 @@ def test_clustered_mean_field_with_pseudo_zeros():
     starts = [np.full(2, 0.5)] * 3
     sweeps = ClusterMeanField(model, cluster_labels(model, 2.0), starts).bounds(Clock(60.0))
     assert all(holds(bound, model) for bound in itertools.islice(sweeps, 5))
+
+
+TRIANGLE = tz.FactorGraph(
+    [2, 2, 2],
+    [(pair, [[0.0, 0.0], [0.0, PSEUDO_ZERO]]) for pair in ((0, 1), (2, 0), (2, 1))]
+    + [((1,), [0.0, PSEUDO_ZERO])],
+)
+
+
+def test_layer_mean_field_with_pseudo_zeros():
+    assert holds(tz.layer_mean_field(TRIANGLE, restarts=2, seed=882).bound, TRIANGLE)
+
+
+def test_coset_sum_with_pseudo_zeros():
+    assert holds(tz.coset_sum(TRIANGLE, 2, seed=882, threads=1).bound, TRIANGLE)
+
+
+def test_splitting_with_pseudo_zeros():
+    tree = tz.split(TRIANGLE, max_splits=2, seed=882, threads=1)
+    assert tree.lower <= tree.upper
+    assert tree.lower <= enumerate_model(TRIANGLE).high + 1e-9
+    assert all(holds(bound, TRIANGLE) for bound in tree.history)
+
+
+PAIRS = [(0, 2), (4, 0), (5, 0), (4, 1), (5, 1), (2, 3), (2, 4), (5, 2)]
+
+
+def test_mini_bucket_lower_bound_beside_a_pseudo_zero():
+    factors = [((0, 1), [[0.0, 0.0], [0.0, PSEUDO_ZERO]]), *((p, np.zeros((2, 2))) for p in PAIRS)]
+    model = tz.FactorGraph([2] * 6, factors)
+    config = tz.MiniBucket(ibound=2, iterations=2, side=tz.Side.LOWER)
+    assert holds(tz.upper_bound(model, method=config).bound, model)
+
+
+def test_mini_buckets_do_not_cross_on_a_uniform_model():
+    """Every table is zero: the ends differed in the last bit, the wrong way round."""
+    model = tz.FactorGraph([2] * 6, [(pair, np.zeros((2, 2))) for pair in PAIRS])
+    lower, upper = (
+        tz.upper_bound(model, method=tz.MiniBucket(ibound=2, iterations=2, side=side)).log_z
+        for side in (tz.Side.LOWER, tz.Side.UPPER)
+    )
+    assert lower <= upper
 
 
 def test_exact_marginals_where_every_state_is_penalised():
@@ -239,3 +308,10 @@ def test_no_hostile_model_breaks_a_bound():
     }
     for row in rows:
         assert row.passed, row
+
+
+def test_layer_mean_field_of_a_huge_entry():
+    """Refused or bounded, but no crash."""
+    model = tz.FactorGraph([2, 2], [((1, 0), [[0.0, 2e218], [0.0, 0.0]])])
+    with contextlib.suppress(tz.UnsupportedModelError):
+        assert holds(tz.layer_mean_field(model, restarts=2, seed=0).bound, model)

@@ -159,6 +159,16 @@ def strong_couplings(rng: Rng) -> tz.FactorGraph:
     return _dense_ising(rng, int(rng.integers(6, 12)), strength, float(rng.choice([0.6, 1.0])))
 
 
+def quantised_cliques(rng: Rng) -> tz.FactorGraph:
+    """All pairs, entries 0 or +-S near the ends of float64's exponents: many exact ties."""
+    n, strength = int(rng.integers(4, 9)), float(rng.choice([200.0, 300.0, 400.0, 600.0]))
+    factors: Factors = [
+        (list(p), strength * rng.integers(-1, 2, size=(2, 2))) for p in _pairs(rng, n, 1.1)
+    ]
+    rng.shuffle(factors)
+    return tz.FactorGraph([2] * n, factors)
+
+
 def huge_couplings(rng: Rng) -> tz.FactorGraph:
     """Dense Ising models with couplings near 1e5: a float64 sum of them is off by 1e-10."""
     return _dense_ising(rng, int(rng.integers(3, 13)), 1e5)
@@ -353,7 +363,8 @@ KINDS: dict[str, Callable[[Rng], tz.FactorGraph]] = {
     make.__name__.replace("_", " "): make
     for make in (
         soft_constraints, deep_tables, pseudo_zeros, tied_chains, near_ties, mixed_scales,
-        strong_couplings, huge_couplings, strong_lattice, strong_potts, many_states, wide_factors,
+        strong_couplings, quantised_cliques, huge_couplings, strong_lattice, strong_potts,
+        many_states, wide_factors,
         fragments, contradictions, observed, parities, deterministic_networks, single_solutions,
         empty_models, huge_entries, trees, machines,
     )
