@@ -212,6 +212,7 @@ def record(bound: Bound) -> dict[str, Any]:
         "method": bound.method,
         "why": bound.why,
         "seconds": bound.seconds,
+        "rounding": bound.rounding,
     }
 
 

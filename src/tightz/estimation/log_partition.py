@@ -18,6 +18,7 @@ from tightz.estimation.stored import Store, opened
 from tightz.estimation.stored_interval import IntervalSession
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
+from tightz.models.scale import scale_warnings
 from tightz.runtime.clock import Clock
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
@@ -80,7 +81,7 @@ def log_partition(
             delta, root = session.delta(delta), session.seed(root)
         clock = Clock(time_limit)
         job = Job(model, clock, time_limit, delta, root, exact, memory, executor)
-        board = Board(clock, on_bound)
+        board = Board(clock, on_bound, notes=scale_warnings(model))
         if session is not None:
             board.keep, board.before = session.writer.append_bound, session.before
         interrupted = False
