@@ -131,7 +131,7 @@ def resampler(
         return None
     states, shares = encoding.lift_states(found.ends), _normalised(found.log_weights)
     basis = flips_of(encoding)
-    worth = effective_size(found.log_weights)
+    worth = found.effective
 
     def sample(k: int, seed: Seed = None) -> Samples:
         rng = generator(seed)

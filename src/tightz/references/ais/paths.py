@@ -68,8 +68,8 @@ class LayerPath:
     """Two layers without inner couplings; the larger one is summed out (units in {0, 1}).
 
     The base keeps the biases of the summed-out layer, and `base` (none by default) for the kept
-    one: on the RBMs of the benchmark none starts closest to the model (see benchmarks/ais.py). `kept_at` and `summed_at`
-    say which spins the units are.
+    one: on the RBMs of the benchmark none starts closest to the model (see benchmarks/ais.py).
+    `kept_at` and `summed_at` say which spins the units are.
     """
 
     constant: float
