@@ -37,11 +37,11 @@ from tightz.judge.clusters import NetworkEvidence
 from tightz.judge.collapses import CollapseLink, check_collapse
 from tightz.judge.cosh import expected_log_2cosh
 from tightz.judge.encodings import check_encoding
-from tightz.judge.forests import forest_value
+from tightz.judge.forests import ForestQ, forest_value
 from tightz.judge.layers import LayerQ
 from tightz.judge.links import SpinEvidence, SpinLink
 from tightz.judge.products import ProductEvidence
-from tightz.judge.spins import SpinMap, SpinTerms, product_value
+from tightz.judge.spins import ProductQ, SpinMap, SpinTerms, product_value
 from tightz.judge.verdict import RefutedError
 from tightz.models.collapse import collapse
 from tightz.models.encoding import encode
@@ -720,3 +720,22 @@ def test_values_of_links_are_worked_out_once():
     assert len(link.encoding._done) == 1
     coset = Coset.build(encode(model).polynomial)
     assert chart_of(coset).n == 9
+
+
+def test_spins_that_do_not_exist_are_refused():
+    """A spin without a term is legitimate; one that the model has not would double Z."""
+    model = tz.FactorGraph([2, 2], [((0,), [0.3, -0.2])])
+    link = link_of(encode(model))
+    for q in (
+        ProductQ(SpinMap.identity(3), np.zeros(3)),
+        ForestQ(SpinMap.identity(3), np.arange(3), np.zeros(4, int), np.zeros(0, int), np.ones(6)),
+        LayerQ(np.array([True, False, False]), np.zeros((1, 3), bool), np.zeros((1, 3))),
+    ):
+        with pytest.raises(RefutedError, match="q is over 3 spins"):
+            SpinEvidence(link, q).verdict(model)
+    right = SpinEvidence(link, ProductQ(SpinMap.identity(2), np.zeros(2))).verdict(model)
+    assert right.lower <= log_z(model)
+    more = CollapseLink(link.terms, np.arange(3), np.zeros(0, dtype=np.int64))
+    false = SpinEvidence(SpinLink(link.encoding, more), ProductQ(SpinMap.identity(3), np.zeros(3)))
+    with pytest.raises(RefutedError, match="the model has not"):
+        false.verdict(model)
