@@ -9,12 +9,13 @@ from contextlib import ExitStack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tightz.bounds import Bound, Proof, Side
 from tightz.estimation.results import Estimate, MeanFieldResult
 from tightz.estimation.setup import Setup, set_up
 from tightz.estimation.stored import Store, open_table, opened, through_store
 from tightz.estimation.trials import Backend, Position, TrialBatch, all_positions, run_batches
 from tightz.families.block import family_for
-from tightz.families.evidence import mean_field_bound
+from tightz.families.evidence import lower_bound_of, mean_field_bound, on_model
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
 from tightz.judge.links import SpinLink
@@ -245,6 +246,7 @@ def run_setup(
             ),
             pair_spread=table.joint.spread / 4.0,
             strongly_universal=setup.plan.hashing.strongly_universal,
+            lower=_best_coset(setup, table.levels, table.log_gammas),
             seconds=time.perf_counter() - start if writer is None else writer.seconds,
             provenance=provenance(setup.plan.seed, setup.digest, **setup.parameters),
         )
@@ -256,6 +258,18 @@ def run_setup(
             )
             writer.finish("finished" if complete else "interrupted")
     return result
+
+
+def _best_coset(setup: Setup, levels: NDArray[np.int64], log_gammas: NDArray[np.float64]) -> Bound:
+    """gamma <= Z(A, b) <= Z in every trial: the best one, made again for its q, and judged."""
+    method, why = "best coset", "a coset's partition function is part of Z"
+    best = np.nan_to_num(log_gammas.max(axis=2), nan=-np.inf)
+    level, trial = (int(i) for i in np.unravel_index(int(np.argmax(best)), best.shape))
+    if best[level, trial] == -np.inf:
+        return Bound(Side.LOWER, -np.inf, Proof.DETERMINISTIC, method, 0.0, 1.0, why)
+    projection = setup.plan.project((int(levels[level]), trial))
+    bound = lower_bound_of(projection, method, why, setup.work.link)
+    return on_model(bound, setup.work.encoding.model)
 
 
 def _name(executor: Submits | None) -> str | None:

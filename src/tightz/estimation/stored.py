@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tightz.bounds import Bound, Proof, Side
 from tightz.estimation.moments import WeightedMoments
 from tightz.estimation.results import Estimate
 from tightz.estimation.setup import Setup
@@ -20,6 +21,7 @@ from tightz.models.encoding import Model
 from tightz.models.factor_graph import FactorGraph, Grid
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.runtime.store import (
+    Answer,
     BatchRow,
     RunReader,
     RunStore,
@@ -216,6 +218,15 @@ def read_estimate(path: str | Path) -> Estimate:
         pair_marginals=np.zeros((0, 2, 2)),
         pair_spread=np.zeros(0),
         strongly_universal=bool(meta.description["strongly_universal"]),
+        lower=_stored_lower(answer),
         seconds=seconds,
         provenance={**meta.versions, **meta.identity},
     )
+
+
+def _stored_lower(answer: Answer | None) -> Bound:
+    """The best coset as it was judged at the end of a session; here the model is not at hand."""
+    value, why = -np.inf, "not judged: no session of this run has ended in order"
+    if answer is not None:
+        value, why = float(answer.record["lower"]), "a coset's partition function is part of Z"
+    return Bound(Side.LOWER, value, Proof.DETERMINISTIC, "best coset", 0.0, 1.0, why)

@@ -79,8 +79,8 @@ class TrialPlan:
     polish: bool = False
     products: Products | None = None
 
-    def run(self, position: Position) -> Trial:
-        """Draw (A, b), reduce it, project, and keep what the aggregates need."""
+    def project(self, position: Position) -> IProjection:
+        """Draw (A, b), reduce it, and look for the best q: the same at every call."""
         level, trial = position
         parities = self.hashing.draw(
             level, self.polynomial.n, generator(self.seed, level, trial, 0)
@@ -89,12 +89,17 @@ class TrialPlan:
         best = self.family.project(coset, generator(self.seed, level, trial, 1), self.states)
         if self.polish and coset.feasible and best.log_gamma > -np.inf:
             best = self._polished(best, parities, generator(self.seed, level, trial, 2))
+        return best
+
+    def run(self, position: Position) -> Trial:
+        """One trial: its projection, and what the aggregates need of it."""
+        best = self.project(position)
         return Trial(
-            level=level,
-            trial=trial,
+            level=position[0],
+            trial=position[1],
             log_gamma=best.log_gamma,
             log_gammas=best.log_gammas,
-            rank=coset.rank,
+            rank=best.coset.rank,
             sweeps=best.sweeps,
             status=best.status,
             spin_means=self._lift(best),

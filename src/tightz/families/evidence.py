@@ -26,6 +26,7 @@ from tightz.judge.products import ProductEvidence
 from tightz.judge.spins import ProductQ, SpinDistribution, SpinMap, SpinTerms
 from tightz.models.collapse import Collapsed
 from tightz.models.encoding import SpinEncoding
+from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.gf2 import unpack
@@ -133,6 +134,14 @@ def lower_bound_of(
     )  # fmt: skip
 
 
+def on_model(bound: Bound, model: FactorGraph | SpinPolynomial) -> Bound:
+    """The bound as its evidence proves it for `model`, the roundings of the links included."""
+    if bound.evidence is None or isinstance(model, SpinPolynomial):
+        return bound
+    low, _, rounding = bound.evidence.verdict(model)
+    return replace(bound, log_z=low, rounding=rounding)
+
+
 def mean_field_bound(
     encoding: SpinEncoding, best: IProjection, marginals: Any, link: SpinLink | None
 ) -> Bound:
@@ -143,11 +152,9 @@ def mean_field_bound(
     """
     model = encoding.model
     if isinstance(model, SpinPolynomial) or encoding.coset is not None:
-        found = lower_bound_of(best, "mean field", JENSEN, link or link_of(encoding))
-        if found.evidence is None or isinstance(model, SpinPolynomial):
-            return found
-        low, _, rounding = found.evidence.verdict(model)
-        return replace(found, log_z=low, rounding=rounding)
+        return on_model(
+            lower_bound_of(best, "mean field", JENSEN, link or link_of(encoding)), model
+        )
     if best.log_gamma == -math.inf:
         return lower_bound_of(best, "mean field", JENSEN, link_of(encoding))
     vectors = [q[:d] for q, d in zip(marginals, model.cardinalities.tolist(), strict=True)]
