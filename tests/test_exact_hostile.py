@@ -81,6 +81,24 @@ def test_strong_couplings(scale):
         assert truth.error(result.log_z) <= result.rounding
 
 
+@pytest.mark.parametrize("depth", [300.0, 450.0, 600.0, 640.0])
+def test_soft_constraints_between_binary_variables(depth):
+    """One message and one factor a bucket, near the end of float64's range: beliefs overflowed."""
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(4, 11))
+        factors = []
+        for _ in range(int(rng.integers(n, 3 * n))):
+            soft, weak = -depth * rng.random((2, 2)), rng.normal(size=(2, 2))
+            table = np.where(rng.random((2, 2)) < 0.5, soft, weak)
+            factors.append((rng.permutation(n)[:2].tolist(), table))
+        truth = hostile.truth([2] * n, factors)
+        result = exact(FactorGraph([2] * n, factors))
+        assert truth.error(result.log_z) <= result.rounding
+        for v, found in enumerate(result.marginals):
+            np.testing.assert_allclose(found, truth.marginal([v]), rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("cuts", [(2,), (3,), (2, 2)])
 def test_any_order_and_recomputation(cuts):
     for seed, cards, factors, truth in hostile_models(range(5000, 5120)):
