@@ -86,7 +86,7 @@ def symmetrise_marginals(
     vectors: Sequence[NDArray[np.float64]], basis: NDArray[np.uint8]
 ) -> list[NDArray[np.float64]]:
     """Averages over the group: exactly 1/2 for a variable that some flip moves."""
-    moved = basis.any(axis=0)
+    moved = np.asarray(basis.any(axis=0))
     half = np.array([0.5, 0.5])
     return [half.copy() if moved[v] else np.asarray(p) for v, p in enumerate(vectors)]
 

@@ -68,8 +68,8 @@ class LayerPath:
     """Two layers without inner couplings; the larger one is summed out (units in {0, 1}).
 
     The base keeps the biases of the summed-out layer, and `base` (none by default) for the kept
-    one: on the RBMs of the benchmark none starts closest to the model (see benchmarks/ais.py). `kept_at` and `summed_at`
-    say which spins the units are.
+    one: on the RBMs of the benchmark none starts closest to the model (see benchmarks/ais.py).
+    `kept_at` and `summed_at` say which spins the units are.
     """
 
     constant: float
@@ -160,7 +160,7 @@ class SpinPath:
     ) -> Walk:
         """As `walk`, with the chains in populations of `size` that are resampled on the way.
 
-        Only the mean weight of a population is unbiased: see `population_means`.
+        Only the mean weight of a population is unbiased; `ancestors` says who shares a start.
         """
         walks = []
         for low in range(0, len(states), size):
