@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path as File
 
 import numpy as np
@@ -247,3 +248,78 @@ def test_tiny_15():
     result = ais(model, chains=32, temperatures=1000, seed=0)
     assert abs(result.log_z - 216.0615441) < 0.5
     assert result.certificate().log_z < 216.0615441
+
+
+def spin_path(seed: int = 4) -> tuple[SpinPath, FactorGraph]:
+    """A cycle of 9 spins with chords: odd cycles, so no two layers."""
+    rng = np.random.default_rng(seed)
+    pairs = [(v, (v + 1) % 9) for v in range(9)] + [(0, 4), (2, 6), (3, 8)]
+    model = ising({pair: float(rng.uniform(-1.5, 1.5)) for pair in pairs}, rng.normal(size=9))
+    path = annealing_path(model)
+    assert isinstance(path, SpinPath)
+    return path, model
+
+
+def words(chains: int, seed: int = 7) -> np.ndarray:
+    return np.random.default_rng(seed).integers(2**63, size=(chains, 4)).astype(np.uint64)
+
+
+def every_state(model: FactorGraph) -> tuple[np.ndarray, np.ndarray]:
+    """Spins (2^n, n) and their probabilities."""
+    n = model.n_variables
+    states = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+    logs = model.log_weight(states)
+    weights = np.exp(logs - logs.max())
+    return 1 - 2 * states, weights / weights.sum()
+
+
+@pytest.mark.parametrize("base", ["fields", "product"])
+def test_populations_are_unbiased_whatever_the_base(base):
+    """Few temperatures and small populations, so that resampling happens and could be wrong."""
+    path, model = spin_path()
+    if base == "product":
+        path = replace(path, base=np.linspace(-0.8, 0.8, 9))
+    walk = path.populations(np.linspace(0, 1, 5), words(12_000), 6)
+    assert np.unique(walk.ancestors).size < 12_000
+    means = np.exp(walk.log_weights - exact(model)).reshape(-1, 6).mean(axis=1)
+    assert abs(means.mean() - 1.0) < 4 * means.std(ddof=1) / np.sqrt(means.size)
+    weights = np.exp(walk.log_weights - exact(model))
+    products = (weights[:, None] * walk.ends).reshape(-1, 6, 9).mean(axis=1)
+    spins, p = every_state(model)
+    error = products.std(axis=0, ddof=1) / np.sqrt(len(products))
+    assert (np.abs(products.mean(axis=0) - p @ spins) < 5 * error).all()
+
+
+def test_ends_of_a_population_without_their_weights_are_off():
+    """Negative control: the same averages without weights and with one temperature are not p's."""
+    path, model = spin_path()
+    ends = path.walk(np.array([0.0, 1.0]), words(4000), with_slopes=False, threads=1).ends
+    spins, p = every_state(model)
+    assert np.abs(ends.mean(axis=0) - p @ spins).max() > 0.1
+
+
+def test_backward_chains_from_exact_draws_average_to_one_over_z():
+    path, model = spin_path()
+    path = replace(path, base=np.linspace(-0.8, 0.8, 9))
+    spins, p = every_state(model)
+    drawn = spins[np.random.default_rng(1).choice(len(p), size=6000, p=p)]
+    walk = path.walk_back(np.linspace(0, 1, 6), words(6000), drawn)
+    ratios = np.exp(exact(model) - walk.log_weights)
+    assert abs(ratios.mean() - 1.0) < 4 * ratios.std(ddof=1) / np.sqrt(ratios.size)
+    lone = path.walk_back(np.linspace(0, 1, 6), words(6000), np.tile(spins[0], (6000, 1)))
+    assert abs(np.exp(exact(model) - lone.log_weights).mean() - 1.0) > 0.1  # control: one state
+
+
+@pytest.mark.parametrize("name", ["collapsed", "block"])
+def test_end_states_of_layers_are_samples(name, monkeypatch):
+    """Weighted end states give the marginals, of the layer summed out too, from any base."""
+    path = path_of(name, monkeypatch)
+    assert isinstance(path, LayerPath)
+    path = replace(path, base=np.linspace(-1, 1, path.kept.size))
+    walk = path.walk(np.linspace(0, 1, 20), words(3000), with_slopes=False, threads=1)
+    weights = np.exp(walk.log_weights - exact(MODELS[name]))
+    assert abs(weights.mean() - 1.0) < 4 * weights.std(ddof=1) / np.sqrt(weights.size)
+    spins, p = every_state(MODELS[name])
+    products = weights[:, None] * walk.ends
+    error = products.std(axis=0, ddof=1) / np.sqrt(len(products))
+    assert (np.abs(products.mean(axis=0) - p @ spins) < 5 * error).all()

@@ -282,8 +282,28 @@ def job(model: FactorGraph, seconds: float) -> Job:
 
 def test_the_stream_ends_with_its_clock_and_yields_nothing_for_zeros():
     grid = tz.ising_grid(12, coupling=(-1, 1), field=(-1, 1), seed=0)
-    found = list(annealed(job(grid, 1.5)))
-    assert found
-    assert all(f.bound is None and f.estimate is not None for f in found)
+    run = job(grid, 600.0)
+    stream = annealed(run)
+    first = next(stream)
+    assert first.bound is None
+    assert first.estimate is not None
+    run.clock.stop()
+    assert list(stream) == []
     hard = FactorGraph([2, 2], [((0, 1), [[0.0, -np.inf], [1.0, 2.0]]), ((0,), [0.3, 0.1])])
     assert list(annealed(job(hard, 1.0))) == []
+
+
+def test_a_model_too_large_for_the_time_yields_nothing(monkeypatch):
+    monkeypatch.setattr(Annealing, "_measure", lambda self: 1e3)
+    assert list(annealed(job(MODELS["zero field"], 1.0))) == []
+
+
+def test_a_population_of_few_families_has_no_small_error():
+    """Eight populations that agree, each the copies of one start: they may all lack the same."""
+    run = rounds(MODELS["zero field"], 1)
+    first = run.rounds[0]
+    size = len(first.ends) // first.groups.size
+    lone = np.arange(len(first.ends)) // size * size
+    copies = Round("fields", first.groups, first.log_weights, first.ends, lone, first.work)
+    assert first.estimate().error < 0.1
+    assert copies.estimate().error == math.inf

@@ -18,7 +18,7 @@ from verification.rows import Row
 
 RUNS = 200
 SECONDS = 5.0
-CONTROL_RUNS, CONTROL_SECONDS = 6, 2.0
+CONTROL_RUNS, CONTROL_SECONDS = 4, 6.0
 WITHIN, WORST, UNKNOWN = 0.90, 6.0, 0.20
 SLACK = 1e-7
 """Nats that rounding may add to an exact answer's error of 0."""

@@ -159,7 +159,7 @@ def _average(
 
 
 def _counted(
-    states: NDArray[np.int64], shares: NDArray[np.float64], cards: NDArray[np.int64]
+    states: NDArray[np.int64], shares: NDArray[np.float64], cards: NDArray[Any]
 ) -> list[NDArray[np.float64]]:
     pairs = zip(states.T, cards, strict=True)
-    return [np.bincount(x, shares, minlength=int(d)).astype(np.float64) for x, d in pairs]
+    return [np.asarray(np.bincount(x, shares, minlength=int(d)), np.float64) for x, d in pairs]

@@ -163,7 +163,7 @@ def draw_independent(base, states, s):
 
 @njit(cache=True, nogil=True)
 def _renew(log_w, uniform, s, slope, ancestors, row):
-    """Copy lanes in proportion to their weights (systematic); log mean weight, log_w zeroed.
+    """Copy lanes in proportion to their weights (systematic); returns log mean weight, log_w <- 0.
 
     Each lane's expected number of copies is its share of the weight, so the product of the
     returned means has expectation Z (Del Moral 2004): resampling costs no bias.

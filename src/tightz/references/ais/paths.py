@@ -160,7 +160,7 @@ class SpinPath:
     ) -> Walk:
         """As `walk`, with the chains in populations of `size` that are resampled on the way.
 
-        Only the mean weight of a population is unbiased: see `population_means`.
+        Only the mean weight of a population is unbiased; `ancestors` says who shares a start.
         """
         walks = []
         for low in range(0, len(states), size):
