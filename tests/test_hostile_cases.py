@@ -103,6 +103,16 @@ def test_exact_marginals_of_quantised_cliques():
         assert marginal_error(tz.exact(model).marginals, enumerate_model(model)) <= 1e-8, number
 
 
+@pytest.mark.parametrize(("seed", "spin"), [(1040, 2), (942, 5), (190, 0), (942, 1)])
+def test_clustered_mean_field_rests_on_marginals_that_are_right(seed, spin):
+    """Nine strong spins in one cluster and a tenth beside it: 24 nats above log Z, or NaN."""
+    nine = dense_ising(9, 100.0, seed).factors
+    model = tz.FactorGraph([2] * 10, [*nine, ((spin, 9), [[0.0, 0.0], [0.0, 50.0]])])
+    labels = np.array([0] * 9 + [1])
+    sweeps = ClusterMeanField(model, labels, [np.full(2, 0.5)] * 10).bounds(Clock(60.0))
+    assert all(holds(bound, model) for bound in itertools.islice(sweeps, 4))
+
+
 # Pseudo-zeros: sums in which -1e30 cancels leave 1e14 behind.
 
 

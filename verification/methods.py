@@ -16,7 +16,7 @@ from tightz.estimation.cutset_sum import CutsetSum
 from tightz.families.clustered import ClusterMeanField, cluster_labels
 from tightz.references.tree_reweighted import TreeReweightedStatus
 from tightz.runtime.clock import Clock
-from tightz.search.feasible import feasible_state
+from tightz.search.feasible import Feasibility, feasible_state
 
 BARE: dict[str, Any] = {"collapse": 0, "search_sweeps": 0, "threads": 1}
 
@@ -86,7 +86,11 @@ def layer(model: tz.FactorGraph, seed: int) -> Answer:
 def block(model: tz.FactorGraph, seed: int) -> Answer:
     free = model.condition()[0]
     found = feasible_state(free, seed=seed)
-    states = None if found.state is None else found.state[None, :]
+    if found.status is Feasibility.IMPOSSIBLE:  # a search that proves Z = 0 is a claim too
+        return Answer([Claim("both", -math.inf)])
+    if found.state is None:
+        raise tz.UnsupportedModelError("block mean field starts from a state of positive weight")
+    states = found.state[None, :]
     return Answer(claimed([tz.block_mean_field(free, states=states, seed=seed).bound]))
 
 
@@ -129,7 +133,7 @@ def exact(model: tz.FactorGraph, seed: int) -> Answer:
 
 def sliced(model: tz.FactorGraph, seed: int) -> Answer:
     """Exact with so little memory that variables have to be held and looped over."""
-    return _exact(model, 400)
+    return _exact(model, 2000)
 
 
 def _exact(model: tz.FactorGraph, max_memory: str | int) -> Answer:
