@@ -14,8 +14,10 @@ from tightz.estimation.setup import Setup, set_up
 from tightz.estimation.stored import Store, open_table, opened, through_store
 from tightz.estimation.trials import Backend, Position, TrialBatch, all_positions, run_batches
 from tightz.families.block import family_for
+from tightz.families.evidence import mean_field_bound
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
+from tightz.judge.links import SpinLink
 from tightz.models.encoding import Model, encode, model_digest
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, HashFamily
@@ -33,8 +35,13 @@ def mean_field(
     tol: float = 1e-6,
     max_sweeps: int = 1000,
     seed: Seed = None,
+    link: SpinLink | None = None,
 ) -> MeanFieldResult:
-    """Plain mean field: the best of `restarts` coordinate ascents; a deterministic lower bound."""
+    """Plain mean field: the best of `restarts` coordinate ascents; a deterministic lower bound.
+
+    `log_z` is what the judge makes of the q found. `link` is for a polynomial that stands for
+    another model (`families.evidence.link_of`): the bound can then be judged on that one.
+    """
     start = time.perf_counter()
     root = seed_sequence(seed)
     encoding = encode(model, multivalued=True)
@@ -42,14 +49,18 @@ def mean_field(
     best = family.project(Coset.build(encoding.polynomial), generator(root))
     ptr, spins, signs = encoding.products
     products = signs * best.expectations(ptr, spins)
+    marginals = encoding.from_products(_means_or_nan(products, best.log_gamma))
+    bound = mean_field_bound(encoding, best, marginals, link)
     return MeanFieldResult(
-        log_z=best.log_gamma,
+        log_z=bound.log_z,
         log_zs=best.log_gammas,
-        marginals=encoding.from_products(_means_or_nan(products, best.log_gamma)),
+        marginals=marginals,
         status=best.status,
         sweeps=best.sweeps,
         seconds=time.perf_counter() - start,
         provenance=provenance(root, model_digest(model), family=family),
+        rounding=bound.rounding,
+        evidence=bound.evidence,
     )
 
 

@@ -32,12 +32,18 @@ from tightz.families.projection import Status
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from tightz.judge import Evidence
+
 LOG_2 = math.log(2.0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MeanFieldResult:
-    """log_z is a deterministic lower bound; log_zs holds one value per restart."""
+    """log_z is a deterministic lower bound, as the judge evaluates the best restart's q.
+
+    log_zs holds one value per restart, by the ascent's own evaluator; `rounding` was taken off
+    log_z, and `evidence` is the q itself.
+    """
 
     log_z: float
     log_zs: NDArray[np.float64]
@@ -46,6 +52,8 @@ class MeanFieldResult:
     sweeps: int
     seconds: float
     provenance: dict[str, Any]
+    rounding: float = 0.0
+    evidence: Evidence | None = None
 
     @property
     def bound(self) -> Bound:
@@ -53,6 +61,7 @@ class MeanFieldResult:
         return Bound(
             Side.LOWER, self.log_z, Proof.DETERMINISTIC, "mean field", self.seconds, 1.0,
             "every distribution q gives a lower bound on log Z (paper, eq. 2)",
+            self.rounding, self.evidence,
         )  # fmt: skip
 
     def _repr_html_(self) -> str:

@@ -28,6 +28,7 @@ from tightz.families.block_projection import (
 )
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family, Status, heaviest_in_coset
+from tightz.judge.products import ProductEvidence
 from tightz.models.bits import BlockPolynomial
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.preprocess import has_zeros, state_ptr
@@ -80,7 +81,8 @@ class BlockMeanField:
 class BlockMeanFieldResult:
     """The best product of tables found; `log_z` is a deterministic lower bound on log Z.
 
-    `log_zs` holds the bound of every start, given ones first; `marginals` one vector a variable.
+    It is what the judge makes of `marginals`, one vector a variable. `log_zs` holds the value of
+    every start as the ascent's own evaluator has it, given ones first.
     """
 
     log_z: float
@@ -89,12 +91,14 @@ class BlockMeanFieldResult:
     status: Status
     sweeps: int
     seconds: float
+    rounding: float = 0.0
 
     @property
     def bound(self) -> Bound:
         return Bound(
             Side.LOWER, self.log_z, Proof.DETERMINISTIC, "block mean field", self.seconds, 1.0,
             "every distribution q gives a lower bound on log Z (paper, eq. 2)",
+            self.rounding, ProductEvidence(self.marginals),
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -185,13 +189,15 @@ def block_mean_field(
         marginals[v][state] = 1.0
     for i, v in enumerate(variables):
         marginals[v] = best[1][arrays.ptr[i] : arrays.ptr[i + 1]]
+    verdict = ProductEvidence(marginals).verdict(model)
     return BlockMeanFieldResult(
-        log_z=best[0],
+        log_z=verdict.lower,
         log_zs=np.array(values),
         marginals=marginals,
         status=Status.CONVERGED if best[2] else Status.NOT_CONVERGED,
         sweeps=sweeps,
         seconds=time.perf_counter() - start,
+        rounding=verdict.rounding,
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from tightz.judge.collapses import CollapseLink
 from tightz.judge.encodings import EncodingLink
 from tightz.judge.forests import ForestQ
 from tightz.judge.links import SpinEvidence, SpinLink, lowered
+from tightz.judge.products import ProductEvidence
 from tightz.judge.spins import ProductQ, SpinDistribution, SpinMap, SpinTerms
 from tightz.models.collapse import Collapsed
 from tightz.models.encoding import SpinEncoding
@@ -126,5 +129,31 @@ def lower_bound_of(
         low, _, rounding = lowered(*evidence.value)
     return Bound(
         Side.LOWER, low, Proof.DETERMINISTIC, method, seconds, 1.0, why,
+        rounding=rounding, evidence=evidence,
+    )  # fmt: skip
+
+
+def mean_field_bound(
+    encoding: SpinEncoding, best: IProjection, marginals: Any, link: SpinLink | None
+) -> Bound:
+    """Plain mean field as the judge evaluates it: on the model's own tables where it can.
+
+    That is where q is a product over the model's variables; where parities were solved, or the
+    model is a polynomial, it is on the polynomial.
+    """
+    model = encoding.model
+    if isinstance(model, SpinPolynomial) or encoding.coset is not None:
+        found = lower_bound_of(best, "mean field", JENSEN, link or link_of(encoding))
+        if found.evidence is None or isinstance(model, SpinPolynomial):
+            return found
+        low, _, rounding = found.evidence.verdict(model)
+        return replace(found, log_z=low, rounding=rounding)
+    if best.log_gamma == -math.inf:
+        return lower_bound_of(best, "mean field", JENSEN, link_of(encoding))
+    vectors = [q[:d] for q, d in zip(marginals, model.cardinalities.tolist(), strict=True)]
+    evidence = ProductEvidence(vectors)
+    low, _, rounding = evidence.verdict(model)
+    return Bound(
+        Side.LOWER, low, Proof.DETERMINISTIC, "mean field", 0.0, 1.0, JENSEN,
         rounding=rounding, evidence=evidence,
     )  # fmt: skip

@@ -21,12 +21,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.products import NEGLIGIBLE
 from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.judge.spins import TINY, exact_sum
 from tightz.judge.verdict import RefutedError, Verdict
@@ -51,9 +52,15 @@ class NetworkEvidence:
     order: NDArray[np.int64]
     scopes: Sequence[tuple[int, ...]]
     tables: Sequence[NDArray]
+    _done: list[tuple[FactorGraph, Verdict]] = field(default_factory=list, repr=False)
 
     def verdict(self, model: FactorGraph) -> Verdict:
-        """The bound of this network on `model`, rounding taken off."""
+        """The bound of this network on `model`, rounding taken off; worked out once."""
+        if not self._done or self._done[0][0] is not model:
+            self._done[:] = [(model, self._verdict(model))]
+        return self._done[0][1]
+
+    def _verdict(self, model: FactorGraph) -> Verdict:
         self._check(model)
         wanted, groups = self._requests(model)
         found: dict[tuple[int, ...], Marginal] = {}
@@ -68,7 +75,9 @@ class NetworkEvidence:
         value = exact_sum(values, entropies)
         if not math.isfinite(value):
             return Verdict()
-        rounding = 2.0 * (error + UNIT * abs(value)) + TINY * float(model.log_tables.size)
+        # What underflows in a product of conditionals, n of them at most, is worth at most this.
+        lost = TINY * model.n_variables * (1.0 + _finite_size(model))
+        rounding = 2.0 * (error + UNIT * abs(value)) + lost
         low = float(np.nextafter(value - rounding, -math.inf))
         return Verdict(lower=low, rounding=value - low)
 
@@ -145,11 +154,17 @@ class NetworkEvidence:
         return entropies, error
 
 
+def _finite_size(model: FactorGraph) -> float:
+    """The sum of all finite |log t|."""
+    return float(np.abs(np.where(np.isneginf(model.log_tables), 0.0, model.log_tables)).sum())
+
+
 def normalised_columns(table: NDArray) -> NDArray[np.float64]:
     """The table over axis 0 divided by its sums; a column of zeros becomes uniform."""
     weights = np.asarray(table, dtype=np.float64)
     top = weights.max(axis=0)
     scaled = np.where(top > 0.0, weights / np.where(top > 0.0, top, 1.0), 1.0)
+    scaled[scaled < NEGLIGIBLE] = 0.0
     return np.asarray(scaled / scaled.sum(axis=0))
 
 

@@ -80,9 +80,9 @@ def check_collapse(
     residual.add_terms(original, buckets.untouched, number, 1.0)
     residual.add(np.zeros((1, 0), np.int64), np.array([original.constant]))
     residual.subtract(terms)
-    error = residual.bound()
-    merging = UNIT * float(np.abs(original.theta).sum())  # what comparing alone may cost
-    if error > 64.0 * (derived + merging) + 1e-9:
+    error, rounding = residual.bound()
+    derived += rounding
+    if error > 64.0 * derived + 1e-9:
         raise RefutedError(f"a collapsed polynomial is {error:.3g} nats away from its original")
     return error + derived
 

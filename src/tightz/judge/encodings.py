@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.expansion import Residual, walsh, walsh_error
-from tightz.judge.products import same_shapes
+from tightz.judge.products import equal_rows, same_shapes
 from tightz.judge.spins import SpinMap, SpinTerms
 from tightz.judge.verdict import RefutedError
 from tightz.models.factor_graph import FactorGraph
@@ -74,7 +74,8 @@ def check_encoding(model: FactorGraph, terms: SpinTerms, chart: SpinMap) -> floa
             raise RefutedError(f"a table over {bits.shape[1]} bits is too large to be expanded")
         derived += _expand(bits[:, ::-1], tables, None if identity else chart, residual)
     residual.subtract(terms)
-    error = residual.bound()
+    error, rounding = residual.bound()
+    derived += rounding
     if error > 64.0 * derived + 1e-9:
         raise RefutedError(f"a polynomial is {error:.3g} nats away from the model's tables")
     return error + derived
@@ -98,9 +99,8 @@ def _bit_tables(
     for v, state in model.evidence.items():
         observed[v] = state
     for scopes, tables in same_shapes(model):
-        kinds, which = np.unique(free[scopes], axis=0, return_inverse=True)
-        for kind, open_ in enumerate(kinds):
-            mine = np.flatnonzero(which.ravel() == kind)
+        for mine in equal_rows(free[scopes]):
+            open_ = free[scopes[mine[0]]]
             rows, part = scopes[mine], tables[mine]
             for axis in range(len(open_) - 1, -1, -1):
                 if open_[axis]:

@@ -65,6 +65,11 @@ class ForestQ:
 
     @property
     def n(self) -> int:
+        """Spins of the polynomial."""
+        return self.chart.n
+
+    @property
+    def _nodes(self) -> int:
         return int(self.spin_of.size)
 
     @cached_property
@@ -78,13 +83,13 @@ class ForestQ:
 
     @cached_property
     def _node_of(self) -> NDArray[np.int64]:
-        out = np.empty(self.n, dtype=np.int64)
-        out[self.spin_of] = np.arange(self.n)
+        out = np.empty(self._nodes, dtype=np.int64)
+        out[self.spin_of] = np.arange(self._nodes)
         return out
 
     def _check(self) -> None:
         """RefutedError unless this is a network of known spins with tables of the right size."""
-        n, sizes = self.n, self._sizes
+        n, sizes = self._nodes, self._sizes
         fits = n == self.chart.n_free and self.sep_ptr.size == n + 1
         fits = fits and self.sep_ptr[0] == 0 and self.sep_ptr[-1] == self.sep.size
         if not fits or not np.array_equal(np.sort(self.spin_of), np.arange(n)):
@@ -110,11 +115,11 @@ class ForestQ:
 
     @cached_property
     def _keys(self) -> NDArray[np.int64]:
-        return np.repeat(np.arange(self.n), self._sizes) * self.n + self.sep
+        return np.repeat(np.arange(self._nodes), self._sizes) * self._nodes + self.sep
 
     def _places(self, node: NDArray, other: NDArray) -> NDArray[np.int64]:
         """Which bit of node's table is `other`; -1 where it is not in the bucket."""
-        keys = node * self.n + other
+        keys = node * self._nodes + other
         found = np.searchsorted(self._keys, keys)
         inside = found < self._keys.size
         inside[inside] = self._keys[found[inside]] == keys[inside]
@@ -122,7 +127,7 @@ class ForestQ:
 
     @cached_property
     def _parents(self) -> NDArray[np.int64]:
-        first = np.full(self.n, -1, dtype=np.int64)
+        first = np.full(self._nodes, -1, dtype=np.int64)
         has = self._sizes > 0
         first[has] = self.sep[self.sep_ptr[:-1][has]]
         return first
@@ -130,7 +135,7 @@ class ForestQ:
     @cached_property
     def _places_above(self) -> NDArray[np.int64]:
         """Of each separator member, its bit in the table of the node's parent."""
-        owner = np.repeat(np.arange(self.n), self._sizes)
+        owner = np.repeat(np.arange(self._nodes), self._sizes)
         places = self._places(self._parents[owner], self.sep)
         if (places < 0).any():
             raise RefutedError("a separator does not lie in the bucket of its first member")
@@ -141,7 +146,7 @@ class ForestQ:
         self,
     ) -> tuple[list[NDArray[np.float64]], list[NDArray[np.float64]], NDArray[np.float64]]:
         """(q(y_S_k), q(y_k, y_S_k) flat, relative error of the latter) for every node."""
-        n, at, pairs = self.n, self._at.tolist(), self._pairs
+        n, at, pairs = self._nodes, self._at.tolist(), self._pairs
         parents, ptr, places = self._parents.tolist(), self.sep_ptr.tolist(), self._places_above
         above: list[NDArray[np.float64]] = [np.ones(1)] * n
         joints: list[NDArray[np.float64]] = [np.ones(1)] * n
@@ -164,7 +169,7 @@ class ForestQ:
 
     def _entropy(self) -> tuple[NDArray[np.float64], float]:
         """(entropy of each conditional, averaged over what it depends on; the error of the sum)."""
-        if not self.n:
+        if not self._nodes:
             return np.zeros(0), 0.0
         above, _, eps = self._marginals
         parts, _ = plogp(self._pairs)
@@ -172,7 +177,7 @@ class ForestQ:
         each = np.add.reduceat(rows, self._at[:-1])
         # -p log p with p off by 4 u p: 4 u (p |log p| + p); log, products and sum of two: 12 u.
         relative = eps + UNIT * (16.0 + (1 << self._sizes))
-        return each, float((relative * each).sum()) + 5 * UNIT * self.n
+        return each, float((relative * each).sum()) + 5 * UNIT * self._nodes
 
     def _expectations(
         self, row: NDArray[np.int64], node: NDArray[np.int64], count: int
@@ -198,7 +203,7 @@ class ForestQ:
             long = ~np.repeat(~outside, np.diff(np.append(first, row.size)))
             number = np.cumsum(outside) - 1
             means[outside] = self._signed(number[piece[long]], node[long], int(outside.sum()))
-            errors[outside] = eps.max() + UNIT * (7.0 * self.n + (1 << int(self._sizes.max())))
+            errors[outside] = eps.max() + UNIT * (7.0 * self._nodes + (1 << int(self._sizes.max())))
         pieces = np.bincount(row[first], minlength=count)
         total = np.bincount(row[first], errors + UNIT, minlength=count).astype(np.float64)
         return segment_products(means, pieces), total
@@ -206,8 +211,8 @@ class ForestQ:
     @cached_property
     def _trees(self) -> NDArray[np.int64]:
         """The root of each node."""
-        root = np.arange(self.n)
-        for k in range(self.n - 1, -1, -1):
+        root = np.arange(self._nodes)
+        for k in range(self._nodes - 1, -1, -1):
             if self._parents[k] >= 0:
                 root[k] = root[self._parents[k]]
         return root
@@ -245,7 +250,7 @@ class ForestQ:
         members = np.bincount(piece, minlength=count)
         order = np.argsort(node, kind="stable")
         piece, node = piece[order], node[order]
-        edge = np.searchsorted(node, np.arange(self.n + 1)).tolist()
+        edge = np.searchsorted(node, np.arange(self._nodes + 1)).tolist()
         waiting: dict[int, list[tuple[NDArray, NDArray, NDArray]]] = defaultdict(list)
         out = np.empty(count)
         row_of = np.full(count, -1, dtype=np.int64)
@@ -277,9 +282,9 @@ class ForestQ:
 
     def _ancestors(self, node: NDArray) -> NDArray[np.int64]:
         """The nodes and everything above them."""
-        marked = np.zeros(self.n, dtype=bool)
+        marked = np.zeros(self._nodes, dtype=bool)
         marked[node] = True
-        for k in range(self.n):
+        for k in range(self._nodes):
             if marked[k] and self._parents[k] >= 0:
                 marked[self._parents[k]] = True
         return np.flatnonzero(marked)

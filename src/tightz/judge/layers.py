@@ -45,6 +45,11 @@ class LayerQ:
     held: NDArray[np.bool_]
     means: NDArray[np.float64]
 
+    @property
+    def n(self) -> int:
+        """Spins of the polynomial."""
+        return int(self.summed.size)
+
     def value(self, terms: SpinTerms) -> tuple[float, float]:
         """The log-sum of the leaves' bounds, rounding taken off each, and the sum's own."""
         terms.check()

@@ -33,12 +33,21 @@ class SpinLink:
             raise RefutedError("a q over spins came without the polynomial that it is about")
         return self.encoding.terms
 
+    @property
+    def n(self) -> int:
+        """Spins of the polynomial that q is over, those without a term included."""
+        if self.collapse is not None:
+            return int(self.collapse.kept.size)
+        return self.encoding.chart.n_free if self.encoding is not None else 0
+
     def rounding(self, model: FactorGraph) -> float:
         """Nats between log sums of `terms` and of the model, whatever the states summed."""
         if self.encoding is None:
             raise RefutedError("a q over spins came without its model")
         error = self.encoding.rounding(model)
         if self.collapse is not None:
+            if self.collapse.kept.size + self.collapse.order.size != self.encoding.chart.n_free:
+                raise RefutedError("a collapse keeps or sums out spins that the model has not")
             error += self.collapse.rounding(self.encoding.terms)
         return error
 
@@ -55,6 +64,8 @@ class SpinEvidence:
     def value(self) -> tuple[float, float]:
         """(bound on the polynomial's log sum, its rounding), computed once."""
         if not self._value:
+            if self.q.n != self.link.n:  # spins without a term would still double the sum
+                raise RefutedError(f"q is over {self.q.n} spins; there are {self.link.n}")
             self._value.append(self.q.value(self.link.terms))
         return self._value[0]
 

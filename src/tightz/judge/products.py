@@ -104,9 +104,9 @@ def same_shapes(model: FactorGraph) -> Iterator[tuple[NDArray[np.int64], NDArray
     for r in np.unique(arity).tolist():
         factors = np.flatnonzero(arity == r)
         scopes = model.scope_vars[model.scope_ptr[factors][:, None] + np.arange(r)].astype(np.int64)
-        shapes, which = np.unique(model.cardinalities[scopes], axis=0, return_inverse=True)
-        for s, shape in enumerate(shapes.tolist()):
-            mine = np.flatnonzero(which.ravel() == s)
+        cards = model.cardinalities[scopes]
+        for mine in equal_rows(cards):
+            shape = cards[mine[0]].tolist()
             size = math.prod(shape)
             step = max(1, _MAX_ENTRIES // size)
             for low in range(0, mine.size, step):
@@ -114,6 +114,18 @@ def same_shapes(model: FactorGraph) -> Iterator[tuple[NDArray[np.int64], NDArray
                 start = model.table_ptr[factors[block]]
                 flat = model.log_tables[start[:, None] + np.arange(size)]
                 yield scopes[block], flat.reshape(len(block), *shape)
+
+
+def equal_rows(rows: NDArray) -> Iterator[NDArray[np.int64]]:
+    """Groups of the numbers of equal rows; only one group is the common case."""
+    if not len(rows) or (rows == rows[0]).all():
+        yield np.arange(len(rows))
+        return
+    order = np.lexsort(rows.T)
+    ordered = rows[order]
+    starts = np.flatnonzero((ordered[1:] != ordered[:-1]).any(axis=1)) + 1
+    for group in np.split(order, starts):
+        yield np.sort(group)
 
 
 def _averages(

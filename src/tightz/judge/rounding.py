@@ -2,9 +2,9 @@
 
 u = 2^-53 is the largest relative error of one correctly rounded operation. A sum of n terms in any
 order differs from the true sum by at most (n - 1) u / (1 - (n - 1) u) * sum |terms| (Higham,
-"Accuracy and Stability of Numerical Algorithms", 2002, section 4.2); `math.fsum` rounds once. numpy's
-exp and log are within 4 units in the last place on the platforms numpy tests (its own SIMD versions
-included); `LIBRARY` takes 8.
+"Accuracy and Stability of Numerical Algorithms", 2002, section 4.2); `math.fsum` rounds once.
+numpy's exp and log are within 4 units in the last place on the platforms numpy tests (its own SIMD
+versions included); `LIBRARY` takes 8.
 """
 
 from __future__ import annotations

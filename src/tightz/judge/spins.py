@@ -177,6 +177,10 @@ class SpinMap:
 class SpinDistribution(Protocol):
     """An explicit q over free spins."""
 
+    @property
+    def n(self) -> int:
+        """Spins of the polynomial that q is about: one more, and q would count states twice."""
+
     def value(self, terms: SpinTerms) -> tuple[float, float]:
         """(a lower bound on log sum_s exp of the terms, its rounding, not yet subtracted)."""
 
@@ -187,6 +191,11 @@ class ProductQ:
 
     chart: SpinMap
     means: NDArray[np.float64]
+
+    @property
+    def n(self) -> int:
+        """Spins of the polynomial."""
+        return self.chart.n
 
     def value(self, terms: SpinTerms) -> tuple[float, float]:
         """The bound of this q and its rounding."""
@@ -212,7 +221,8 @@ def product_value(
 ) -> tuple[float, float]:
     """(bound, rounding) of the product q on s_i = sign_i prod_{k: support[i, k]} y_k.
 
-    Without support every spin is free. RefutedError where the map is not injective.
+    Without support every spin is free. RefutedError where the map is not injective. The rows of
+    `support` must be the polynomial's spins: terms cannot tell how many there are.
     """
     v = np.asarray(means, dtype=np.float64)
     return ProductQ(chart_of(support, sign, v.size), v).value(terms)

@@ -17,9 +17,12 @@ from scipy.special import logsumexp
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError, require_range
+from tightz.families.evidence import link_of
 from tightz.families.layer.ascent import LayerProblem, climb_exact, climb_gaussian
 from tightz.families.layer.split import Leaf, split
 from tightz.families.projection import Status
+from tightz.judge.layers import LayerQ
+from tightz.judge.links import SpinEvidence, SpinLink, lowered
 from tightz.models.encoding import Model, encode, model_digest
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.runtime.provenance import provenance
@@ -53,9 +56,9 @@ class LayerMeanField:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerResult:
-    """log_z is a deterministic lower bound, from the rigorous evaluator in families/log_cosh.py.
+    """log_z is a deterministic lower bound: what the judge makes of the leaves' means.
 
-    log_zs        (leaves,) log of each leaf's share; log_z is their log-sum
+    log_zs        (leaves,) log of each leaf's share by the climb's own evaluator
     means         (kept,) E_q of the kept spins
     spin_means    (n,) E_q of all spins of the model's polynomial
     marginals     (variables, 2) the same as probabilities of the model's states
@@ -72,6 +75,8 @@ class LayerResult:
     status: Status
     seconds: float
     provenance: dict[str, Any]
+    rounding: float = 0.0
+    evidence: SpinEvidence | None = None
 
     @property
     def bound(self) -> Bound:
@@ -79,6 +84,7 @@ class LayerResult:
         return Bound(
             Side.LOWER, self.log_z, Proof.DETERMINISTIC, "layer mean field", self.seconds, 1.0,
             "every q gives a lower bound on log Z; one layer is summed exactly",
+            self.rounding, self.evidence,
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -103,12 +109,15 @@ def layer_mean_field(
     seed: Seed = None,
     starts: ArrayLike | None = None,
     summed: ArrayLike | None = None,
+    link: SpinLink | None = None,
 ) -> LayerResult:
     """A deterministic lower bound on log Z of a pairwise binary model.
 
     starts    further starting points: rows of means or states (S, n) of all the model's spins
     summed    the spins to sum out, no two of them coupled; default: both sides of a bipartite
               model are tried and the better one kept, else a greedy independent set
+    link      for a polynomial that stands for another model (`families.evidence.link_of`): the
+              bound can then be judged on that one
     """
     begun = time.perf_counter()
     method = LayerMeanField(restarts, leaves, tol, max_sweeps)
@@ -138,8 +147,16 @@ def layer_mean_field(
         outer = np.array([problem.lower_bound(leaf.means)[1] for leaf in parts])
         spin_means[problem.summed] = share @ outer
         spin_means = np.clip(spin_means, -1.0, 1.0)
+    evidence = None
+    low, rounding = -np.inf, 0.0
+    if log_z > -np.inf:
+        evidence = SpinEvidence(link or link_of(encoding), _leaves_q(problem, parts, poly.n))
+        if isinstance(model, SpinPolynomial):
+            low, _, rounding = lowered(*evidence.value)
+        else:
+            low, _, rounding = evidence.verdict(model)
     return LayerResult(
-        log_z=log_z,
+        log_z=low,
         log_zs=log_zs,
         means=spin_means[problem.kept],
         spin_means=spin_means,
@@ -149,7 +166,20 @@ def layer_mean_field(
         status=Status.CONVERGED if converged else Status.NOT_CONVERGED,
         seconds=time.perf_counter() - begun,
         provenance=provenance(root, model_digest(model), method=method),
+        rounding=rounding,
+        evidence=evidence,
     )
+
+
+def _leaves_q(problem: LayerProblem, parts: list[Leaf], n: int) -> LayerQ:
+    """The leaves' means and held spins, written down for the judge over all n spins."""
+    summed = np.zeros(n, dtype=bool)
+    summed[problem.summed] = True
+    held, means = np.zeros((len(parts), n), dtype=bool), np.zeros((len(parts), n))
+    for k, leaf in enumerate(parts):
+        held[k, problem.kept] = leaf.held
+        means[k, problem.kept] = leaf.means
+    return LayerQ(summed, held, means)
 
 
 def independent_sets(poly: SpinPolynomial) -> list[NDArray[np.int64]]:
