@@ -39,7 +39,9 @@ def truth(cards, factors) -> Truth | None:
     for scope, table in factors:
         order = np.argsort(scope)
         entry = np.asarray(table).reshape([shape[v] for v in scope]).transpose(order)
-        entry = np.broadcast_to(entry.reshape([s if v in scope else 1 for v, s in enumerate(shape)]), shape)
+        entry = np.broadcast_to(
+            entry.reshape([s if v in scope else 1 for v, s in enumerate(shape)]), shape
+        )
         dead |= np.isneginf(entry)
         entry = np.where(np.isneginf(entry), 0.0, entry)
         total = high + entry

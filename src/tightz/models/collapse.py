@@ -282,7 +282,9 @@ def _remainder(
 
 def _spans(ptr: NDArray[np.int64], members: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where the members' entries of a CSR lie."""
-    return np.concatenate([np.arange(ptr[m], ptr[m + 1]) for m in members] + [np.zeros(0, np.int64)])
+    return np.concatenate(
+        [np.arange(ptr[m], ptr[m + 1]) for m in members] + [np.zeros(0, np.int64)]
+    )
 
 
 def _grouped(use: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -7,12 +7,16 @@ whole trees away.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.weights import log_weight
 from tightz.models.factor_graph import FactorGraph
 
 
@@ -27,12 +31,13 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Leaves:
-    """`reduced` has the same log Z as `model` over the variables `kept`."""
+    """`reduced` has the same log Z as `model` over the variables `kept`, within `rounding` nats."""
 
     model: FactorGraph
     reduced: FactorGraph
     kept: NDArray[np.int64]
     leaves: list[Leaf]
+    rounding: float = 0.0
 
     def lift_marginals(self, marginals: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """Marginals of the reduced model's variables as marginals of the model's."""
@@ -66,45 +71,125 @@ def sum_out_leaves(model: FactorGraph) -> Leaves:
         return Leaves(model, model, np.arange(model.n_variables), [])
     leaving = np.zeros(model.n_variables, dtype=bool)
     leaving[[v for v, _ in order]] = True
-    own: dict[int, NDArray[np.float64]] = {}
-    shared: dict[tuple[int, int], NDArray[np.float64]] = {}
+    own: dict[int, _Table] = {}
+    shared: dict[tuple[int, int], _Table] = {}
     parent = dict(order)
+    tops: list[float] = []
     factors: list[tuple[Sequence[int], NDArray[np.float64]]] = []
     for scope, table in model.factors:
         gone = [v for v in scope if leaving[v]]
         if not gone:
             factors.append((scope, table))
         elif len(scope) == 1:
-            own[scope[0]] = own.get(scope[0], 0.0) + table
+            own[scope[0]] = _below_top(table, tops).joined(own.get(scope[0]))
         else:
             v = gone[0] if parent[gone[0]] in scope else gone[1]  # the one that goes first
             u = parent[v]
-            turned = table if scope[0] == v else table.T
-            shared[v, u] = shared.get((v, u), 0.0) + turned
+            turned = _below_top(table if scope[0] == v else table.T, tops)
+            shared[v, u] = turned.joined(shared.get((v, u)))
     leaves = []
-    constants = []
     for v, u in order:
-        weights = own.pop(v, np.zeros(int(model.cardinalities[v])))[:, None]
+        states = int(model.cardinalities[v])
+        alone = own.pop(v, _Table(np.zeros(states)))
+        weights = alone._replace(logs=alone.logs[:, None]).joined(shared.get((v, u)))
+        message, conditional = _sum_out(weights, tops)
+        leaves.append(Leaf(v, u, conditional))
         if u >= 0:
-            weights = weights + shared[v, u]
-        top = np.maximum(weights.max(axis=0), -1e300)  # finite where a column is all zero
-        share = np.exp(weights - top)
-        total = share.sum(axis=0)
-        with np.errstate(divide="ignore"):
-            message = top + np.log(total)
-        message[total == 0.0] = -np.inf
-        leaves.append(Leaf(v, u, share / np.where(total > 0.0, total, 1.0)))
-        if u < 0:
-            constants.append(float(message[0]))
-        else:
-            own[u] = own.get(u, 0.0) + message
+            own[u] = message.joined(own.get(u))
+        else:  # one number: 0, its value being among the tops, or -inf
+            own[-1] = message.joined(own.get(-1))
+    constant = own.pop(-1, _Table(np.zeros(1)))
     kept = np.flatnonzero(~leaving)
     number = np.cumsum(~leaving) - 1
-    factors += [((u,), table) for u, table in own.items()]
-    factors += [((), np.array(value)) for value in constants]
+    factors += [((u,), table.logs) for u, table in own.items()]
+    value = math.fsum(tops) + float(constant.logs[0])
+    factors.append(((), np.array(value)))
     renamed = [([int(number[v]) for v in scope], table) for scope, table in factors]
     reduced = FactorGraph(model.cardinalities[kept], renamed, name=model.name)
-    return Leaves(model, reduced, kept, leaves)
+    rounding = _rounding(reduced, [*own.values(), constant])
+    if math.isfinite(value):
+        rounding += UNIT * abs(value)
+    return Leaves(model, reduced, kept, leaves, rounding)
+
+
+class _Table(NamedTuple):
+    """Logs <= 0, each within absolute + relative * |log| of the real number it stands for."""
+
+    logs: NDArray[np.float64]
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    def joined(self, other: _Table | None) -> _Table:
+        """The product. Numbers <= 0 do not cancel: one rounding more, of the result."""
+        if other is None:
+            return self
+        return _Table(
+            self.logs + other.logs,
+            self.absolute + other.absolute,
+            max(self.relative, other.relative) + UNIT,
+        )
+
+
+def _below_top(logs: NDArray[np.float64], tops: list[float]) -> _Table:
+    """The table less its largest entry, which goes to `tops`; all zero: as it is."""
+    top = float(logs.max())
+    if top == -math.inf:
+        return _Table(logs)
+    tops.append(top)
+    return _Table(logs - top, 0.0, UNIT)
+
+
+def _sum_out(weights: _Table, tops: list[float]) -> tuple[_Table, NDArray[np.float64]]:
+    """log sum over the first axis, its largest entry moved to `tops`, and p(v | u).
+
+    The sum keeps the table's error, its top being log q (see `references.exact.precision` for why);
+    exp, the sum, log and two additions come on top.
+    """
+    logs = weights.logs
+    top = np.maximum(logs.max(axis=0), -1e300)  # finite where a column is all zero
+    share = np.exp(logs - top)
+    total = share.sum(axis=0)
+    with np.errstate(divide="ignore"):
+        message = top + np.log(total)
+    message[total == 0.0] = -np.inf
+    count = math.log(len(logs))
+    relative = weights.relative + 2.0 * UNIT
+    absolute = weights.absolute + LIBRARY * (1.0 + count) + (len(logs) + 2.0 * count) * UNIT
+    largest = float(message.max())
+    if largest > -math.inf:
+        tops.append(largest)
+        message = message - largest
+        absolute += relative * max(count - largest, 0.0)
+    conditional = share / np.where(total > 0.0, total, 1.0)
+    return _Table(message, absolute, relative), conditional
+
+
+def _rounding(reduced: FactorGraph, tables: list[_Table]) -> float:
+    """How far log Z of `reduced` can be from the model's, given the errors of its new tables.
+
+    A state's log weight errs by a + r depth, depth being the sum of |logs| of these tables there.
+    No state is deeper than the tables' smallest entries. And depth <= top - log weight, where top
+    is the sum of all tables' largest entries; as in `references.exact.precision`, log Z then errs
+    by a + r (top - log Z + log N) over N states, where any one state's weight may stand for Z:
+    tables of pseudo-zeros cost nothing if that state avoids them.
+    """
+    absolute = math.fsum(t.absolute for t in tables)
+    relative = max((t.relative for t in tables), default=0.0)
+    finite = [t.logs[t.logs > -np.inf] for t in tables]
+    depth = math.fsum(-float(logs.min(initial=0.0)) for logs in finite)
+    state = np.zeros(reduced.n_variables, dtype=np.int64)
+    unary: dict[int, NDArray[np.float64]] = {}
+    for f in np.flatnonzero(reduced.arities == 1).tolist():
+        (v,), table = reduced.factor(f)
+        unary[v] = unary.get(v, 0.0) + table
+    for v, table in unary.items():
+        state[v] = int(np.argmax(table))
+    weight, _ = log_weight(reduced, state)
+    if weight > -math.inf:
+        tops = np.maximum.reduceat(reduced.log_tables, reduced.table_ptr[:-1])
+        count = float(np.log(reduced.cardinalities.astype(np.float64)).sum())
+        depth = min(depth, math.fsum([*tops.tolist(), -weight, count]))
+    return (1.0 + 2.0**-10) * (absolute + relative * depth)
 
 
 def _peel(model: FactorGraph) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +25,19 @@ from tightz.references.exact.precision import Error
 from tightz.references.exact.tables import Table, TableSpace
 
 CONTEXTS = 16
-"""Contexts at which a message is checked, beside a large entry; a smaller table is checked whole."""
+"""Contexts where a message is checked, beside a large entry; smaller tables are checked whole."""
 
-_STATES = 4
-_SCAN = 1 << 14  # entries; in longer tables the largest of this many is looked for
+_STATES = 2
+_SCAN = 1 << 13  # entries; in a longer table the largest of a few, evenly spread, is checked
+_SPREAD = 256
 
 
 class _Taken(NamedTuple):
-    """One message's inputs (tables, rows, states) and entries (rows,), as they were."""
+    """The product of a message's `tables` inputs (rows, states) and its entries (rows,)."""
 
     place: str
-    inputs: NDArray[np.float64]
+    tables: int
+    product: NDArray[np.float64]
     entries: NDArray[np.float64]
     error: Error
     high: float
@@ -48,13 +50,15 @@ class Audit:
         self._model, self._plan, self._space = model, plan, space
         self._cards: list[int] = plan.cardinalities.tolist()
         # Positions in the order by rows; a column is a state of the whole model.
-        self._digits = np.random.default_rng(0).integers(
-            plan.cardinalities[:, None], size=(len(self._cards), CONTEXTS)
-        )
-        self._taken: dict[tuple[int, int, bool], list[_Taken]] = {}
+        self._digits = np.zeros((len(self._cards), CONTEXTS + 1), dtype=np.int64)
+        drawn = _uniforms(len(self._cards).bit_length())[: len(self._cards)]
+        self._digits[:, :CONTEXTS] = drawn * plan.cardinalities[:, None]
+        self._small = np.zeros((len(self._cards), CONTEXTS), dtype=np.int64)
+        self._strides: dict[tuple[int, ...], NDArray[np.int64]] = {}  # axes -> (axes, strides)
+        self._taken: dict[tuple[int, bool], list[_Taken]] = {}
         self._seen: set[int] = set()
-        self._weights = np.zeros(_STATES)
-        self._doubt = np.zeros(_STATES)
+        self._weights: list[NDArray[np.float64]] = []
+        self._errors: list[Error] = []
         self._scales: list[float] = []
 
     def groups(self, b: int, tables: Sequence[Table]) -> None:
@@ -63,48 +67,46 @@ class Audit:
             return
         self._seen.add(b)
         for table in tables:
-            at = self._offsets(table.axes) @ self._digits[list(table.axes), :_STATES]
-            values = self._space.arena[table.start + at]
-            self._weights += values
-            self._doubt += table.error.absolute + (table.error.relative + UNIT) * np.abs(values)
+            places = self._places(table, self._digits[:, :_STATES])
+            self._weights.append(self._space.arena[places])
+            self._errors.append(table.error)
             self._scales += table.scale
 
     def message(self, b: int, out: Table, inputs: Sequence[Table]) -> None:
         """Copy what message b was made of, and what came out, at some contexts."""
         digits = self._contexts(out)
-        row = {a: k for k, a in enumerate(out.axes)}
-        states = np.arange(self._cards[b])
+        states = _counted(self._cards[b])
         arena = self._space.arena
-        taken = np.empty((len(inputs), digits.shape[1], states.size))
-        for k, table in enumerate(inputs):
-            offsets = self._offsets(table.axes)
+        join = np.add if out.is_log else np.multiply
+        product = np.zeros(()) if out.is_log else np.ones(())
+        for table in inputs:
             own = bool(table.axes) and table.axes[0] == b  # b comes before all it meets
-            rest = [row[a] for a in table.axes[own:]]
-            at = table.start + offsets[own:] @ digits[rest]
-            taken[k] = arena[at[:, None] + (offsets[0] * states if own else 0 * states)]
-        entries = arena[out.start + self._offsets(out.axes) @ digits]
+            at = self._places(table, digits, skip=own)
+            step = table.size // self._cards[b] if own else 0
+            product = join(product, arena[at[:, None] + step * states])
+        entries = arena[self._places(out, digits)]
         name = f"exact: bucket {b} (variable {self._plan.order[b]})"
-        self._take(_Taken(name, taken, entries, out.own_error, out.high), out.is_log)
+        taken = _Taken(name, len(inputs), product, entries, out.own_error, out.high)
+        self._take(taken, out.is_log)
 
-    def product(self, tables: Sequence[Table], onto: Table) -> _Taken:
-        """Before `tables` are multiplied into `onto`: what they hold at some contexts."""
+    def product(
+        self, tables: Sequence[Table], onto: Table
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Before `tables` are multiplied into `onto`: what they hold at some places of it."""
         digits = self._contexts(onto)
-        row = {a: k for k, a in enumerate(onto.axes)}
-        taken = np.empty((len(tables), digits.shape[1], 1))
-        for k, table in enumerate(tables):
-            at = self._offsets(table.axes) @ digits[[row[a] for a in table.axes]]
-            taken[k, :, 0] = self._space.arena[table.start + at]
-        place = self._offsets(onto.axes) @ digits
-        return _Taken("exact: a product of messages", taken, place, Error(), 0.0)
+        values = [self._space.arena[self._places(t, digits)] for t in tables]
+        product = (np.add if onto.is_log else np.multiply).reduce(values)
+        return product[:, None], self._places(onto, digits)
 
-    def merged(self, onto: Table, before: _Taken) -> None:
-        entries = self._space.arena[onto.start + before.entries.astype(np.int64)]
-        after = before._replace(entries=entries, error=onto.own_error, high=onto.high)
-        self._take(after, onto.is_log)
+    def merged(self, onto: Table, before: tuple[NDArray[np.float64], NDArray[np.int64]]) -> None:
+        product, at = before
+        name = "exact: a product of messages"
+        taken = _Taken(name, 2, product, self._space.arena[at], onto.own_error, onto.high)
+        self._take(taken, onto.is_log)
 
     def finish(self) -> None:
         """Check everything collected."""
-        for (_, _, is_log), taken in self._taken.items():
+        for (_, is_log), taken in self._taken.items():
             try:
                 _check(taken, is_log)
             except RefutedError:
@@ -117,14 +119,17 @@ class Audit:
     def _check_weights(self) -> None:
         model = self._model
         constants = model.log_tables[model.table_ptr[:-1][model.arities == 0]].tolist()
-        if -math.inf in constants:
+        if -math.inf in constants or not self._weights:
             return
+        values = np.array(self._weights)
+        errors = np.array(self._errors)
+        doubts = (errors[:, :1] + (errors[:, 1:] + UNIT) * np.abs(values)).sum(axis=0)
         scale = math.fsum([*self._scales, *constants])
         states = np.empty((model.n_variables, _STATES), dtype=np.int64)
         states[self._plan.order] = self._digits[:, :_STATES]
-        for state, found, doubt in zip(states.T, self._weights, self._doubt, strict=True):
+        for state, found, doubt in zip(states.T, values.sum(axis=0), doubts, strict=True):
             expected, rounding = log_weight(model, state)
-            allowed = 2.0 * (doubt + rounding + UNIT * (abs(scale) + len(self._seen) * abs(found)))
+            allowed = 2.0 * (doubt + rounding + UNIT * (abs(scale) + len(values) * abs(found)))
             if expected != found + scale and not abs(expected - found - scale) <= allowed:
                 raise RefutedError(
                     f"exact: the tables of all buckets give a state the log weight "
@@ -132,30 +137,46 @@ class Audit:
                 )
 
     def _take(self, taken: _Taken, is_log: bool) -> None:
-        key = (taken.inputs.shape[0], taken.inputs.shape[2], is_log)
+        key = (taken.product.shape[1], is_log)
         self._taken.setdefault(key, []).append(taken)
 
-    def _offsets(self, axes: tuple[int, ...]) -> NDArray[np.int64]:
-        """Strides of a table in C order."""
-        out = np.empty(len(axes), dtype=np.int64)
-        step = 1
-        for k in range(len(axes) - 1, -1, -1):
-            out[k] = step
-            step *= self._cards[axes[k]]
-        return out
+    def _places(
+        self, table: Table, digits: NDArray[np.int64], *, skip: bool = False
+    ) -> NDArray[np.int64]:
+        """Where a table in C order has the entries of `digits`; `skip`: its first axis at 0."""
+        known = self._strides.get(table.axes)
+        if known is None:
+            strides = [1] * len(table.axes)
+            for k in range(len(strides) - 1, 0, -1):
+                strides[k - 1] = strides[k] * self._cards[table.axes[k]]
+            known = np.array([table.axes, strides], dtype=np.int64)
+            self._strides[table.axes] = known
+        at: NDArray[np.int64] = known[1, skip:] @ digits.take(known[0, skip:], axis=0)
+        at += table.start
+        return at
 
     def _contexts(self, out: Table) -> NDArray[np.int64]:
-        """(axes, rows) the digits of the contexts to check: all of a small table."""
+        """(variables, rows) digits of the contexts to check, valid at the axes of `out`."""
         shape = tuple(self._cards[a] for a in out.axes)
+        axes = list(out.axes)
         if out.size <= CONTEXTS:
-            return _all_digits(shape)
-        values = self._space.values(out)
-        stride = -(-out.size // _SCAN)
-        largest = int(np.argmax(values[::stride])) * stride
-        found = np.unravel_index(largest, shape)
-        return np.concatenate(
-            [self._digits[list(out.axes)], np.array(found, dtype=np.int64)[:, None]], axis=1
-        )
+            self._small[axes, : out.size] = _all_digits(shape)
+            return self._small[:, : out.size]
+        stride = 1 if out.size <= _SCAN else out.size // _SPREAD
+        largest = int(self._space.values(out)[::stride].argmax()) * stride
+        self._digits[axes, CONTEXTS] = np.unravel_index(largest, shape)
+        return self._digits
+
+
+@lru_cache(maxsize=32)
+def _uniforms(log2_rows: int) -> NDArray[np.float64]:
+    """Numbers in [0, 1), the same for every run."""
+    return np.random.default_rng(0).random((1 << log2_rows, CONTEXTS))
+
+
+@lru_cache(maxsize=1024)
+def _counted(states: int) -> NDArray[np.int64]:
+    return np.arange(states)
 
 
 @lru_cache(maxsize=1024)
@@ -166,21 +187,17 @@ def _all_digits(shape: tuple[int, ...]) -> NDArray[np.int64]:
 
 def _check(taken: Sequence[_Taken], is_log: bool) -> None:
     """All messages of one form at once: log sum of the product of their inputs."""
-    inputs = np.concatenate([t.inputs for t in taken], axis=1).astype(np.longdouble)
+    product = np.concatenate([t.product for t in taken]).astype(np.longdouble)
     entries = np.concatenate([t.entries for t in taken]).astype(np.longdouble)
-    rows = [t.entries.size for t in taken]
-    absolute = np.repeat([t.error.absolute for t in taken], rows)
-    relative = np.repeat([t.error.relative for t in taken], rows)
-    high = np.repeat([t.high for t in taken], rows)
+    # The product was taken in float64 too; the judge's sums are extended where the platform is.
+    terms = [(*t.error, t.high, (t.tables + 2) * UNIT) for t in taken]
+    absolute, relative, high, own = np.repeat(terms, [t.entries.size for t in taken], axis=0).T
     with np.errstate(divide="ignore", invalid="ignore"):
-        summed = inputs.sum(axis=0) if is_log else np.log(inputs.prod(axis=0))
-        logs = entries if is_log else np.log(entries)
+        summed: NDArray[Any] = product if is_log else np.log(product)
+        logs: NDArray[Any] = entries if is_log else np.log(entries)
         depth = np.where(np.isfinite(logs), np.abs(high - logs), 0.0).astype(np.float64)
-        # The judge's own sums: extended precision where the platform has it, else float64.
-        own = LIBRARY * (2.0 + math.log(inputs.shape[2])) + (len(inputs) + 2) * UNIT * (
-            depth + np.abs(high)
-        )
-        allowed = 2.0 * (absolute + relative * depth + own)
+        allowed = absolute + (relative + own) * depth + own * (1.0 + np.abs(high))
+        allowed = 2.0 * (allowed + LIBRARY * (2.0 + math.log(product.shape[1])))
         check_messages(summed, logs, 1.0, allowed, taken[0].place)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.errors import ParameterError, ResourceError
+from tightz.errors import ModelError, ParameterError, ResourceError
 from tightz.models.factor_graph import FactorGraph
 from tightz.references.exact.game import degeneracy
 from tightz.references.exact.order import choose_order, interaction_graph
@@ -24,6 +24,7 @@ from tightz.runtime.memory import format_bytes, parse_memory
 
 _MAX_WIDTH = 60
 _MAX_LOG2_COST = 100.0
+_MAX_WEIGHT = 1e300  # nats; sums of tables must not overflow
 _INSTEAD = (
     "tz.log_partition(model) gives an interval on log Z and tz.mean_field(model) a lower bound "
     "within any memory"
@@ -35,8 +36,9 @@ class ExactResult:
     """Exact log Z, and marginals that are computed on first use unless they were asked for.
 
     log Z of the tables as given lies within `rounding` nats of `log_z`: a proven bound on what the
-    float64 sums can have lost (see `precision`). `plan` is the elimination that ran (of the model without observed and one-state variables);
-    `sliced` are the variables whose states were looped over to save memory.
+    float64 sums can have lost (see `precision`). `plan` is the elimination that ran (of the model
+    without observed and one-state variables); `sliced` are the variables whose states were looped
+    over to save memory.
     """
 
     model: FactorGraph
@@ -177,6 +179,7 @@ def exact(
     allowed = parse_memory(max_memory)
     start = time.perf_counter()
     reduced, free = _without_fixed(model)
+    _require_finite_sums(reduced)
     chosen = _plan(reduced, f"max_memory allows {format_bytes(allowed)}")
     steps = chosen.marginal_schedule(allowed) if marginals else None
     sliced = Sliced((), reduced, chosen)
@@ -185,9 +188,7 @@ def exact(
         if found is None:
             raise ResourceError(_refusal(model, chosen, allowed, marginals=marginals))
         sliced = found
-        log_z, rounding, singles, tables = run_slices(
-            reduced, sliced, allowed, marginals=marginals
-        )
+        log_z, rounding, singles, tables = run_slices(reduced, sliced, allowed, marginals=marginals)
     else:
         run = Elimination(reduced, chosen)
         run.run(steps if steps is not None else chosen.log_z_schedule())
@@ -205,6 +206,17 @@ def exact(
         max_memory=allowed,
         _beliefs=beliefs,
     )
+
+
+def _require_finite_sums(model: FactorGraph) -> None:
+    """Refuse tables whose sums could leave float64: a state would be lost without a trace."""
+    logs = np.abs(model.log_tables)
+    largest = float(logs[np.isfinite(logs)].max(initial=0.0))
+    if largest * max(model.n_factors, 1) > _MAX_WEIGHT:
+        raise ModelError(
+            f"a log table holds {largest:.3g} in absolute value; exact sums need entries below "
+            f"{_MAX_WEIGHT:.0e} over all {model.n_factors} tables together (-inf is a zero)"
+        )
 
 
 def _without_fixed(model: FactorGraph) -> tuple[FactorGraph, NDArray[np.int64]]:

@@ -108,9 +108,7 @@ def _contraction_path(scopes: Sequence[tuple[int, ...]], cards: NDArray, trials:
     return path
 
 
-def _from_contraction_path(
-    model: FactorGraph, trials: int, seed: int
-) -> NDArray[np.int64] | None:
+def _from_contraction_path(model: FactorGraph, trials: int, seed: int) -> NDArray[np.int64] | None:
     """The order in which a cotengrust contraction path sums variables out; None without one."""
     n = model.n_variables
     scopes = sorted({model.factor(f).scope for f in range(model.n_factors)} - {()})

@@ -59,6 +59,9 @@ class Error(NamedTuple):
         return _SECOND_ORDER * (self.absolute + self.relative * max(depth, 0.0))
 
 
+NO_ERROR = Error()
+
+
 def joined(errors: Iterable[Error]) -> Error:
     """The error of a product before its own rounding."""
     listed = list(errors)
@@ -85,6 +88,9 @@ class Scale(NamedTuple):
 
     high: float = 0.0
     low: float = 0.0
+
+
+NO_SCALE = Scale()
 
 
 def add_scales(parts: Iterable[float]) -> Scale:

@@ -17,7 +17,7 @@ from tightz.references.exact import table_kernels
 from tightz.references.exact.audit import Audit, check_singles
 from tightz.references.exact.layout import BucketLayout, Placed, bucket_layout
 from tightz.references.exact.planning import EliminationPlan, tile_axes
-from tightz.references.exact.precision import Error, add_scales, joined, step_error
+from tightz.references.exact.precision import Error, Scale, add_scales, joined, step_error
 from tightz.references.exact.schedule import BACKWARD, FORWARD, MERGE, Step
 from tightz.references.exact.tables import LIMIT, LOG_COST, Table, TableSpace
 
@@ -35,6 +35,7 @@ class Elimination:
         self.plan = plan
         self.cards: list[int] = plan.cardinalities.tolist()
         self._place: list[int] = np.argsort(plan.order).tolist()
+        self.scale = Scale()  # log Z to twice float64's precision; `log_z` is its first part
         self.log_z = 0.0
         self.rounding = 0.0
         self.marginals: list[NDArray[np.float64]] = [np.zeros(0)] * model.n_variables
@@ -61,7 +62,7 @@ class Elimination:
                     if not self.plan.buckets[b].scope:
                         roots.setdefault(b, self._space.root(self._messages[b]))
                 elif kind == BACKWARD:
-                    if _log_product(logs, roots) == -math.inf:
+                    if _log_product(logs, roots).high == -math.inf:
                         break  # no state has weight: there is nothing to share out
                     self._backward(b)
                     complete = True
@@ -72,7 +73,8 @@ class Elimination:
         finally:
             self._space.close()
         self._audit.finish()
-        self.log_z = _log_product(logs, roots)
+        self.scale = _log_product(logs, roots)
+        self.log_z = self.scale.high
         if self.log_z > -math.inf:
             self.rounding = math.fsum(error for _, error in roots.values())
             self.rounding += UNIT * abs(self.log_z)
@@ -296,9 +298,7 @@ class Elimination:
         total, depth = found.sum(axis=0).tolist()
         return float(depth / total) if total > 0.0 else 0.0
 
-    def _record(
-        self, b: int, groups: list[Table], sums: NDArray[np.float64], slack: float
-    ) -> None:
+    def _record(self, b: int, groups: list[Table], sums: NDArray[np.float64], slack: float) -> None:
         """Marginals of the bucket's variable and of its factors, each normalised.
 
         They sum to 1 but for `slack` nats of rounding, or something is wrong.
@@ -345,6 +345,6 @@ def _one_in_step(layout: BucketLayout) -> bool:
     )
 
 
-def _log_product(logs: list[float], roots: dict[int, tuple[list[float], float]]) -> float:
+def _log_product(logs: list[float], roots: dict[int, tuple[list[float], float]]) -> Scale:
     terms = [*logs, *(x for parts, _ in roots.values() for x in parts)]
-    return -math.inf if -math.inf in terms else math.fsum(terms)
+    return Scale(-math.inf) if -math.inf in terms else add_scales(terms)

@@ -13,6 +13,7 @@ from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.references.exact.order import choose_order
 from tightz.references.exact.planning import EliminationPlan, build_plan
+from tightz.references.exact.precision import Scale
 from tightz.references.exact.run import Elimination
 
 MAX_WORK = 1e12  # multiplications over all slices: about half an hour on two cores
@@ -85,55 +86,63 @@ def run_slices(
         model.table_ptr,
         np.arange(model.log_tables.size, dtype=np.float64),
     )
-    log_zs: list[float] = []
+    parts: list[Scale] = []
     roundings: list[float] = []
-    top = -math.inf  # log of what a weight of 1 stands for in the sums
+    top = Scale(-math.inf)  # log of what a weight of 1 stands for in the sums
+    mass = 0.0
     states = [range(int(model.cardinalities[v])) for v in sliced.variables]
     for assignment in itertools.product(*states):
         evidence = dict(zip(sliced.variables, assignment, strict=True))
         run = Elimination(model.with_evidence(evidence).condition()[0], plan)
         run.run(steps if steps is not None else plan.log_z_schedule())
-        log_zs.append(run.log_z)
+        parts.append(run.scale)
         roundings.append(run.rounding)
         if run.log_z == -math.inf or not marginals:
             continue
-        if run.log_z > top:
+        if _above(run.scale, top) > 0.0:
+            factor = math.exp(-_above(run.scale, top))
+            mass *= factor
             for total in (*singles, tables):
-                total *= math.exp(top - run.log_z)
-            top = run.log_z
-        weight = math.exp(run.log_z - top)
+                total *= factor
+            top = run.scale
+        weight = math.exp(_above(run.scale, top))
+        mass += weight
         for v, state in evidence.items():
             singles[v][state] += weight
         for v, single in zip(free.tolist(), run.marginals, strict=True):
             singles[v] += weight * single
         at = positions.with_evidence(evidence).condition()[0].log_tables.astype(np.int64)
         tables[at] += weight * run.factor_marginals
-    log_z = _log_sum(log_zs)
-    if log_z > -math.inf:
-        share = math.exp(top - log_z)
-        for total in (*singles, tables):
-            total *= share
-    return log_z, _sum_rounding(log_z, log_zs, roundings), singles, tables
+    for total in (*singles, tables) if mass > 0.0 else ():
+        total /= mass
+    return *_log_sum(parts, roundings), singles, tables
 
 
-def _log_sum(logs: list[float]) -> float:
-    high = max(logs)
-    if high == -math.inf:
-        return high
-    return high + math.log(math.fsum(math.exp(x - high) for x in logs))
+def _above(x: Scale, y: Scale) -> float:
+    """x - y without losing what the large parts have in common."""
+    return (x.high - y.high) + (x.low - y.low)
 
 
-def _sum_rounding(log_z: float, logs: list[float], roundings: list[float]) -> float:
-    """How far log sum exp of slices can be off when each is off by its own rounding.
+def _log_sum(parts: list[Scale], roundings: list[float]) -> tuple[float, float]:
+    """(log sum exp of the slices, how far it can be off when each is off by its own rounding).
 
     The sum grows with every slice: moving all of them up, or all down, by their roundings gives its
-    extremes, and a slice without weight does not count. `_log_sum` itself costs LIBRARY for exp and
-    for log, UNIT log N for the differences (see `precision`) and two roundings of its result.
+    extremes, and a slice without weight does not count. Its own arithmetic costs LIBRARY for exp
+    and for log, UNIT log N for the differences (see `precision`) and one rounding of the result.
     """
-    if log_z == -math.inf:
-        return 0.0
-    above = _log_sum([x + e for x, e in zip(logs, roundings, strict=True)])
-    below = _log_sum([x - e for x, e in zip(logs, roundings, strict=True)])
-    count = math.log(len(logs))
-    own = 2.0 * UNIT * abs(log_z) + LIBRARY * (1.0 + count) + UNIT * (2.0 + count)
-    return max(above - log_z, log_z - below) + 4.0 * own
+    top = max(parts, key=lambda x: (x.high, x.low))
+    if top.high == -math.inf:
+        return -math.inf, 0.0
+    depths = [_above(x, top) for x in parts]
+    spread = _log_sum_exp(depths)
+    log_z = math.fsum([*top, spread])
+    above = _log_sum_exp([x + e for x, e in zip(depths, roundings, strict=True)])
+    below = _log_sum_exp([x - e for x, e in zip(depths, roundings, strict=True)])
+    count = math.log(len(parts))
+    own = UNIT * abs(log_z) + 4.0 * (LIBRARY + UNIT) * (1.0 + count)
+    return log_z, max(above - spread, spread - below) * (1.0 + LIBRARY) + own
+
+
+def _log_sum_exp(logs: list[float]) -> float:
+    high = max(logs)
+    return high + math.log(math.fsum(math.exp(x - high) for x in logs))

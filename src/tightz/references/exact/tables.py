@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.judge.verdict import RefutedError
 from tightz.references.exact import table_kernels
-from tightz.references.exact.precision import Error, Scale, add_scales
+from tightz.references.exact.precision import NO_ERROR, NO_SCALE, Error, Scale, add_scales
 from tightz.references.exact.schedule import Arena
 
 LIMIT = 650.0  # nats; float64 reaches e^-708 with full precision
@@ -42,13 +42,13 @@ class Table:
     start: int
     size: int
     axes: tuple[int, ...]
-    scale: Scale = Scale()
+    scale: Scale = NO_SCALE
     low: float = 0.0
     high: float = 0.0
     is_log: bool = False
     tight: bool = False
-    error: Error = Error()
-    own_error: Error = Error()
+    error: Error = NO_ERROR
+    own_error: Error = NO_ERROR
     drop: float = 0.0
     slack: float = 0.0
     is_ratio: bool = False
