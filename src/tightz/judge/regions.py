@@ -127,4 +127,5 @@ def distance(graph: FactorGraph, terms: SpinTerms, region: Region) -> float:
     row, spin, signs = chart.images(terms)
     rest.add_images(row, spin, -terms.theta * signs)
     rest.add(np.zeros((1, 0), np.int64), np.array([-terms.constant]))
-    return sum(rest.bound()) + error
+    off, rounding = rest.bound()
+    return off + rounding + error

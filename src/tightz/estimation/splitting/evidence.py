@@ -36,6 +36,14 @@ class Standing:
         self._proofs: list[Proof] = []
         self.court = Court(self._source, encoding.polynomial.n, self._link)
 
+    @property
+    def two_sided(self) -> bool:
+        """Whether the judge can say anything from above: not where zeros were solved as parities.
+
+        That no state outside their solutions has weight is not shown to it.
+        """
+        return self._link is None or self._link.chart.n == self._link.chart.n_free
+
     def collapsed(self, collapsed: Collapsed) -> None:
         """From now on regions and q's are about the collapsed polynomial."""
         collapse = link_of(self.encoding, collapsed).collapse

@@ -129,12 +129,12 @@ class SplittingTree:
         self.backend: Backend = backend
         self.encoding = encode(model)
         poly = self.encoding.polynomial
-        self.want_upper = upper and poly.n_terms <= MAX_UPPER_TERMS
+        self.standing = Standing(given or self.encoding)
+        self.want_upper = upper and poly.n_terms <= MAX_UPPER_TERMS and self.standing.two_sided
         self.bounder = UpperBounder(poly, max(exact_width, collapse or 0), LEAF_ITERATIONS)
         self.collapsed: Collapsed | None = None
         self.tree: Tree | None = None
         self.history: list[Bound] = []
-        self.standing = Standing(given or self.encoding)
         self._prepared = time.perf_counter() - begun  # counts against the time limit
         self._start = begun
         self._deadline = math.inf
