@@ -100,7 +100,7 @@ def coverage(scale: float, workers: int, progress: Callable[[str], None]) -> Ite
     found = sum(spread(ais_misses, stretches, workers), Counter())
     limit = int(binom.ppf(0.9999, runs, DELTA))
     detail = f"{found['ais']} misses, {limit} allowed at delta {DELTA}"
-    caught = found["control"] > limit
+    caught = bool(found["control"] > limit)
     yield Row("coverage: AIS", runs, max(0, found["ais"] - limit), detail, control_caught=caught)
     runs = max(20, int(200 * scale))
     stretches = [range(at, min(at + 10, runs)) for at in range(0, runs, 10)]

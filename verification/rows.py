@@ -20,4 +20,4 @@ class Row:
 
     @property
     def passed(self) -> bool:
-        return self.failures == 0 and self.cases > 0 and self.control_caught is not False
+        return self.failures == 0 and self.cases > 0 and self.control_caught in (None, True)

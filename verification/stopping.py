@@ -222,6 +222,6 @@ def stopping(scale: float, workers: int, progress: Callable[[str], None]) -> Ite
         caught = None
         if kind in CONTROLS:
             wrong = CONTROLS[kind]
-            caught = misses[wrong] > bar
+            caught = bool(misses[wrong] > bar)
             detail += f"; {wrong}: {misses[wrong] / (runs * CONTROL_RUNS):.2%}"
         yield Row(f"stopping: {kind}", runs, max(0, most - limit), detail, caught)
