@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from verification.agreement import agreement
+from verification.calibration import calibration
 from verification.coverage import coverage
 from verification.hostile import attack
 from verification.memory import memory
@@ -26,6 +27,7 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "coverage": lambda scale, progress: coverage(scale, workers, progress),
         "stopping": lambda scale, progress: stopping(scale, workers, progress),
         "bounds": lambda scale, progress: hunt(scale, workers, progress),
+        "calibration": calibration,
         "hostile": lambda scale, progress: attack(scale, workers, progress),
         "suites": suites,
     }
