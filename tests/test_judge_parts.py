@@ -235,17 +235,19 @@ def test_a_ceiling_of_another_region_is_paid_for():
     terms = tree.standing.court.source
     court = Court(terms, model.n_variables, tree.standing.court.encoding)
     parts = halves(whole(model.n_variables), (5,))
-    ceilings = []
-    for part in parts:
-        graph, _ = restricted(terms, part)
-        ceilings.append(Ceiling(graph, tz.upper_bound(graph).bound.evidence))
+    graphs = [restricted(terms, part)[0] for part in parts]
+    proofs = [tz.upper_bound(graph).bound.evidence for graph in graphs]
     true_sides = [true_log_z(model, lambda s, x=x: s[:, 5] == x) for x in (0, 1)]
     for region, truth in zip(parts, true_sides, strict=True):
-        for ceiling in ceilings:
+        for graph, proof in zip(graphs, proofs, strict=True):
+            ceiling = Ceiling(graph, proof)
             assert brackets(-math.inf, ceiling.judge(court, region).upper, truth)
+            assert ceiling.judge(court, region) == ceiling.judge(court, region)
+            with pytest.raises(RefutedError, match="shown for another"):
+                ceiling.judge(court, whole(model.n_variables))
     # Control: believed without a look at its region, the lighter side's ceiling bounds the other.
-    light = ceilings[int(true_sides[0] > true_sides[1])]
-    assert not brackets(-math.inf, light.evidence.verdict(light.graph).upper, max(true_sides))
+    light = int(true_sides[0] > true_sides[1])
+    assert not brackets(-math.inf, proofs[light].verdict(graphs[light]).upper, max(true_sides))
 
 
 def test_elimination_needs_an_order_of_all_spins_and_brackets_the_region():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from tightz.judge.buckets import bucket_tree
 from tightz.judge.forests import ForestQ
 from tightz.judge.regions import FIXED, Region, distance, lifted, restricted
 from tightz.judge.rounding import UNIT
-from tightz.judge.spins import ProductQ, SpinMap
+from tightz.judge.spins import ProductQ, SpinMap, SpinTerms
 from tightz.judge.verdict import Evidence, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
@@ -87,21 +87,33 @@ def _of_q(value: float, rounding: float, region: Region) -> Verdict:
     return Verdict(value - rounding, upper, rounding)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Ceiling:
     """An upper bound on `graph`, which is the source on the region over its free spins.
 
-    Its variable i is free spin i of the region, in ascending order, +1 being state 0.
+    Its variable i is free spin i of the region, in ascending order, +1 being state 0. Tables are
+    large and a tree has many of them: they are let go once judged, and the verdict stays.
     """
 
-    graph: FactorGraph
-    evidence: Evidence
+    graph: FactorGraph | None
+    evidence: Evidence | None
+    _judged: tuple[SpinTerms, int, Verdict] | None = field(default=None, repr=False)
 
     def judge(self, court: Court, region: Region) -> Verdict:
         """Through the evidence's own verdict; how far the graph is from the region is paid for."""
+        where = lifted(region, court.kept, court.n)
+        if self._judged is not None:
+            source, key, verdict = self._judged
+            if source is court.source and key == where.key:
+                return verdict
+        if self.graph is None or self.evidence is None:
+            raise RefutedError("an upper bound was judged on one region and is shown for another")
         found = self.evidence.verdict(self.graph)
-        off = distance(self.graph, court.source, lifted(region, court.kept, court.n))
-        return Verdict(-math.inf, found.upper + off, found.rounding + off)
+        off = distance(self.graph, court.source, where)
+        verdict = Verdict(-math.inf, found.upper + off, found.rounding + off)
+        self._judged = court.source, where.key, verdict
+        self.graph = self.evidence = None
+        return verdict
 
 
 @dataclass(frozen=True, eq=False)

@@ -179,7 +179,9 @@ class SplittingTree:
                 side, value, Proof.DETERMINISTIC, "splitting", time.perf_counter() - self._start,
                 1.0, why, self.standing.rounding, self.standing.evidence,
             )  # fmt: skip
-            self.history.append(bound)
+            self.history.append(
+                replace(bound, evidence=None)
+            )  # a record; what it rests on is large
             yield bound
 
     def _stages(self, pool: Executor) -> Iterator[None]:
