@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from tightz.estimation.estimate import mean_field
 from tightz.estimation.findings import Finding, Marginals, Mixing, PointEstimate
 from tightz.estimation.job import NARROW, Job, Launch
 from tightz.estimation.rising import rising_mini_buckets
+from tightz.estimation.samples import Samples
 from tightz.estimation.splitting import SplittingTree
 from tightz.estimation.trials import TrialPlan, all_positions, run_batches
 from tightz.estimation.workspace import SEARCH, Workspace, lifted_means
@@ -261,7 +261,7 @@ def _splitting(job: Job, encoding: SpinEncoding) -> Iterator[Finding | Bound]:
     if job.clock.expired:
         return
     tree = SplittingTree(
-        job.working if encoding.direct else encoding.polynomial,
+        encoding,
         time_limit=0.95 * job.clock.left,
         seed=stream(job.seed, SEARCH, 1),
         exact_width=NARROW,
@@ -274,8 +274,9 @@ def _splitting(job: Job, encoding: SpinEncoding) -> Iterator[Finding | Bound]:
     value, error = result.estimate(1000, stream(job.seed, SEARCH, 2))
     effective = result.sample(1000, stream(job.seed, SEARCH, 2)).effective_size
     source = "importance samples from the splitting tree's mixture"
-    marginals = list(result.marginals)
-    if not encoding.direct:  # a spin that follows from others has no mean of its own
+    if encoding.direct:
+        marginals = list(encoding.marginals(1.0 - 2.0 * result.marginals[:, 1]))
+    else:  # a spin that follows from others has no mean of its own
         states = sample(_DRAWS, stream(job.seed, SEARCH, 3)).states
         cards = job.working.cardinalities
         counts = (np.bincount(x, minlength=d) for x, d in zip(states.T, cards, strict=True))
@@ -287,12 +288,10 @@ def _splitting(job: Job, encoding: SpinEncoding) -> Iterator[Finding | Bound]:
     )
 
 
-def _decoded(sample: Callable[..., Any], encoding: SpinEncoding) -> Callable[..., Any]:
+def _decoded(sample: Callable[..., Samples], encoding: SpinEncoding) -> Callable[..., Samples]:
     """A sampler of the polynomial's states as one of the encoded model's."""
-    if encoding.direct:
-        return sample
 
-    def decoded(k: int, seed: Seed = None) -> Any:
+    def decoded(k: int, seed: Seed = None) -> Samples:
         drawn = sample(k, seed)
         return replace(drawn, states=encoding.lift_states(1 - 2 * drawn.states))
 
