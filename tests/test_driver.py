@@ -168,7 +168,7 @@ def test_marginals_come_from_the_stream_that_closed_the_interval():
             evidence=Audited(LOG_Z, 1e-9),
         )  # fmt: skip
         time.sleep(0.5)
-        yield portfolio.exact_marginals(tz.exact(job.working).marginals)
+        yield from portfolio.exact_marginals(tz.exact(job.working))
 
     result = tz.log_partition(MODEL, time_limit=20, methods=[slow, quick])
     assert result.marginal_status is Mixing.EXACT

@@ -138,7 +138,14 @@ def sliced(model: tz.FactorGraph, seed: int) -> Answer:
 
 def _exact(model: tz.FactorGraph, max_memory: str | int) -> Answer:
     r = tz.exact(model, max_memory=max_memory)
-    return Answer(claimed([r.bound]), r.marginals if r.log_z > -math.inf else None)
+    marginals = None
+    if r.log_z > -math.inf:
+        try:
+            marginals = r.marginals
+        except tz.ModelError as error:  # refused where log weights are too large for any
+            if "no digits" not in str(error):
+                raise
+    return Answer(claimed([r.bound]), marginals)
 
 
 def bethe(model: tz.FactorGraph, seed: int) -> Answer:

@@ -83,7 +83,7 @@ def judged(bound: Bound, model: FactorGraph, slack: float = 0.0) -> Bound:
         )
     value = low if bound.side is Side.LOWER else high
     excess = bound.log_z - value if bound.side is Side.LOWER else value - bound.log_z
-    if excess > CLAIM + rounding:
+    if excess > CLAIM + rounding + 1e-12 * abs(value):
         raise RefutedError(f"its evidence gives {value}")
     return replace(bound, log_z=value, rounding=rounding, evidence=None)
 

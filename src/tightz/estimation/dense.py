@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import NDArray
 
+from tightz.errors import UnsupportedModelError
 from tightz.estimation.findings import Finding, Marginals
 from tightz.estimation.workspace import SEARCH
 from tightz.families.layer import layer_mean_field
@@ -63,12 +64,16 @@ def one_layer(
     leaves: int = 1,
 ) -> Iterator[Finding]:
     """Sum out an independent set exactly, mean field on the rest, also from given states."""
-    r = layer_mean_field(
-        encoding.polynomial,
-        restarts=restarts,
-        leaves=leaves,
-        seed=stream(job.seed, SEARCH, restarts),
-        starts=None if states is None else states[:16],
-    )
+    try:
+        r = layer_mean_field(
+            encoding.polynomial,
+            restarts=restarts,
+            leaves=leaves,
+            seed=stream(job.seed, SEARCH, restarts),
+            starts=None if states is None else states[:16],
+            link=job.link,
+        )
+    except UnsupportedModelError:  # couplings too large for its integral
+        return
     marginals = list(encoding.marginals(r.spin_means))
     yield Finding(r.bound, Marginals(marginals, r.bound.method, r.log_z))

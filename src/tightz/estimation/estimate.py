@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -227,6 +228,8 @@ def run_setup(
                 raise
         complete = table.done == len(setup.levels) * setup.trials
         table.cut()
+        seconds = time.perf_counter() - start if writer is None else writer.seconds
+        lower = _best_coset(setup, table.levels, table.log_gammas)
         result = Estimate(
             levels=table.levels,
             log_gammas=table.log_gammas,
@@ -246,8 +249,8 @@ def run_setup(
             ),
             pair_spread=table.joint.spread / 4.0,
             strongly_universal=setup.plan.hashing.strongly_universal,
-            lower=_best_coset(setup, table.levels, table.log_gammas),
-            seconds=time.perf_counter() - start if writer is None else writer.seconds,
+            lower=replace(lower, seconds=seconds),
+            seconds=seconds,
             provenance=provenance(setup.plan.seed, setup.digest, **setup.parameters),
         )
         if writer is not None:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.errors import ResourceError, UnsupportedModelError
+from tightz.errors import ModelError, ResourceError, UnsupportedModelError
 from tightz.estimation.annealed import annealed
 from tightz.estimation.certificates import anytime_certificate
 from tightz.estimation.dense import DENSE_SWEEPS, is_dense, layers, one_layer
@@ -34,7 +33,7 @@ from tightz.models.preprocess import has_zeros
 from tightz.models.spin_polynomial import MAX_ARITY
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
-from tightz.references.exact import exact, plan
+from tightz.references.exact import ExactResult, exact, plan
 from tightz.references.mini_bucket.order import Order, elimination_order
 from tightz.references.mini_bucket.partition import partition
 from tightz.references.tree_reweighted import TreeReweighted, tree_reweighted_bounds
@@ -114,12 +113,17 @@ def exactly(job: Job) -> Iterator[Finding | Bound]:
     result = exact(job.working, max_memory=job.max_memory, marginals=False)
     yield result.bound
     if result.log_z > -math.inf and 4 * result.seconds < job.clock.left:
-        yield exact_marginals(result.marginals)
+        yield from exact_marginals(result)
 
 
-def exact_marginals(vectors: list[NDArray[np.float64]]) -> Finding:
-    """Marginals that nothing replaces."""
-    return Finding(marginals=Marginals(vectors, "exact", math.inf, Mixing.EXACT))
+def exact_marginals(result: ExactResult) -> Iterator[Finding]:
+    """Marginals that nothing replaces; a note where the model's scale leaves them no digits."""
+    try:
+        vectors = result.marginals
+    except ModelError as error:
+        yield Finding(note=str(error))
+        return
+    yield Finding(marginals=Marginals(vectors, "exact", math.inf, Mixing.EXACT))
 
 
 def upper(job: Job) -> Iterator[Finding | Bound]:
@@ -137,7 +141,7 @@ def upper(job: Job) -> Iterator[Finding | Bound]:
         ):
             yield bound
             if bound.side is Side.BOTH and bound.log_z > -math.inf:  # narrow: marginals are cheap
-                yield exact_marginals(exact(job.working, max_memory=job.max_memory).marginals)
+                yield from exact_marginals(exact(job.working, max_memory=job.max_memory))
     except ResourceError as error:
         yield Finding(note=f"mini-bucket: {error}")
 

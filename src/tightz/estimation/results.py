@@ -77,6 +77,12 @@ class MeanFieldResult:
         )
 
 
+UNJUDGED = Bound(
+    Side.LOWER, -math.inf, Proof.DETERMINISTIC, "best coset", 0.0, 1.0,
+    "not judged: no session of this run has ended in order",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class LevelSummary:
     """One level: log(2^m * aggregate of gamma) over its trials, natural log.
@@ -120,8 +126,8 @@ class Estimate:
     pair_marginals: NDArray[np.float64]
     pair_spread: NDArray[np.float64]
     strongly_universal: bool
-    lower: Bound
     seconds: float
+    lower: Bound = UNJUDGED
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property

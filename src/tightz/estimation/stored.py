@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tightz.bounds import Bound, Proof, Side
+from tightz.bounds import Bound
 from tightz.estimation.moments import WeightedMoments
-from tightz.estimation.results import Estimate
+from tightz.estimation.results import UNJUDGED, Estimate
 from tightz.estimation.setup import Setup
 from tightz.estimation.table import TrialTable
 from tightz.estimation.trials import STATUSES, Position, TrialBatch, all_positions
@@ -226,7 +226,7 @@ def read_estimate(path: str | Path) -> Estimate:
 
 def _stored_lower(answer: Answer | None) -> Bound:
     """The best coset as it was judged at the end of a session; here the model is not at hand."""
-    value, why = -np.inf, "not judged: no session of this run has ended in order"
-    if answer is not None:
-        value, why = float(answer.record["lower"]), "a coset's partition function is part of Z"
-    return Bound(Side.LOWER, value, Proof.DETERMINISTIC, "best coset", 0.0, 1.0, why)
+    if answer is None:
+        return UNJUDGED
+    why = "a coset's partition function is part of Z"
+    return replace(UNJUDGED, log_z=float(answer.record["lower"]), why=why)

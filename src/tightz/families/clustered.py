@@ -146,6 +146,8 @@ def cluster_labels(model: FactorGraph, log2_size: float) -> NDArray[np.int64]:
     into runs so short that one table could hold all of a run.
     """
     n = model.n_variables
+    if n == 0:
+        return np.zeros(0, dtype=np.int64)
     bits = math.log2(float(model.cardinalities.max(initial=2)))
     height = max(1, int(log2_size / max(bits, 1.0)) - 1)
     if isinstance(model.layout, Grid) and model.layout.rows * model.layout.cols == n:

@@ -19,7 +19,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.expansion import Residual, walsh, walsh_error
+from tightz.judge.expansion import Residual, far_off, walsh, walsh_error
 from tightz.judge.rounding import UNIT
 from tightz.judge.spins import SpinTerms
 from tightz.judge.verdict import RefutedError
@@ -82,7 +82,7 @@ def check_collapse(
     residual.subtract(terms)
     error, rounding = residual.bound()
     derived += rounding
-    if error > 64.0 * derived + 1e-9:
+    if far_off(error, derived, terms):
         raise RefutedError(f"a collapsed polynomial is {error:.3g} nats away from its original")
     return error + derived
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.expansion import Residual, walsh, walsh_error
+from tightz.judge.expansion import Residual, far_off, walsh, walsh_error
 from tightz.judge.products import equal_rows, same_shapes
 from tightz.judge.spins import SpinMap, SpinTerms
 from tightz.judge.verdict import RefutedError
@@ -76,7 +76,7 @@ def check_encoding(model: FactorGraph, terms: SpinTerms, chart: SpinMap) -> floa
     residual.subtract(terms)
     error, rounding = residual.bound()
     derived += rounding
-    if error > 64.0 * derived + 1e-9:
+    if far_off(error, derived, terms):
         raise RefutedError(f"a polynomial is {error:.3g} nats away from the model's tables")
     return error + derived
 

@@ -34,6 +34,16 @@ def walsh_error(top: NDArray[np.float64], bits: int) -> float:
     return UNIT * bits * 2.0**bits * float(top.sum())
 
 
+def far_off(error: float, derived: float, terms: SpinTerms) -> bool:
+    """Whether a polynomial differs from what it stands for by more than rounding explains.
+
+    The difference is paid for whatever it is: this tells a defect from the makers' own rounding,
+    which may be larger than the judge's and goes with the size of the numbers.
+    """
+    scale = abs(terms.constant) + float(np.abs(terms.theta).sum())
+    return error > 64.0 * derived + 1e-6 + 1e-10 * scale
+
+
 class Residual:
     """A sum of terms, addends of equal spins merged at the end; terms taken off count negative."""
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from tightz.errors import UnsupportedModelError
 from tightz.families.layer.log_cosh import expected_log_2cosh
 from tightz.families.projection import entropy
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -28,6 +29,9 @@ WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 MAX_POINTS = 10_000_000
 """Quadrature points handled at a time: starts are taken in blocks of this size."""
+
+_LARGEST = 1e150
+"""Couplings above this have squares beyond float64."""
 
 DENSE = 0.05
 """Couplings are stored as a full matrix above this density."""
@@ -82,6 +86,12 @@ class LayerProblem:
     def matrices(self) -> tuple[NDArray | sparse.csr_array, NDArray | sparse.csr_array]:
         """The couplings and their squares, as full matrices where that is faster."""
         entries = self.weights.shape[0] * self.weights.shape[1]
+        largest = float(np.abs(self.weights.data).max(initial=0.0))
+        if largest > _LARGEST:
+            raise UnsupportedModelError(
+                f"a coupling of {largest:.3g} is beyond what the layer's integral can square; "
+                "tz.mean_field takes it"
+            )
         if self.weights.nnz >= DENSE * entries:
             full = self.weights.toarray()
             return full, full**2

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError, ParameterError, ResourceError
 from tightz.judge.claims import Audited
+from tightz.judge.rounding import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.references.exact.game import degeneracy
@@ -23,6 +24,9 @@ from tightz.references.exact.planning import EliminationPlan, build_plan
 from tightz.references.exact.run import Elimination
 from tightz.references.exact.slices import MAX_WORK, Sliced, run_slices, slice_plan
 from tightz.runtime.memory import format_bytes, parse_memory
+
+NO_DIGITS = 0.01
+"""Rounding of log Z, in nats, above which marginals are refused: states differ by less."""
 
 _MAX_WIDTH = 60
 _MAX_LOG2_COST = 100.0
@@ -55,6 +59,13 @@ class ExactResult:
 
     @cached_property
     def _tables(self) -> Beliefs:
+        # What writing log Z itself as one float costs says nothing about shares of Z.
+        if self.rounding - UNIT * abs(self.log_z) > NO_DIGITS:
+            raise ModelError(
+                f"marginals of {self.model!r} have no digits: log weights of this size round by "
+                f"{self.rounding:.2g} nats. model.scale_warnings() names the entries; finite "
+                "entries that stand for zeros become zeros by model.with_zeros()"
+            )
         if self._beliefs is not None:
             return self._beliefs
         found = exact(self.model, max_memory=self.max_memory, marginals=True)._beliefs
