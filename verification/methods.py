@@ -112,7 +112,7 @@ def damped_tree_reweighted(model: tz.FactorGraph, seed: int) -> Answer:
 
 def _tree_reweighted(model: tz.FactorGraph, config: tz.TreeReweighted) -> Answer:
     r = tz.upper_bound(model, method=config)
-    exact = [Claim("both", r.log_z)] if r.status is TreeReweightedStatus.EXACT else []
+    exact = [Claim("both", r.log_z, r.rounding)] if r.status is TreeReweightedStatus.EXACT else []
     return Answer(claimed([r.bound]) + exact)
 
 

@@ -166,11 +166,16 @@ def _remedy(model: FactorGraph, parts: Partition, config: MiniBucket, allowed: i
     return "Its largest factors alone need more: raise max_memory"
 
 
+_EXACT = 0.01
+"""Nats of rounding up to which a bound without cuts is called exact; huge weights leave more."""
+
+
 def _bound(
     verdict: Verdict, evidence: CliquesEvidence, config: MiniBucket, seconds: float
 ) -> Bound:
     side, rounding = config.side, verdict.rounding
-    exact = math.isfinite(verdict.upper) and math.isfinite(verdict.lower)
+    finite = math.isfinite(verdict.upper) and math.isfinite(verdict.lower)
+    exact = finite and verdict.upper - verdict.lower <= _EXACT
     if exact or verdict.upper == -math.inf:
         width = verdict.upper - verdict.lower if exact else 0.0
         side, rounding = Side.BOTH, width + 2.0 * UNIT * width

@@ -54,6 +54,10 @@ _ANCHOR = 1e-4
 """Share of the starting probabilities that is never given up: no edge vanishes."""
 
 
+_EXACT = 0.01
+"""Nats of rounding up to which a forest's bound is called exact; huge weights leave more."""
+
+
 class TreeReweightedStatus(enum.Enum):
     """How a run ended; the value is the advice. The bound holds in every case."""
 
@@ -313,7 +317,7 @@ def _judged(model: FactorGraph, run: _Run, started: float) -> Bound:
     evidence = run.evidence()
     verdict = evidence.verdict(model)
     width = (verdict.upper - verdict.lower) * (1.0 + EPSILON)
-    exact = verdict.upper == -np.inf or width <= 8.0 * verdict.rounding
+    exact = verdict.upper == -np.inf or width <= min(8.0 * verdict.rounding, _EXACT)
     return Bound(
         side=Side.BOTH if exact else Side.UPPER,
         log_z=verdict.upper,
