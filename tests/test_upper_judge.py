@@ -15,7 +15,7 @@ from tightz.bounds import Side
 from tightz.estimation.rising import rising_mini_buckets
 from tightz.judge import RefutedError
 from tightz.judge import cliques as cliques_module
-from tightz.judge.forests import Forests, components, uniform_forest
+from tightz.judge.spanning import Forests, components, uniform_forest
 from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
 from tightz.references.mini_bucket import MiniBucket, mini_bucket, mini_bucket_bounds
