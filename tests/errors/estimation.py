@@ -9,15 +9,22 @@ import numpy as np
 import tightz as tz
 from tests.errors.table import Case, refuses
 from tightz.bounds import Bound, Proof, Side
-from tightz.errors import ParameterError
+from tightz.errors import ParameterError, TightzError
 from tightz.estimation import certificates
+from tightz.estimation.board import judged
+from tightz.estimation.calibration import combine
 from tightz.estimation.equal_work import Outcome, at_equal_work
 from tightz.estimation.splitting import SplittingTree, check
+from tightz.estimation.splitting.evidence import Standing
 from tightz.estimation.theorem_run import theorem_run
 from tightz.estimation.theorems import required_trials
+from tightz.judge import RefutedError, StatesEvidence
+from tightz.models.encoding import encode
 
 GRID = tz.ising_grid(3, seed=0)
 NAN = float("nan")
+STATE = StatesEvidence(np.zeros((1, 9), dtype=np.int64))
+IMPOSSIBLE = tz.FactorGraph([2], [((0,), [-math.inf, -math.inf])])
 
 
 def _estimate(**options):
@@ -28,12 +35,10 @@ def _idle(**budget):
     return at_equal_work({"idler": lambda _: Outcome(0.0, 0)}, **budget)
 
 
-def _nan_stream(_job):
-    yield Bound(Side.LOWER, NAN, Proof.DETERMINISTIC, "broken method", 0.0, 1.0, "")
-
-
-def _broken_stream():
-    tz.log_partition(GRID, time_limit=30, methods=[_nan_stream])
+def _refused(text, side, log_z, evidence=None):
+    """A case of a bound that does not get past the judge."""
+    bound = Bound(side, log_z, Proof.DETERMINISTIC, "some method", evidence=evidence)
+    return Case(RefutedError, text, lambda: judged(bound, GRID))
 
 
 def _split():
@@ -169,7 +174,25 @@ INTERVALS = [
         GRID,
         delta=1.5,
     ),
-    Case(ArithmeticError, "broken method produced NaN: this is a bug", _broken_stream),
+    _refused("it is not a number", Side.LOWER, NAN, STATE),
+    _refused(
+        "a bound that holds always needs evidence; Bound(evidence=...) takes any of "
+        "tightz.judge, such as StatesEvidence(states) or ProductEvidence(marginals)",
+        Side.LOWER,
+        0.0,
+    ),
+    _refused(
+        "its evidence proves ... <= log Z <= inf, not a value",
+        Side.BOTH,
+        0.0,
+        STATE,
+    ),
+    _refused("its evidence gives ...", Side.LOWER, 100.0, STATE),
+    Case(
+        ValueError,
+        "the interval is [1.0, 0.0]; expected lower <= upper",
+        lambda: combine([], 1.0, 0.0),
+    ),
 ]
 
 SPLITTING = [
@@ -195,7 +218,18 @@ SPLITTING = [
     Case(
         ArithmeticError,
         "lower bound 1000000.0 above upper bound -1000000.0: this is a bug",
-        lambda: _split()._improve(1e6, -1e6),
+        lambda: Standing(encode(GRID)).improve(1e6, -1e6),
+    ),
+    Case(
+        TightzError,
+        "there is nothing to draw from: the run ended before it had its first q. Give it more "
+        "time (time_limit)",
+        lambda: SplittingTree(GRID, seed=0, threads=1).result().sample(1),
+    ),
+    Case(
+        TightzError,
+        "Z = 0: the model has no state of positive weight to draw",
+        lambda: tz.split(IMPOSSIBLE, seed=0, threads=1).sample(1),
     ),
     Case(ArithmeticError, "the parts of node 0 do not partition it", _overlapping_parts),
     Case(ArithmeticError, "leaf 3 claims ...; its q attains -inf", _boasting_leaf),

@@ -25,9 +25,8 @@ from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family, IProjection
 from tightz.judge import Verdict
 from tightz.judge.cosets import CosetQ, CosetsEvidence, coset_value
-from tightz.judge.forests import ForestQ
 from tightz.judge.links import SpinLink
-from tightz.judge.spins import ProductQ, SpinTerms
+from tightz.judge.spins import SpinTerms
 from tightz.models.encoding import Model, model_digest
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
@@ -173,8 +172,6 @@ def _judge(
     if not best.coset.feasible or best.log_gamma == -math.inf:
         return _Judged(-math.inf, 0.0, None)
     q = distribution_of(best)
-    if not isinstance(q, ProductQ | ForestQ):
-        raise ParameterError(f"the judge has no rule for the q's of {type(best).__name__}")
     return _Judged(*coset_value(link.terms, rows, rhs, q), q)
 
 

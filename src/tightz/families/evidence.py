@@ -19,11 +19,12 @@ from tightz.families.block_projection import BlockProjection
 from tightz.families.projection import IProjection
 from tightz.families.structured.family import StructuredProjection
 from tightz.judge.collapses import CollapseLink
+from tightz.judge.cosets import CosetQ
 from tightz.judge.encodings import EncodingLink
 from tightz.judge.forests import ForestQ
 from tightz.judge.links import SpinEvidence, SpinLink, lowered
 from tightz.judge.products import ProductEvidence
-from tightz.judge.spins import ProductQ, SpinDistribution, SpinMap, SpinTerms
+from tightz.judge.spins import ProductQ, SpinMap, SpinTerms
 from tightz.models.collapse import Collapsed
 from tightz.models.encoding import SpinEncoding
 from tightz.models.factor_graph import FactorGraph
@@ -75,7 +76,7 @@ def chart_of(coset: Coset) -> SpinMap:
     return SpinMap(coset.n_free, ptr.astype(np.int64), free[order].astype(np.int64), sign)
 
 
-def distribution_of(projection: IProjection) -> SpinDistribution:
+def distribution_of(projection: IProjection) -> CosetQ:
     """The q of a projection over the spins of its coset's polynomial."""
     chart = chart_of(projection.coset)
     if isinstance(projection, StructuredProjection):

@@ -36,5 +36,5 @@ def check_messages(
     if not same.all():
         k = int(np.argmin(same))
         raise RefutedError(
-            f"{place}: a message says {messages[k]!r} where its tables sum to {expected[k]!r}"
+            f"{place}: a message says {messages[k]} where its tables sum to {expected[k]}"
         )

@@ -67,7 +67,7 @@ class Forests:
         within = (rho > 0.0) & ((rho <= attained * (1.0 - _MARGIN)) | (always & (rho <= 1.0)))
         if not within.all():
             e = int(np.argmin(within))
-            raise RefutedError(f"edge {e} has probability {rho[e]!r}; forests give {attained[e]!r}")
+            raise RefutedError(f"edge {e} has probability {rho[e]}; forests give {attained[e]}")
 
     def _attained_first(self) -> NDArray[np.float64]:
         if self._first is None:

@@ -133,7 +133,7 @@ class Audit:
             if expected != found + scale and not abs(expected - found - scale) <= allowed:
                 raise RefutedError(
                     f"exact: the tables of all buckets give a state the log weight "
-                    f"{found + scale!r}; the model gives it {expected!r}"
+                    f"{found + scale}; the model gives it {expected}"
                 )
 
     def _take(self, taken: _Taken, is_log: bool) -> None:
