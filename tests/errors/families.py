@@ -113,6 +113,12 @@ CASES = [
         "tz.mean_field and tz.log_partition take any degree",
         lambda: tz.layer_mean_field(TRIPLE),
     ),
+    Case(
+        UnsupportedModelError,
+        "a coupling of 5e+217 is beyond what the layer's integral can square; tz.mean_field takes "
+        "it",
+        lambda: tz.layer_mean_field(tz.FactorGraph([2, 2], [((1, 0), [[0, 2e218], [0, 0]])])),
+    ),
     refuses(
         "restarts is 0 and no starts are given; expected at least one",
         tz.layer_mean_field,

@@ -136,6 +136,20 @@ METHODS = [
         lambda: tz.exact(tz.FactorGraph([2], [((0,), [1e300, 0.0])] * 2)),
     ),
     Case(
+        ModelError,
+        "marginals of FactorGraph(2 variables of 2 states, 3 factors of arity up to 2) have no "
+        "digits: log weights of this size round by 7.8e+14 nats. model.scale_warnings() names the "
+        "entries; finite entries that stand for zeros become zeros by model.with_zeros()",
+        lambda: tz.exact(PENALISED).marginals,
+    ),
+    Case(
+        ModelError,
+        "marginals of FactorGraph(2 variables of 2 states, 3 factors of arity up to 2) have no "
+        "digits: log weights of this size round by 1.3e+15 nats. model.scale_warnings() names the "
+        "entries; finite entries that stand for zeros become zeros by model.with_zeros()",
+        lambda: tz.exact(BLURRED).marginals,
+    ),
+    Case(
         ResourceError,
         "exact log Z of FactorGraph('grid 40x40, w in [-1, 1]', 1600 variables of 2 "
         "states, 4720 factors of arity up to 2) needs 22 TB (width 40, 6.7e+14 "
@@ -242,5 +256,21 @@ METHODS = [
         lambda: tz.bethe(TERNARY, parities=[([1], 0)]),
     ),
 ]
+
+PENALISED = tz.FactorGraph(
+    [2, 2],
+    [((1, 0), [[0.0, 0.0], [0.0, -1e30]]), ((0,), [-1e30, 0.0]), ((1,), [-1e30, 0.0])],
+)
+"""Three states weigh exp(-1e30): log 2 is lost beside it."""
+
+BLURRED = tz.FactorGraph(
+    [2, 2],
+    [
+        ((0,), [7.139539575676608e29, 140528565072736.64]),
+        ((0, 1), [[6.989645925032364e27, 598.0803413157195], [-2.4e27, 142473911015133.3]]),
+        ((1,), [-926483.6156869603, -8218.68979740564]),
+    ],
+)
+"""Found by the hostile hunt: beliefs whose sums are off by what entries of 7e29 lose."""
 
 CASES = [*METHODS, *AUDITS]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError, ParameterError, ResourceError
-from tightz.judge.claims import Audited
+from tightz.judge.claims import Audited, total_scale
 from tightz.judge.rounding import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
@@ -61,15 +61,13 @@ class ExactResult:
     def _tables(self) -> Beliefs:
         # What writing log Z itself as one float costs says nothing about shares of Z.
         if self.rounding - UNIT * abs(self.log_z) > NO_DIGITS:
-            raise ModelError(
-                f"marginals of {self.model!r} have no digits: log weights of this size round by "
-                f"{self.rounding:.2g} nats. model.scale_warnings() names the entries; finite "
-                "entries that stand for zeros become zeros by model.with_zeros()"
-            )
-        if self._beliefs is not None:
-            return self._beliefs
-        found = exact(self.model, max_memory=self.max_memory, marginals=True)._beliefs
+            raise ModelError(_no_digits(self.model, self.rounding))
+        found = self._beliefs
+        if found is None:
+            found = exact(self.model, max_memory=self.max_memory, marginals=True)._beliefs
         assert found is not None
+        if self.log_z > -math.inf and any(np.isnan(p).any() for p in found.variables):
+            raise ModelError(_no_digits(self.model, 16.0 * UNIT * total_scale(self.model)))
         return found
 
     @property
@@ -220,6 +218,14 @@ def exact(
         sliced=tuple(int(free[v]) for v in sliced.variables),
         max_memory=allowed,
         _beliefs=beliefs,
+    )
+
+
+def _no_digits(model: FactorGraph, rounding: float) -> str:
+    return (
+        f"marginals of {model!r} have no digits: log weights of this size round by "
+        f"{rounding:.2g} nats. model.scale_warnings() names the entries; finite entries that stand "
+        "for zeros become zeros by model.with_zeros()"
     )
 
 

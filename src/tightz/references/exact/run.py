@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.claims import total_scale
 from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.judge.verdict import RefutedError
 from tightz.models.factor_graph import FactorGraph
@@ -298,6 +299,15 @@ class Elimination:
         total, depth = found.sum(axis=0).tolist()
         return float(depth / total) if total > 0.0 else 0.0
 
+    @cached_property
+    def _blur(self) -> float:
+        """Nats that sums of entries of this size lose, whatever the depth of an entry.
+
+        Above 1e-3 log weights keep hardly a digit behind the point, and a belief that does not sum
+        to 1 is no sign of a defect: it is not known, and says so by NaN.
+        """
+        return 16.0 * UNIT * total_scale(self.model)
+
     def _record(self, b: int, groups: list[Table], sums: NDArray[np.float64], slack: float) -> None:
         """Marginals of the bucket's variable and of its factors, each normalised.
 
@@ -310,9 +320,10 @@ class Elimination:
             shape = [self.cards[a] for a in table.axes]
             joint = sums[table.start : table.start + table.size].reshape(shape)
             total = float(joint.sum())
-            if not slack <= 1.0:  # no digit of it is known: `ExactResult.marginals` refuses
-                joint, total = np.full(shape, np.nan), 1.0
-            elif not (total > 0.0 and abs(math.log(total)) <= 2.0 * slack):
+            off = abs(math.log(total)) if total > 0.0 else math.inf
+            if not off <= 2.0 * slack and self._blur > 1e-3 and not off <= 1e-9:
+                joint, total = np.full(shape, np.nan), 1.0  # `ExactResult.marginals` refuses
+            elif not off <= 2.0 * slack and self._blur <= 1e-3:
                 raise RefutedError(
                     f"exact: the belief of bucket {b} (variable {self.plan.order[b]}, group {k}) "
                     f"sums to {total!r}; expected 1 within {slack:.1g}"
