@@ -99,6 +99,8 @@ class LogPartition:
                     f"log Z ~  {self.estimate:.6f} +- {self.estimate_error:.2g}   (estimate, not "
                     f"proven: {self.estimate_source})"
                 )
+            if self.marginals is not None:
+                lines.append(f"marginals: {self.marginal_origin}")
         if self.quarantined:
             lines += [f"DEFECT: {one}" for one in self.quarantined]
             lines.append("DEFECT: these bounds are not in the answer; please report them")
@@ -106,6 +108,13 @@ class LogPartition:
         tail = "interrupted after" if self.interrupted else "in"
         lines.append(f"{len(self.bounds)} bounds {tail} {self.seconds:.2f} s")
         return "\n".join(lines)
+
+    @property
+    def marginal_origin(self) -> str:
+        """Where the marginals come from and how far to trust them, in words."""
+        if self.marginal_status is None or self.marginal_status is Mixing.EXACT:
+            return self.marginal_source
+        return f"{self.marginal_source} ({self.marginal_status.value})"
 
     def sample(self, k: int, seed: Seed = None) -> Samples:
         """`k` states with log p~(x) - log q(x), their effective number and a status.

@@ -68,7 +68,7 @@ def from_interval(result: LogPartition, *, shape: Shape = None) -> ReportData:
         estimate_error=result.estimate_error,
         estimate_source=result.estimate_source,
         marginals=as_marginals(
-            result.marginals, result.marginal_source, model=result.model, shape=shape
+            result.marginals, result.marginal_origin, model=result.model, shape=shape
         ),
         notes=[*(f"DEFECT: {one}" for one in result.quarantined), *result.notes],
         interrupted=result.interrupted,
