@@ -29,6 +29,7 @@ from tightz.estimation.calibration import (
 )
 from tightz.estimation.findings import Finding, PointEstimate
 from tightz.estimation.symmetry import flips, symmetrise_means
+from tightz.judge.rounding import UNIT
 from tightz.models.collapse import Collapsed, collapse
 from tightz.models.encoding import SpinEncoding
 from tightz.references.ais.paths import LayerPath, Path, SpinPath, polynomial_path, tuned_schedule
@@ -75,6 +76,9 @@ SHRINK = 0.9
 """Means of the product start: short of the marginals found, so that no state is ruled out."""
 
 PRODUCT_EVERY = 3
+
+BLUR = 1e-3
+"""Nats of rounding in a state's log weight above which chains compare noise, and none is run."""
 
 KEPT = 3
 """Rounds whose end states count for marginals and samples: the largest, both starts among them."""
@@ -132,7 +136,7 @@ def annealed(job: Job) -> Iterator[Finding]:
         run = Annealing.of(job.encoding, generator(job.seed, KEY))
     except UnsupportedModelError:
         return
-    if run is None:
+    if run is None or 16.0 * UNIT * float(np.abs(job.encoding.polynomial.theta).sum()) > BLUR:
         return
     for number in itertools.count():
         wanted = FIRST * 2**number
