@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import scipy.io
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tightz as tz
 from tests import naive
 from tightz.errors import ModelError, TightzError
 from tightz.models.builders import rbm
@@ -277,3 +279,22 @@ def test_mat_files_of_scipy(version: str, compressed: bool, seed: int) -> None:
     assert set(found) == set(arrays)
     for name, values in arrays.items():
         np.testing.assert_array_equal(found[name], values)
+
+
+def test_the_command_line_can_say_what_the_rows_of_a_square_matrix_are(tmp_path):
+    from click.testing import CliRunner
+
+    from tightz.cli.main import main
+
+    rng = np.random.default_rng(3)
+    w, b, c = rng.normal(size=(3, 3)), rng.normal(size=3), rng.normal(size=3)
+    path = tmp_path / "square.npz"
+    np.savez(path, W=w, visible_bias=b, hidden_bias=c)
+    asked = CliRunner().invoke(main, ["exact", str(path)])
+    assert asked.exit_code == 2
+    assert "--rbm-rows" in asked.output
+    for rows, matrix in (("visible", w), ("hidden", w.T)):
+        done = CliRunner().invoke(main, ["exact", str(path), "--rbm-rows", rows, "--json"])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.output)["log_z"]
+        assert found == pytest.approx(tz.exact(tz.rbm(matrix, b, c)).log_z, abs=1e-9)

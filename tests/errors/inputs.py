@@ -136,7 +136,8 @@ TEXTS = [
     (
         "W is 2 x 2, so nothing tells whether its rows are visible or hidden units; expected a "
         "file of tz.save_rbm, which says so, or tz.load_rbm(path, transposed=False) where W[i, j] "
-        "joins visible i and hidden j, else True (TMP/r.npz)",
+        "joins visible i and hidden j, else True; on the command line --rbm-rows visible or hidden "
+        "(TMP/r.npz)",
         _square,
     ),
     (

@@ -34,18 +34,39 @@ ZEROS = "tightz.zeros_below"
 """Where a command's --zeros-below waits for `load`."""
 
 
-def _keep_zeros(context: click.Context, _: click.Parameter, value: float | None) -> None:
-    context.meta[ZEROS] = value
+ROWS = "tightz.rbm_rows"
+"""Where a command's --rbm-rows waits for `load`."""
+
+
+def _keep(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """An option that waits in the context until `load` asks for it."""
+
+    def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
+        context.meta[key] = value
+
+    return keep
+
+
+def _waiting(key: str) -> Any:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(key)
 
 
 def model_argument(command: Callable) -> Callable:
-    """MODEL, --evidence and --zeros-below, which `load` heeds by itself."""
+    """MODEL, --evidence, and two options that `load` heeds by itself."""
+    command = click.option(
+        "--rbm-rows",
+        type=click.Choice(["visible", "hidden"]),
+        expose_value=False,
+        callback=_keep(ROWS),
+        help="What the rows of W are in a file of RBM weights; needed where W is square.",
+    )(command)
     command = click.option(
         "--zeros-below",
         type=float,
         metavar="X",
         expose_value=False,
-        callback=_keep_zeros,
+        callback=_keep(ZEROS),
         help="Log potentials lower than their table's largest by more than -X are zeros: "
         "-1e9 for a model that writes -1e30 for 0.",
     )(command)
@@ -136,8 +157,7 @@ def parse_levels(text: str | None, n: int) -> list[int] | None:
 def load(path: str, evidence: str | None) -> FactorGraph:
     """Read a model by the ending of its name; --zeros-below of the command is applied."""
     model = _read(path, evidence)
-    context = click.get_current_context(silent=True)
-    below = context.meta.get(ZEROS) if context is not None else None
+    below = _waiting(ZEROS)
     if below is None:
         return model
     from tightz.models.scale import log_removed
@@ -154,7 +174,8 @@ def _read(path: str, evidence: str | None) -> FactorGraph:
     if suffix in (".npz", ".mat", ".h5", ".hdf5"):
         from tightz.models.rbm_files import load_rbm
 
-        model = load_rbm(path)
+        rows = _waiting(ROWS)
+        model = load_rbm(path, transposed=None if rows is None else rows == "hidden")
         if evidence:
             raise ModelError(
                 f"evidence goes with a UAI model; {path} holds RBM weights. Leave --evidence out"

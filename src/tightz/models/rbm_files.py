@@ -52,7 +52,8 @@ def load_rbm(path: FilePath, *, transposed: bool | None = None) -> FactorGraph:
         raise ModelError(
             f"W is {len(w)} x {len(w)}, so nothing tells whether its rows are visible or hidden "
             f"units; expected a file of tz.save_rbm, which says so, or tz.load_rbm(path, "
-            f"transposed=False) where W[i, j] joins visible i and hidden j, else True ({label})"
+            f"transposed=False) where W[i, j] joins visible i and hidden j, else True; on the "
+            f"command line --rbm-rows visible or hidden ({label})"
         )
     return rbm(*weights, name=Path(path).stem)
 
