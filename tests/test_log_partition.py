@@ -225,6 +225,8 @@ def test_samples_with_their_weights_give_z():
         ({"time_limit": -1}, "time_limit is -1"),
         ({"time_limit": float("nan")}, "time_limit is nan"),
         ({"delta": 0.0}, "delta is 0"),
+        ({"delta": "x"}, "delta is 'x'"),
+        ({"time_limit": None}, "time_limit is None"),
         ({"max_memory": "many"}, "many"),
     ],
 )

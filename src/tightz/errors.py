@@ -42,6 +42,22 @@ def require_range(name: str, value: float, low: float, high: float = float("inf"
         raise ParameterError(f"{name} is {value if real else repr(value)}; expected {expected}")
 
 
+def require_probability(name: str, value: float) -> None:
+    """Refuse `value` outside (0, 1)."""
+    real = isinstance(value, numbers.Real)
+    if not real or not 0.0 < value < 1.0:
+        came = value if real else repr(value)
+        raise ParameterError(f"{name} is {came}; expected a probability strictly between 0 and 1")
+
+
+def require_seconds(name: str, value: float) -> None:
+    """Refuse a time limit that is not positive."""
+    real = isinstance(value, numbers.Real)
+    if not real or not value > 0.0:
+        came = value if real else repr(value)
+        raise ParameterError(f"{name} is {came}; expected a positive number of seconds")
+
+
 def require_finite(name: str, values: NDArray[np.float64], where: str = "") -> None:
     """Refuse an array with a NaN or an infinite entry, naming the first; `where` is a place."""
     import numpy as np

@@ -21,7 +21,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, logsumexp
 
-from tightz.errors import ParameterError
+from tightz.errors import ParameterError, require_probability
 
 BETS = np.array([0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 1.0])
 """Stakes lambda mixed over, uniformly; lambda = 1 is the product of the G themselves."""
@@ -32,8 +32,7 @@ PRECISION = 1e-9
 
 def _check(log_g: ArrayLike, delta: float) -> NDArray[np.float64]:
     values = np.asarray(log_g, dtype=np.float64)
-    if not 0.0 < delta < 1.0:
-        raise ParameterError(f"delta is {delta}; expected a probability strictly between 0 and 1")
+    require_probability("delta", delta)
     if values.size == 0 or np.isnan(values).any():
         raise ParameterError(
             f"log_g has shape {values.shape} and {np.isnan(values).sum()} NaN; a certificate needs "
@@ -115,8 +114,7 @@ def anytime_certificate(
     lower bound on Z that may be read off at any time, and choosing among levels is paid for.
     """
     table = np.atleast_2d(np.asarray(log_g, dtype=np.float64))
-    if not 0.0 < delta < 1.0:
-        raise ParameterError(f"delta is {delta}; expected a probability strictly between 0 and 1")
+    require_probability("delta", delta)
     if table.size == 0 or np.isnan(table[:, 0]).all():
         raise ParameterError(
             f"log_g has shape {table.shape} and no trial that was run; expected at least one trial"

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tightz.bounds import Bound
-from tightz.errors import ParameterError
+from tightz.errors import require_probability, require_seconds
 from tightz.estimation import portfolio
 from tightz.estimation.board import Board, judged
 from tightz.estimation.interval import LogPartition
@@ -61,10 +61,8 @@ def log_partition(
     is valid all the same.
     """
     as_model(model, "log_partition", only="FactorGraph")
-    if not time_limit > 0:
-        raise ParameterError(f"time_limit is {time_limit}; expected a positive number of seconds")
-    if not 0.0 < delta < 1.0:
-        raise ParameterError(f"delta is {delta}; expected a probability strictly between 0 and 1")
+    require_seconds("time_limit", time_limit)
+    require_probability("delta", delta)
     memory = parse_memory(max_memory)
     kept, root = (None, seed_sequence(seed)) if store is None else opened(store, seed, resume)
     record = provenance(

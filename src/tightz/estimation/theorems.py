@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from tightz.errors import ParameterError, require_range
+from tightz.errors import ParameterError, require_probability, require_range
 
 ALPHA = 0.0042
 """The largest constant the theorems allow."""
@@ -18,8 +18,7 @@ ALPHA = 0.0042
 def required_trials(n: int, delta: float, alpha: float = ALPHA) -> int:
     """T >= ln(n / delta) / alpha trials at every level 0..n, for n binary variables."""
     require_range("n", n, 1)
-    if not 0.0 < delta < 1.0:
-        raise ParameterError(f"delta is {delta}; expected a probability strictly between 0 and 1")
+    require_probability("delta", delta)
     if not 0.0 < alpha <= ALPHA:
         raise ParameterError(f"alpha is {alpha}; the theorems need 0 < alpha <= {ALPHA}")
     return math.ceil(math.log(n / delta) / alpha)

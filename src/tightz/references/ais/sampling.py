@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.errors import ParameterError, require_range
+from tightz.errors import ParameterError, require_probability, require_range
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.references.ais.paths import Path, annealing_path, tuned_schedule
@@ -69,10 +69,7 @@ class AisResult:
         probability 1 - delta. G = 1 is log mean w - log(1/delta). The best of G = 1, 2, 4, ... is
         reported, each at an equal share of delta.
         """
-        if not 0.0 < delta < 1.0:
-            raise ParameterError(
-                f"delta is {delta}; expected a probability strictly between 0 and 1"
-            )
+        require_probability("delta", delta)
         chains = self.log_weights.size
         groups = 2 ** np.arange(int(np.log2(chains)) + 1)
         values = []
