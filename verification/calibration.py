@@ -17,7 +17,7 @@ import tightz as tz
 from verification.rows import Row
 
 RUNS = 200
-SECONDS = 5.0
+SECONDS = 3.0
 CONTROL_RUNS, CONTROL_SECONDS = 4, 6.0
 WITHIN, WORST, UNKNOWN = 0.90, 6.0, 0.20
 SLACK = 1e-7

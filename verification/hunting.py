@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections import Counter
@@ -116,6 +117,9 @@ def run(
     stretches = [range(at, min(at + STRETCH, models)) for at in range(0, models, STRETCH)]
     tally = Tally()
     for done, part in enumerate(spread(examine, stretches, workers), start=1):
+        for name in part.failed:
+            if name != CONTROL and name not in tally.first:  # known at once, not after an hour
+                print(f"\n{name}: {part.first[name]}", file=sys.stderr)
         tally.merge(part)
         wrong = sum(count for name, count in tally.failed.items() if name != CONTROL)
         progress(f"{min(done * STRETCH, models)} of {models} models, {wrong} violations")
