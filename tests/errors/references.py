@@ -130,7 +130,7 @@ AUDITS = [
 
 METHODS = [
     Case(
-        ModelError,
+        UnsupportedModelError,
         "a log table holds 1e+300 in absolute value; exact sums need entries below 1e+300 over "
         "all 2 tables together (-inf is a zero)",
         lambda: tz.exact(tz.FactorGraph([2], [((0,), [1e300, 0.0])] * 2)),

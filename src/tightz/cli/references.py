@@ -32,13 +32,15 @@ def exact(model: str, evidence: str | None, max_memory: str, as_json: bool) -> N
             {
                 "command": "exact",
                 "log_z": r.log_z,
+                "rounding": r.rounding,
                 "width": r.width,
                 "seconds": r.seconds,
                 "provenance": dict(r.provenance),
             }
         )
         return
-    click.echo(f"log Z = {r.log_z:.10f}   (exact: elimination of width {r.width})")
+    rounding = f" +- {r.rounding:.1g}" if r.log_z > float("-inf") else ""
+    click.echo(f"log Z = {r.log_z:.10f}{rounding}   (exact: elimination of width {r.width})")
     click.echo(f"{r.seconds:.2f} s")
 
 

@@ -83,8 +83,12 @@ def exact_first(job: Job) -> Iterator[Finding | Bound | Launch]:
     if slow_to_plan:
         yield Launch((lower, upper, annealed))
     if _exact_fits(job):
-        yield from exactly(job)
-    elif not slow_to_plan:
+        try:
+            yield from exactly(job)
+            return
+        except UnsupportedModelError as error:  # weights beyond what exact sums can carry
+            yield Finding(note=str(error))
+    if not slow_to_plan:
         yield Launch((lower, upper, annealed))
 
 

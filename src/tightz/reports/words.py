@@ -168,8 +168,8 @@ def assumptions(data: ReportData) -> list[str]:
     out = [
         "The model is the one with the digest below; log Z is its natural log partition function "
         "given the evidence.",
-        "Values are evaluated in float64; rounding, about 1e-15 of the sum of the weights, is not "
-        "subtracted.",
+        "Bounds that hold always were evaluated from explicit evidence by code that shares nothing "
+        "with their makers, in float64, the rounding of these sums taken outward.",
     ]
     random = [b for b in (data.certified, data.certified_upper) if b is not None]
     if random or data.statements:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.errors import ModelError, ParameterError, ResourceError
+from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
 from tightz.judge.claims import Audited, total_scale
 from tightz.judge.rounding import UNIT
 from tightz.models.factor_graph import FactorGraph
@@ -234,7 +234,7 @@ def _require_finite_sums(model: FactorGraph) -> None:
     logs = np.abs(model.log_tables)
     largest = float(logs[np.isfinite(logs)].max(initial=0.0))
     if largest * max(model.n_factors, 1) > _MAX_WEIGHT:
-        raise ModelError(
+        raise UnsupportedModelError(
             f"a log table holds {largest:.3g} in absolute value; exact sums need entries below "
             f"{_MAX_WEIGHT:.0e} over all {model.n_factors} tables together (-inf is a zero)"
         )
