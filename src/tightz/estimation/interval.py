@@ -81,22 +81,23 @@ class LogPartition:
         """The answer in a few lines of text."""
         if self.is_exact:
             proof = self.lower_proof
-            lines = [f"log Z  = {proof.log_z:.8f} +- {proof.rounding:.1g}   (exact: {proof.why})"]
+            value = _figure(proof.log_z, 8)
+            lines = [f"log Z  = {value} +- {proof.rounding:.1g}   (exact: {proof.why})"]
             if self.lower == -math.inf:
                 lines = ["log Z  = -inf   (the partition function is zero: no state has weight)"]
         else:
             lines = [
-                f"log Z >= {self.lower:.6f}   ({_reason(self.lower_proof)})",
-                f"log Z <= {self.upper:.6f}   ({_reason(self.upper_proof)})",
-                f"width    {self.width:.6f}",
+                f"log Z >= {_figure(self.lower)}   ({_reason(self.lower_proof)})",
+                f"log Z <= {_figure(self.upper)}   ({_reason(self.upper_proof)})",
+                f"width    {_figure(self.width)}",
             ]
             if self.certified.proof is Proof.CONFIDENCE and self.certified.log_z > self.lower:
                 lines.insert(
-                    1, f"log Z >= {self.certified.log_z:.6f}   ({_reason(self.certified)})"
+                    1, f"log Z >= {_figure(self.certified.log_z)}   ({_reason(self.certified)})"
                 )
             if math.isfinite(self.estimate_error):
                 lines.append(
-                    f"log Z ~  {self.estimate:.6f} +- {self.estimate_error:.2g}   (estimate, not "
+                    f"log Z ~  {_figure(self.estimate)} +- {self.estimate_error:.2g}   (estimate, not "
                     f"proven: {self.estimate_source})"
                 )
             if self.marginals is not None:
@@ -155,6 +156,11 @@ class LogPartition:
             f"LogPartition({self.lower:.6f} <= log Z <= {self.upper:.6f}, "
             f"estimate {self.estimate:.6f}, {self.seconds:.2f} s)"
         )
+
+
+def _figure(value: float, digits: int = 6) -> str:
+    """A number with its decimals, unless it is so large that they would be noise."""
+    return f"{value:.{digits}f}" if abs(value) < 1e12 or math.isinf(value) else f"{value:.17g}"
 
 
 def _reason(bound: Bound) -> str:

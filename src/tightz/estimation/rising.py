@@ -63,7 +63,7 @@ def rising_mini_buckets(
         sequence = elimination_order(model, known)
         entries = float(partition(model, sequence, reached).table_sizes.sum())
         cutting = time.perf_counter() - begun
-        pace = max(taken - tries * cutting, 0.1 * taken) / (passes * entries)
+        pace = max(taken - tries * cutting, 0.1 * taken) / max(passes * entries, 1.0)
         open_order = known if reached >= _SETTLED else Order.AUTO
         for order, share in ((open_order, _STEP), (known, _LAST)):
             tries, passes = _effort(order, _ROUGH)
