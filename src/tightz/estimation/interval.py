@@ -96,10 +96,8 @@ class LogPartition:
                     1, f"log Z >= {_figure(self.certified.log_z)}   ({_reason(self.certified)})"
                 )
             if math.isfinite(self.estimate_error):
-                lines.append(
-                    f"log Z ~  {_figure(self.estimate)} +- {self.estimate_error:.2g}   (estimate, not "
-                    f"proven: {self.estimate_source})"
-                )
+                value = f"{_figure(self.estimate)} +- {self.estimate_error:.2g}"
+                lines.append(f"log Z ~  {value}   (estimate, not proven: {self.estimate_source})")
             if self.marginals is not None:
                 lines.append(f"marginals: {self.marginal_origin}")
         if self.quarantined:
