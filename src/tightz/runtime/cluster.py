@@ -125,9 +125,13 @@ class DaskPool:
         return self._count
 
     def share(self, parcel: bytes) -> Any:
-        """The parcel on every worker, from worker to worker; later ones fetch it from a peer."""
+        """The parcel as the result of a task: workers fetch it from each other.
+
+        Scattered data is gone with its worker, and scattering fails while none is alive; a task's
+        result is made again by whichever worker comes next.
+        """
         with _connected():
-            return self.client.scatter([parcel], broadcast=True, hash=False)[0]
+            return self.client.submit(bytes, parcel, **self.options)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         """As Executor.submit; an argument may be what `share` returned."""
