@@ -462,8 +462,15 @@ def test_potts_refuses(build, message):
 def test_uai_models_with_zeros_have_finite_lower_bounds(name):
     path = Path(os.environ["TIGHTZ_DATA"]) / "uai2014" / f"{name}.uai"
     model = tz.read_uai(path)
-    r = tz.log_partition(model, time_limit=4, seed=0, exact=False, methods=[discrete_lower])
     reference = tz.read_pr(f"{path}.PR")
+
+    def until_near(bound):
+        if bound.low > reference - 40:
+            raise KeyboardInterrupt  # as soon as it is there: the machine may be slow
+
+    r = tz.log_partition(
+        model, time_limit=120, seed=0, exact=False, methods=[discrete_lower], on_bound=until_near
+    )
     assert reference - 40 < r.lower <= reference + 1e-3 * abs(reference)
 
 
