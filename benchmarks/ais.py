@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from tightz.models.builders import ising_grid, rbm
-from tightz.references.ais import ais
-from tightz.references.mini_bucket import MiniBucket, mini_bucket
+from tightz.sampling.ais import ais
+from tightz.uppers.mini_bucket import MiniBucket, mini_bucket
 
 CASES = [  # file, log Z, kind of value
     ("rbm_mnist_tiny_15.npz", 216.0615441, "exact"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.naive import grid_log_z
 from tightz.models.builders import ising_grid
-from tightz.references.bethe import BetheStatus, bethe
+from tightz.propagation import BetheStatus, bethe
 
 # (low, high, n, BP's mean difference in PEERS.md or None)
 CASES = [

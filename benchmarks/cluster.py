@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 import tightz as tz
-from tightz.estimation import trials as seam
-from tightz.estimation.results import Estimate
+from tightz.paper import trials as seam
+from tightz.paper.results import Estimate
 from tightz.runtime import executors
 from tightz.runtime.cluster import local_workers
 

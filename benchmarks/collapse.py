@@ -11,9 +11,9 @@ from tightz.families import MeanField
 from tightz.families.ascent import ascend
 from tightz.families.mean_field import best_of, to_lanes
 from tightz.models import ising_grid
-from tightz.models.collapse import collapse
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections import Coset
+from tightz.reductions.collapse import collapse
 
 GRIDS = [(10, 1.0), (10, 10.0), (15, 1.0), (20, 10.0)]
 NEIGHBOURS = (0, 4, 6, 8, 10)

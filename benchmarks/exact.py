@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from tests.naive import transfer_matrix_log_z
+from tightz.elimination.exact import exact, plan
 from tightz.errors import ResourceError
 from tightz.models.builders import ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
-from tightz.references.exact import exact, plan
 from tightz.runtime.memory import format_bytes
 
 

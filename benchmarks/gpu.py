@@ -15,11 +15,11 @@ from dataclasses import replace
 import numpy as np
 
 import tightz as tz
-from tightz.estimation.theorems import required_trials
-from tightz.estimation.trials import TrialPlan, all_positions, run_batches
 from tightz.families.projection import evaluate, heaviest_in_coset
-from tightz.models.encoding import encode
+from tightz.paper.theorems import required_trials
+from tightz.paper.trials import TrialPlan, all_positions, run_batches
 from tightz.projections import Coset, DenseParity, FirstColumns
+from tightz.reductions.encoding import encode
 from tightz.runtime.seeds import generator
 
 QUICK = "TIGHTZ_QUICK" in os.environ
@@ -52,8 +52,8 @@ def agreement(plan: TrialPlan, levels: list[int], trials: int) -> None:
 
     As a yardstick, the CPU against itself from starts nudged by float32's rounding.
     """
-    from tightz.gpu.chunk import Chunk
-    from tightz.gpu.model import DeviceModel
+    from tightz.paper.gpu.chunk import Chunk
+    from tightz.paper.gpu.model import DeviceModel
 
     worst_evaluator = 0.0
     every: list[np.ndarray] = []
@@ -115,9 +115,9 @@ def stages(plan: TrialPlan, levels: range, trials: int) -> None:
     takes about 150 + 4 slots of them (slots: long terms per lane), building the products anew
     20 + 2 slots per member. Only one building a sweep is counted, so the share is a lower bound.
     """
-    from tightz.gpu.chunk import Chunk
-    from tightz.gpu.device import cuda
-    from tightz.gpu.model import DeviceModel, slots_for
+    from tightz.paper.gpu.chunk import Chunk
+    from tightz.paper.gpu.model import DeviceModel, slots_for
+    from tightz.runtime.gpu.device import cuda
 
     model = DeviceModel.build(plan)
     places = np.array(list(all_positions(levels, trials)))
@@ -209,12 +209,12 @@ def large() -> None:
 
 
 def main() -> None:
-    from tightz.gpu import why_no_device
+    from tightz.runtime.gpu import why_no_device
 
     if reason := why_no_device(simulator=False):
         print(f"skipped: {reason}")
         return
-    from tightz.gpu.device import cuda
+    from tightz.runtime.gpu.device import cuda
 
     say(f"{cuda.get_current_device().name}, numpy {np.__version__}")
     plan = paper_plan(20)

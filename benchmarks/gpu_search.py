@@ -11,16 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from tightz.estimation.splitting.fits import ProductFitter
-from tightz.estimation.splitting.region import Region
 from tightz.families.mean_field import MeanField
-from tightz.gpu import why_no_device
 from tightz.models.builders import ising_grid
-from tightz.models.collapse import collapse
-from tightz.models.encoding import encode
+from tightz.reductions.collapse import collapse
+from tightz.reductions.encoding import encode
+from tightz.runtime.gpu import why_no_device
 from tightz.search.copies import run_copies
 from tightz.search.ground_state import SEARCHER
 from tightz.search.parallel_tempering import Problem, Tempering, tune_ladder
+from tightz.splitting.fits import ProductFitter
+from tightz.splitting.region import Region
 
 SWEEPS = 200
 RUNS = (132, 528, 2112)

@@ -16,7 +16,7 @@ import numpy as np
 import tightz as tz
 from benchmarks.tight import grid
 from tightz.bounds import Proof, Side
-from tightz.estimation.interval import LogPartition
+from tightz.interval.interval import LogPartition
 
 QUICK = bool(os.environ.get("TIGHTZ_QUICK"))
 FRESH = range(8001, 8002 if QUICK else 8006)

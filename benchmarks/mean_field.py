@@ -15,8 +15,8 @@ import numpy as np
 import tightz as tz
 from tests import naive
 from tightz.families.ascent import ascend
-from tightz.models.encoding import encode
 from tightz.projections import Coset, DenseParity
+from tightz.reductions.encoding import encode
 
 
 def numpy_sweeps(coset: Coset, v: np.ndarray, sweeps: int) -> tuple[np.ndarray, float]:

@@ -13,7 +13,7 @@ from tests import naive
 from tightz.bounds import Side
 from tightz.models.builders import ising_grid
 from tightz.models.factor_graph import FactorGraph
-from tightz.references.mini_bucket import MiniBucket, mini_bucket, mini_bucket_bounds
+from tightz.uppers.mini_bucket import MiniBucket, mini_bucket, mini_bucket_bounds
 
 CASES = [  # side, largest coupling, ibound, largest mean excess allowed
     (10, 10.0, 2, 121.0),

@@ -12,9 +12,9 @@ import time
 import numpy as np
 
 import tightz as tz
-from tightz.models.encoding import encode
 from tightz.models.potts import potts_grid
 from tightz.projections import Coset, DenseParity
+from tightz.reductions.encoding import encode
 
 LEVELS = (0, 1, 2, 4, 6, 8, 10)
 SWEEPS = 60

@@ -15,10 +15,10 @@ import numpy as np
 
 from tightz.families.mean_field import MeanField
 from tightz.models.builders import ising_grid
-from tightz.models.encoding import encode
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.rbm_files import load_rbm
+from tightz.models.formats.rbm_files import load_rbm
 from tightz.projections.coset import Coset
+from tightz.reductions.encoding import encode
 from tightz.search.annealing import AnnealedMeanField
 from tightz.search.ground_state import ground_state
 from tightz.search.pool import sample_pool

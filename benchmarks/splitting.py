@@ -12,9 +12,9 @@ from typing import Any
 
 from tests import naive
 from tightz.bounds import Side
-from tightz.estimation.coset_sum import coset_sum
-from tightz.estimation.splitting import PRODUCT, SplittingTree, split
 from tightz.models.builders import ising_grid
+from tightz.paper.coset_sum import coset_sum
+from tightz.splitting import PRODUCT, SplittingTree, split
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import tightz as tz
-from tightz.estimation.results import Estimate
-from tightz.estimation.theorem_run import statements
+from tightz.paper.results import Estimate
+from tightz.paper.theorem_run import statements
 from tightz.runtime.memory import format_bytes
 from tightz.runtime.store import RunReader, StoreError
 

@@ -10,13 +10,13 @@ import time
 import numpy as np
 
 from tests import naive
-from tightz.estimation.estimate import estimate
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
 from tightz.models.builders import ising_grid
-from tightz.models.encoding import encode
+from tightz.paper.estimate import estimate
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
+from tightz.reductions.encoding import encode
 
 SEEDS = range(100, 105)
 LOG_2 = float(np.log(2.0))

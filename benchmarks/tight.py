@@ -14,8 +14,8 @@ import numpy as np
 import tightz as tz
 from benchmarks.mean_field import grid_parts
 from tests import naive
-from tightz.estimation.coset_sum import coset_sum
-from tightz.estimation.equal_work import Outcome, at_equal_work
+from tightz.paper.coset_sum import coset_sum
+from tightz.paper.equal_work import Outcome, at_equal_work
 
 FRESH = range(7001, 7006)
 

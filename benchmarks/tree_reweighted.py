@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.naive import grid_log_z
 from tightz.models.builders import ising_grid
-from tightz.references.tree_reweighted import TreeReweighted, tree_reweighted
+from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted
 
 # (low, high, n, libDAI's mean excess, libDAI's seconds or None): PEERS.md, 5 seeds each
 CASES = [

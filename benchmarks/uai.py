@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import tightz as tz
-from tightz.estimation.interval import LogPartition
-from tightz.models.text_files import write_atomically
+from tightz.interval.interval import LogPartition
+from tightz.models.formats.text_files import write_atomically
 
 SLACK = 1e-6
 """Relative: verified references hold nine digits after the point of log10 Z."""

@@ -11,12 +11,12 @@ import time
 import numpy as np
 
 from tests import naive
-from tightz.estimation.wish import wish
 from tightz.families.ascent import best_vertex
 from tightz.models import SpinPolynomial, ising_grid
-from tightz.models.collapse import collapse
+from tightz.paper.wish import wish
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
+from tightz.reductions.collapse import collapse
 from tightz.search.exact_mpe import ExactPointMass
 
 RANGES = ((-1.0, 1.0), (0.0, 1.0), (-3.0, 3.0), (-10.0, 10.0))

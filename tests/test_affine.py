@@ -13,9 +13,9 @@ import tightz as tz
 from tests import naive
 from tightz.bounds import Proof, Side
 from tightz.errors import UnsupportedModelError
-from tightz.estimation.portfolio import lower
-from tightz.models.affine import absorb, affine_hull, satisfying
-from tightz.models.encoding import encode
+from tightz.interval.portfolio import lower
+from tightz.reductions.affine import absorb, affine_hull, satisfying
+from tightz.reductions.encoding import encode
 
 
 def parity_table(rng, arity, checks, soft=True):

@@ -14,9 +14,9 @@ from tightz.bounds import Proof, Side
 from tightz.errors import ParameterError, UnsupportedModelError
 from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
-from tightz.references.ais import AisStatus, ais, paths
-from tightz.references.ais.kernels import fill_uniform, fill_uniform_lanes
-from tightz.references.ais.paths import LayerPath, Path, SpinPath, annealing_path, tuned_schedule
+from tightz.sampling.ais import AisStatus, ais, paths
+from tightz.sampling.ais.kernels import fill_uniform, fill_uniform_lanes
+from tightz.sampling.ais.paths import LayerPath, Path, SpinPath, annealing_path, tuned_schedule
 
 
 def exact(model: FactorGraph) -> float:

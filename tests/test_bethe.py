@@ -19,9 +19,9 @@ from tightz.errors import ModelError, ParameterError
 from tightz.judge.attractive import joint_tables
 from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.uai import read_uai
-from tightz.references.bethe import BetheStatus, bethe
-from tightz.references.bethe.parity import box_plus
+from tightz.models.formats.uai import read_uai
+from tightz.propagation import BetheStatus, bethe
+from tightz.propagation.parity import box_plus
 
 
 def exact(model, parities=()):

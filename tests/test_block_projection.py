@@ -16,10 +16,10 @@ from tightz.errors import ParameterError, UnsupportedModelError
 from tightz.families.block import BlockMeanField, block_mean_field, family_for
 from tightz.families.block_projection import blocks_of, point_tables, project_blocks, random_tables
 from tightz.families.mean_field import MeanField
-from tightz.models.bits import BlockPolynomial
-from tightz.models.collapse import collapse
-from tightz.models.encoding import encode
 from tightz.projections import Coset, DenseParity, Parities
+from tightz.reductions.bits import BlockPolynomial
+from tightz.reductions.collapse import collapse
+from tightz.reductions.encoding import encode
 
 
 @st.composite

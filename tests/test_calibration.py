@@ -9,8 +9,12 @@ import pytest
 
 import tightz as tz
 from tests import naive
-from tightz.estimation.annealed import Annealing, Round, annealed
-from tightz.estimation.calibration import (
+from tightz.interval.portfolio import Job
+from tightz.models.factor_graph import FactorGraph
+from tightz.reductions.encoding import encode
+from tightz.runtime.clock import Clock
+from tightz.sampling.annealed import Annealing, Round, annealed
+from tightz.sampling.calibration import (
     combine,
     effective_size,
     from_interval,
@@ -19,11 +23,7 @@ from tightz.estimation.calibration import (
     pooled,
     weight_error,
 )
-from tightz.estimation.findings import Mixing, PointEstimate
-from tightz.estimation.portfolio import Job
-from tightz.models.encoding import encode
-from tightz.models.factor_graph import FactorGraph
-from tightz.runtime.clock import Clock
+from tightz.workspace.findings import Mixing, PointEstimate
 
 
 def ais(value: float, error: float, effective: float = 500.0) -> PointEstimate:

@@ -11,15 +11,15 @@ from scipy.stats import binom
 
 import tightz as tz
 from tests import naive
-from tightz.estimation.certificates import (
+from tightz.paper.stored import read_estimate
+from tightz.paper.theorem_run import statements
+from tightz.sampling.certificates import (
     BETS,
     anytime_certificate,
     mean_certificate,
     median_certificate,
     product_certificate,
 )
-from tightz.estimation.stored import read_estimate
-from tightz.estimation.theorem_run import statements
 
 PLAIN = {"collapse": 0, "search_sweeps": 0}
 CLASSICAL = [mean_certificate, median_certificate, product_certificate]

@@ -18,7 +18,7 @@ import tightz as tz
 from tests.test_executors import GRID, RUN, assert_same, fail_at_five, square
 from tightz.cli.main import main
 from tightz.errors import MissingExtraError, ParameterError
-from tightz.estimation import portfolio
+from tightz.interval import portfolio
 from tightz.runtime import executors
 from tightz.runtime.cluster import DaskPool, connect, local_workers, open_executor
 from tightz.runtime.executors import LIVES, map_ordered

@@ -11,9 +11,9 @@ from tests import naive
 from tightz.errors import ModelError, ParameterError, ResourceError
 from tightz.families import MeanField
 from tightz.models import ising_grid
-from tightz.models.collapse import collapse
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections import Coset, DenseParity
+from tightz.reductions.collapse import collapse
 
 
 @st.composite
@@ -248,7 +248,7 @@ def test_what_is_refused(monkeypatch):
         collapse(poly, 2).lift_states(np.zeros((1, 3)))
     with pytest.raises(ModelError, match="means have shape"):
         collapse(poly, 2).lift_means(np.zeros(99))
-    monkeypatch.setattr("tightz.models.collapse_plan.MAX_TABLE_ENTRIES", 100)
+    monkeypatch.setattr("tightz.reductions.collapse_plan.MAX_TABLE_ENTRIES", 100)
     with pytest.raises(ResourceError, match="lower k"):
         collapse(poly, 4)
     assert repr(collapse(poly, 2)).count("\n") == 0

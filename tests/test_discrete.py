@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tightz.bounds import Proof, Side
+from tightz.elimination.conditioning import ConditionedElimination, choose_cutset
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError
-from tightz.estimation.cutset_sum import CutsetSum
-from tightz.estimation.discrete import discrete_lower
-from tightz.estimation.portfolio import lower, upper
 from tightz.families.block import BlockMeanField, block_mean_field, evaluate_tables
 from tightz.families.clustered import ClusterMeanField, cluster_labels
-from tightz.models.bits import state_of_code, to_bits
-from tightz.models.encoding import encode
+from tightz.interval.cutset_sum import CutsetSum
+from tightz.interval.discrete import discrete_lower
+from tightz.interval.portfolio import lower, upper
 from tightz.models.potts import potts, potts_grid
-from tightz.models.preprocess import possible_states, simplify
-from tightz.references.conditioning import ConditionedElimination, choose_cutset
+from tightz.reductions.bits import state_of_code, to_bits
+from tightz.reductions.encoding import encode
+from tightz.reductions.preprocess import possible_states, simplify
 from tightz.runtime.clock import Clock
 from tightz.search.feasible import Feasibility, feasible_state
 

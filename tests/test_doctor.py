@@ -126,7 +126,7 @@ def test_an_error_of_the_self_check_is_shown_with_advice(monkeypatch):
 
 
 def test_a_gpu_and_why_there_is_none(monkeypatch):
-    from tightz.gpu import availability
+    from tightz.paper.gpu import availability
 
     monkeypatch.setattr(availability, "why_no_device", lambda: "no driver")
     check = found("gpu")["cuda"]
@@ -141,7 +141,7 @@ def test_a_gpu_and_why_there_is_none(monkeypatch):
         free_bytes=lambda: 139 * 10**9,
     )
     monkeypatch.setattr(availability, "why_no_device", lambda: "")
-    monkeypatch.setitem(sys.modules, "tightz.gpu.device", device)
+    monkeypatch.setitem(sys.modules, "tightz.runtime.gpu.device", device)
     check = found("gpu")["cuda"]
     assert check.status == OK
     assert "H200, 139 GB free, compute capability 9.0, driver for CUDA 12.8" in check.found
@@ -152,7 +152,7 @@ def test_a_gpu_and_why_there_is_none(monkeypatch):
 
 
 def test_no_gpu_code_at_all(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tightz.gpu.availability", None)
+    monkeypatch.setitem(sys.modules, "tightz.paper.gpu.availability", None)
     assert found("gpu")["error"].status == LACKING
 
 

@@ -12,11 +12,11 @@ import pytest
 import tightz as tz
 from tests import naive
 from tightz.bounds import Bound, Proof, Side
-from tightz.estimation import portfolio
-from tightz.estimation.board import Board
-from tightz.estimation.findings import Finding, Marginals, Mixing
+from tightz.interval import portfolio
+from tightz.interval.board import Board
 from tightz.judge import Audited, ProductEvidence, StatesEvidence
 from tightz.runtime.clock import Clock
+from tightz.workspace.findings import Finding, Marginals, Mixing
 
 MODEL = tz.ising_grid(3, coupling=(-2, 2), seed=0)
 LOG_Z, TRUTH = naive.enumerate_model(MODEL.cardinalities, MODEL.factors, MODEL.evidence)

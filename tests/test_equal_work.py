@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tightz as tz
-from tightz.estimation.equal_work import Outcome, at_equal_work
+from tightz.paper.equal_work import Outcome, at_equal_work
 
 
 def test_cheap_and_dear_contenders_get_the_same_updates():

@@ -10,11 +10,11 @@ import pytest
 
 import tightz as tz
 from tests import naive
-from tightz.estimation.moments import WeightedMoments
-from tightz.estimation.theorems import lower_median, required_trials
 from tightz.families import MeanField, PointMass, Status
-from tightz.models.encoding import encode
+from tightz.paper.moments import WeightedMoments
+from tightz.paper.theorems import lower_median, required_trials
 from tightz.projections import Coset
+from tightz.reductions.encoding import encode
 from tightz.runtime.seeds import generator
 
 GRID = tz.ising_grid(4, coupling=(-2, 2), seed=11)

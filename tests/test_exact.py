@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tightz.bounds import Side
-from tightz.errors import ParameterError, ResourceError
-from tightz.models.builders import ising, ising_grid, rbm
-from tightz.models.factor_graph import FactorGraph
-from tightz.references.exact import exact, plan
-from tightz.references.exact.game import degeneracy
-from tightz.references.exact.order import choose_order, interaction_graph
-from tightz.references.exact.planning import build_plan
-from tightz.references.exact.run import Elimination
-from tightz.references.exact.schedule import (
+from tightz.elimination.exact import exact, plan
+from tightz.elimination.exact.game import degeneracy
+from tightz.elimination.exact.order import choose_order, interaction_graph
+from tightz.elimination.exact.planning import build_plan
+from tightz.elimination.exact.run import Elimination
+from tightz.elimination.exact.schedule import (
     BACKWARD,
     FORWARD,
     MERGE,
     Arena,
     checkpointed_steps,
 )
+from tightz.errors import ParameterError, ResourceError
+from tightz.models.builders import ising, ising_grid, rbm
+from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.memory import format_bytes, parse_memory
 
 
@@ -443,8 +443,8 @@ def uai_rows():
 @pytest.mark.skipif(not uai_rows(), reason="TIGHTZ_DATA does not hold uai2014/INDEX.tsv")
 def test_uai_references():
     """Every re-verified model up to 1.5e8 operations: log10 Z to 1e-8, MAR to its six digits."""
-    uai = pytest.importorskip("tightz.models.uai")
-    results = pytest.importorskip("tightz.models.uai_results")
+    uai = pytest.importorskip("tightz.models.formats.uai")
+    results = pytest.importorskip("tightz.models.formats.uai_results")
     checked = 0
     for row in uai_rows():
         path = Path(DATA) / "uai2014" / row["file"]

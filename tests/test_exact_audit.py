@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tightz.elimination.conditioning import ConditionedElimination, choose_cutset
+from tightz.elimination.conditioning import elimination as conditioning
+from tightz.elimination.exact import exact, kernels, table_kernels
+from tightz.elimination.exact import order as orders
+from tightz.elimination.exact import run as running
+from tightz.elimination.exact.order import _contraction_path, choose_order
 from tightz.judge import RefutedError
 from tightz.models.builders import ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
-from tightz.references.conditioning import ConditionedElimination, choose_cutset
-from tightz.references.conditioning import elimination as conditioning
-from tightz.references.exact import exact, kernels, table_kernels
-from tightz.references.exact import order as orders
-from tightz.references.exact import run as running
-from tightz.references.exact.order import _contraction_path, choose_order
 
 WEAK = ising_grid(6, coupling=(-1, 1), seed=0)
 STRONG = ising_grid(6, coupling=(-300, 300), seed=0)

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from tests import hostile, naive
+from tightz.elimination.conditioning import ConditionedElimination, Cutset
+from tightz.elimination.exact import exact
+from tightz.elimination.exact.planning import build_plan
+from tightz.elimination.exact.run import Elimination
+from tightz.elimination.exact.schedule import checkpointed_steps
+from tightz.elimination.exact.slices import Sliced, run_slices
 from tightz.errors import ModelError
 from tightz.judge.elimination import second_log_z
 from tightz.models.builders import ising, ising_grid
-from tightz.models.collapse import collapse
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.leaves import sum_out_leaves
 from tightz.models.spin_polynomial import SpinPolynomial
-from tightz.references.conditioning import ConditionedElimination, Cutset
-from tightz.references.exact import exact
-from tightz.references.exact.planning import build_plan
-from tightz.references.exact.run import Elimination
-from tightz.references.exact.schedule import checkpointed_steps
-from tightz.references.exact.slices import Sliced, run_slices
+from tightz.reductions.collapse import collapse
+from tightz.reductions.leaves import sum_out_leaves
 
 UNIT = 2.0**-53
 

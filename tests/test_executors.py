@@ -28,13 +28,13 @@ from hypothesis import strategies as st
 
 import tightz as tz
 from tightz.errors import ParameterError
-from tightz.estimation import portfolio
-from tightz.estimation.trials import MIN_BATCHES, TrialPlan, batch_size
 from tightz.families.mean_field import MeanField
 from tightz.families.point_mass import PointMass
-from tightz.models.encoding import encode
+from tightz.interval import portfolio
+from tightz.paper.trials import MIN_BATCHES, TrialPlan, batch_size
 from tightz.projections.hashing import DenseParity
 from tightz.projections.pivots import FirstColumns
+from tightz.reductions.encoding import encode
 from tightz.runtime import executors, parcels
 from tightz.runtime.cluster import local_workers
 from tightz.runtime.executors import IN_FLIGHT, LIVES, map_ordered

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 import tightz as tz
 from tightz.errors import ParameterError, UnsupportedModelError
-from tightz.estimation.trials import TrialPlan, all_positions, run_batches
 from tightz.families.projection import Status, evaluate
-from tightz.gpu.availability import why_not_plan
-from tightz.gpu.streams import pcg64_states
-from tightz.models.encoding import encode
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.paper.gpu.availability import why_not_plan
+from tightz.paper.trials import TrialPlan, all_positions, run_batches
 from tightz.projections import Coset, DenseParity, FirstColumns, Reliability, SparseParity
 from tightz.projections.gf2 import unpack
+from tightz.reductions.encoding import encode
+from tightz.runtime.gpu.streams import pcg64_states
 from tightz.runtime.seeds import generator
 
 NO_PAIRS = np.zeros((0, 2), np.int64)
@@ -111,9 +111,9 @@ SMALL_CHUNKS = [(1, 0), (0, 0), (2, 0), (1, 1), (0, 1)]
 
 def on_device():
     """What the simulated device makes of every case: batches, and a chunk's inner state."""
-    from tightz.gpu import batches
-    from tightz.gpu.chunk import Chunk
-    from tightz.gpu.model import DeviceModel, most_long
+    from tightz.paper.gpu import batches
+    from tightz.paper.gpu.chunk import Chunk
+    from tightz.paper.gpu.model import DeviceModel, most_long
 
     answer = {}
     for name, case in CASES.items():
@@ -291,7 +291,7 @@ def test_backend_is_checked_and_says_what_stands_in_the_way():
 
 
 def test_auto_is_the_cpu_where_there_is_no_device():
-    from tightz.gpu import why_no_device
+    from tightz.runtime.gpu import why_no_device
 
     if not why_no_device():
         pytest.skip("there is a device here")

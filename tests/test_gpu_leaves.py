@@ -11,9 +11,9 @@ import pytest
 import tightz as tz
 from tests.simulator import simulated
 from tightz.errors import ParameterError
-from tightz.estimation.splitting.fits import ProductFitter
-from tightz.estimation.splitting.region import Region
-from tightz.models.encoding import encode
+from tightz.reductions.encoding import encode
+from tightz.splitting.fits import ProductFitter
+from tightz.splitting.region import Region
 
 pytest.importorskip("numba_cuda", reason="the extra gpu (numba-cuda) is not installed")
 
@@ -55,7 +55,7 @@ def test_a_tree_whose_rounds_run_side_by_side_bounds_log_z(monkeypatch):
         rounds.append(len(starts))
         return [self.fit(*start) for start in starts]
 
-    monkeypatch.setattr("tightz.gpu.why_no_device", lambda simulator: "")
+    monkeypatch.setattr("tightz.runtime.gpu.why_no_device", lambda simulator: "")
     monkeypatch.setattr(ProductFitter, "fit_on_device", fits)
     model = tz.ising_grid(5, coupling=(-2, 2), seed=3)
     options = {"family": tz.MeanField(restarts=2), "collapse": 0, "exact_width": 2, "seed": 0}
@@ -70,7 +70,7 @@ def test_a_tree_whose_rounds_run_side_by_side_bounds_log_z(monkeypatch):
 
 
 def test_structured_leaves_are_refused(monkeypatch):
-    monkeypatch.setattr("tightz.gpu.why_no_device", lambda simulator: "")
+    monkeypatch.setattr("tightz.runtime.gpu.why_no_device", lambda simulator: "")
     family = tz.StructuredMeanField(width=2)
     with pytest.raises(ParameterError, match="leaves of structured families are bounded on the"):
         tz.split(

@@ -11,7 +11,7 @@ import pytest
 import tightz as tz
 from tests.simulator import simulated
 from tightz.errors import ParameterError
-from tightz.models.encoding import encode
+from tightz.reductions.encoding import encode
 from tightz.search.copies import run_copies
 from tightz.search.parallel_tempering import ParallelTempering, Problem, Tempering
 
@@ -55,7 +55,9 @@ def test_a_run_on_the_device_is_the_run_on_the_cpu(tmp_path):
 
 
 def test_auto_leaves_a_few_runs_on_the_cpu_and_cuda_insists(monkeypatch):
-    monkeypatch.setattr("tightz.gpu.why_no_device", lambda simulator: "no device here; install one")
+    monkeypatch.setattr(
+        "tightz.runtime.gpu.why_no_device", lambda simulator: "no device here; install one"
+    )
     model = tz.ising_grid(5, seed=0)
     assert tz.ground_state(model, sweeps=20, seed=0, backend="auto").log_weight > 0
     with pytest.raises(ParameterError, match="backend='cuda' cannot be used: no device here"):

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.strategies import binary_models, projected_models
-from tightz.estimation.guide import build_guide
-from tightz.estimation.trials import TrialPlan
 from tightz.families import MeanField, evaluate
 from tightz.families.projection import heaviest_in_coset
-from tightz.models.collapse import collapse
-from tightz.models.encoding import encode
+from tightz.paper.trials import TrialPlan
 from tightz.projections import Coset, DenseParity, Reliability
+from tightz.reductions.collapse import collapse
+from tightz.reductions.encoding import encode
 from tightz.runtime.seeds import generator
+from tightz.workspace.guide import build_guide
 
 
 @settings(max_examples=60)

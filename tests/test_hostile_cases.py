@@ -16,8 +16,8 @@ import pytest
 
 import tightz as tz
 from tightz.families.clustered import ClusterMeanField, cluster_labels
-from tightz.references.tree_reweighted import TreeReweightedStatus
 from tightz.runtime.clock import Clock
+from tightz.uppers.tree_reweighted import TreeReweightedStatus
 from verification.hostile import EVERY, attack, marginal_error
 from verification.hostile_models import KINDS
 from verification.hunting import CONTROL

@@ -43,10 +43,10 @@ from tightz.judge.links import SpinEvidence, SpinLink
 from tightz.judge.products import ProductEvidence
 from tightz.judge.spins import ProductQ, SpinMap, SpinTerms, product_value
 from tightz.judge.verdict import RefutedError
-from tightz.models.collapse import collapse
-from tightz.models.encoding import encode
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections import Coset, DenseParity
+from tightz.reductions.collapse import collapse
+from tightz.reductions.encoding import encode
 from tightz.runtime.clock import Clock
 
 JUDGE = Path(tightz.judge.__file__).parent

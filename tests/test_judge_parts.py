@@ -14,12 +14,9 @@ import numpy as np
 import pytest
 
 import tightz as tz
-from tightz.estimation.coset_sum import coset_sum
-from tightz.estimation.cutset_sum import CutsetSum
-from tightz.estimation.splitting import SplittingTree, fits, forest
-from tightz.estimation.splitting.evidence import cell_of
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
+from tightz.interval.cutset_sum import CutsetSum
 from tightz.judge import RefutedError
 from tightz.judge.cosets import CosetsEvidence
 from tightz.judge.cutsets import Conditioned, CutsetEvidence
@@ -28,8 +25,11 @@ from tightz.judge.proofs import Ceiling, Conditionals, Eliminated, Product
 from tightz.judge.regions import distance, halves, restricted, whole
 from tightz.judge.spins import SpinTerms
 from tightz.judge.sums import log_add, log_sum
-from tightz.models.encoding import encode
+from tightz.paper.coset_sum import coset_sum
+from tightz.reductions.encoding import encode
 from tightz.runtime.clock import Clock
+from tightz.splitting import SplittingTree, fits, forest
+from tightz.splitting.evidence import cell_of
 
 PRODUCT = MeanField(restarts=2, max_sweeps=50)
 TREES = StructuredMeanField(width=1, restarts=1, max_sweeps=30)
@@ -274,7 +274,7 @@ def test_evidence_about_another_model_is_refused():
 def test_a_wrong_collapse_is_refused(monkeypatch):
     from dataclasses import replace
 
-    from tightz.estimation.splitting import run
+    from tightz.splitting import run
 
     honest = run.collapse_polynomial
 
@@ -352,7 +352,7 @@ def test_assignments_count_once_and_all_of_them_are_z():
 
 
 def test_a_stale_elimination_does_not_get_through(monkeypatch):
-    from tightz.references.conditioning import ConditionedElimination
+    from tightz.elimination.conditioning import ConditionedElimination
 
     rng = np.random.default_rng(4)
     model = dense_model(rng, 2.0, cards=[3] * 6)

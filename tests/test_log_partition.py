@@ -14,7 +14,7 @@ import tightz as tz
 from tests import naive
 from tests.strategies import binary_models
 from tightz.bounds import Bound, Proof, Side
-from tightz.estimation import portfolio
+from tightz.interval import portfolio
 from tightz.judge import StatesEvidence
 
 

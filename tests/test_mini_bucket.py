@@ -13,22 +13,22 @@ from tightz.bounds import Proof, Side
 from tightz.errors import ParameterError, ResourceError
 from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
-from tightz.references.mini_bucket import (
+from tightz.uppers.mini_bucket import (
     MiniBucket,
     MiniBucketStatus,
     mini_bucket,
     mini_bucket_bounds,
 )
-from tightz.references.mini_bucket.descent import Descent
-from tightz.references.mini_bucket.kernels import (
+from tightz.uppers.mini_bucket.descent import Descent
+from tightz.uppers.mini_bucket.kernels import (
     exp_chunk,
     fill_offsets,
     log_marginal,
     power_sum,
 )
-from tightz.references.mini_bucket.order import Order, elimination_order
-from tightz.references.mini_bucket.partition import partition
-from tightz.references.mini_bucket.passes import forward
+from tightz.uppers.mini_bucket.order import Order, elimination_order
+from tightz.uppers.mini_bucket.partition import partition
+from tightz.uppers.mini_bucket.passes import forward
 
 SIDES = (Side.UPPER, Side.LOWER)
 

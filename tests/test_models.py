@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.strategies import binary_models
-from tightz.models.encoding import encode
+from tightz.reductions.encoding import encode
 
 
 @given(binary_models(max_arity=4))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.test_discrete import discrete_models, enumerated, slack
-from tightz.estimation.preparation import prepare, solve_components
-from tightz.models.leaves import sum_out_leaves
+from tightz.reductions.leaves import sum_out_leaves
+from tightz.reductions.preparation import prepare, solve_components
 
 
 @st.composite

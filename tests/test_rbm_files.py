@@ -19,7 +19,7 @@ from tightz.errors import ModelError, TightzError
 from tightz.models.builders import rbm
 from tightz.models.factor_graph import Bipartite
 from tightz.models.formats.mat import read_matrices
-from tightz.models.rbm_files import load_rbm, save_rbm
+from tightz.models.formats.rbm_files import load_rbm, save_rbm
 
 
 def small(visible: int = 3, hidden: int = 2) -> dict[str, np.ndarray]:

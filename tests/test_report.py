@@ -21,7 +21,7 @@ import tightz as tz
 from tests.naive import enumerate_model
 from tightz.bounds import Bound, Proof, Side
 from tightz.cli import main
-from tightz.estimation.theorem_run import theorem_run
+from tightz.paper.theorem_run import theorem_run
 from tightz.reports import ReportData, report, report_data
 from tightz.reports.charts import (
     MAX_DOTS,

@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from tests import naive
 from tightz.cli.experiments import COMMANDS
 from tightz.errors import ParameterError, TightzError
-from tightz.estimation.estimate import mean_field
 from tightz.experiments import idea as idea_module
 from tightz.experiments import ising as ising_module
 from tightz.experiments import pivots as pivots_module
@@ -31,9 +30,10 @@ from tightz.experiments.store import Spent, Store, small_print
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import evaluate
 from tightz.models.builders import rbm
-from tightz.models.encoding import encode
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.paper.estimate import mean_field
 from tightz.projections.coset import Coset
+from tightz.reductions.encoding import encode
 
 TRAIN, REPRODUCE = COMMANDS
 NEEDS_DATA = pytest.mark.skipif("TIGHTZ_DATA" not in os.environ, reason="needs TIGHTZ_DATA")

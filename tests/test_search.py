@@ -17,12 +17,12 @@ from tests import naive
 from tightz.errors import ParameterError
 from tightz.families.mean_field import MeanField
 from tightz.models.builders import ising_grid
-from tightz.models.encoding import encode
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.rbm_files import load_rbm
+from tightz.models.formats.rbm_files import load_rbm
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
+from tightz.reductions.encoding import encode
 from tightz.runtime.seeds import seed_sequence
 from tightz.search.annealing import AnnealedMeanField
 from tightz.search.copies import run_copies

@@ -15,21 +15,21 @@ from tests import naive
 from tests.strategies import binary_models
 from tightz.bounds import Proof, Side
 from tightz.errors import ParameterError, TightzError
-from tightz.estimation.coset_sum import coset_sum
-from tightz.estimation.splitting import SplittingTree, split, splitting_bounds
-from tightz.estimation.splitting.candidates import Effort, coin_divergence, propose
-from tightz.estimation.splitting.fits import Fit, ProductFitter
-from tightz.estimation.splitting.forest import TreeFitter, cut_strength
-from tightz.estimation.splitting.nodes import log_difference
-from tightz.estimation.splitting.region import Region, as_factor_graph
-from tightz.estimation.splitting.results import Samples
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import evaluate
 from tightz.families.structured import StructuredMeanField
 from tightz.families.structured.evaluate import structured_bound
-from tightz.models.encoding import encode
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.paper.coset_sum import coset_sum
 from tightz.projections.hashing import SparseParity
+from tightz.reductions.encoding import encode
+from tightz.splitting import SplittingTree, split, splitting_bounds
+from tightz.splitting.candidates import Effort, coin_divergence, propose
+from tightz.splitting.fits import Fit, ProductFitter
+from tightz.splitting.forest import TreeFitter, cut_strength
+from tightz.splitting.nodes import log_difference
+from tightz.splitting.region import Region, as_factor_graph
+from tightz.splitting.results import Samples
 
 PRODUCT = MeanField(restarts=4)
 TREES = StructuredMeanField(width=1, restarts=2, max_sweeps=50)

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import tightz as tz
-from tightz.estimation.results import Estimate
-from tightz.estimation.stored import model_shape, read_estimate
-from tightz.estimation.trials import all_positions
+from tightz.paper.results import Estimate
+from tightz.paper.stored import model_shape, read_estimate
+from tightz.paper.trials import all_positions
 from tightz.runtime.store import BatchRow, RunReader, RunStore, RunWriter, StoreError, TrialColumns
 from tightz.runtime.store.reader import positions
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.strategies import projected_models
 from tightz.errors import ParameterError, ResourceError
-from tightz.estimation.estimate import estimate
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Status, evaluate
 from tightz.families.structured import StructuredMeanField, shape, terms
@@ -26,11 +25,12 @@ from tightz.families.structured.evaluate import structured_bound
 from tightz.families.structured.junction import build_forest
 from tightz.families.structured.width import MIN_DEGREE, eliminate, thin
 from tightz.models.builders import ising, ising_grid, rbm
-from tightz.models.encoding import encode
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.paper.estimate import estimate
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, Parities
+from tightz.reductions.encoding import encode
 
 TIGHT = {"tol": 1e-12, "max_sweeps": 3000}
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import tightz as tz
-from tightz.estimation.symmetry import (
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.reductions.encoding import encode
+from tightz.workspace.symmetry import (
     flips,
     flips_of,
     symmetrise_marginals,
     symmetrise_means,
     symmetrise_states,
 )
-from tightz.models.encoding import encode
-from tightz.models.spin_polynomial import SpinPolynomial
 
 
 def all_flips(polynomial: SpinPolynomial) -> set[tuple[int, ...]]:

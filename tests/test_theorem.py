@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 import tightz as tz
 from tests import naive
 from tightz.cli.main import main
-from tightz.estimation.theorem_run import TheoremRun, theorem_forecast, theorem_run
+from tightz.paper.theorem_run import TheoremRun, theorem_forecast, theorem_run
 from tightz.runtime.store import RunReader, StoreError
 
 MODEL = tz.ising_grid(2, 2, coupling=(-1, 1), field=(-1, 1), seed=4)
@@ -87,7 +87,7 @@ def test_the_certificate_bets_on_levels_fixed_in_advance() -> None:
     model = tz.ising_grid(5, coupling=(-1, 1), seed=0)
     r = theorem_run(model, levels=range(26), trials=20, restarts=1, seed=0, backend="cpu")
     table = r.estimate.log_g[:21]
-    from tightz.estimation.certificates import anytime_certificate
+    from tightz.sampling.certificates import anytime_certificate
 
     assert r.certificate.log_z == anytime_certificate(table, 0.05)
     assert not r.theorem_1.assumptions.enough_trials

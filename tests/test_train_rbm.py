@@ -12,8 +12,8 @@ import pytest
 from tests import naive
 from tightz.errors import ModelError, ParameterError
 from tightz.models import mnist
+from tightz.models.formats.rbm_files import load_rbm
 from tightz.models.mnist import load_mnist, read_idx
-from tightz.models.rbm_files import load_rbm
 from tightz.models.train_rbm import train_rbm
 
 

@@ -21,16 +21,16 @@ from tightz.errors import ParameterError, UnsupportedModelError
 from tightz.judge.spanning import Forests
 from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.uai import read_uai
-from tightz.references.pairwise import pairwise_model
-from tightz.references.tree_reweighted import (
+from tightz.models.formats.uai import read_uai
+from tightz.models.pairwise import pairwise_model
+from tightz.uppers.tree_reweighted import (
     TreeReweighted,
     TreeReweightedStatus,
     tree_reweighted,
     tree_reweighted_bounds,
 )
-from tightz.references.tree_reweighted.kernels import sweep, valid_bound
-from tightz.references.tree_reweighted.spanning_trees import (
+from tightz.uppers.tree_reweighted.kernels import sweep, valid_bound
+from tightz.uppers.tree_reweighted.spanning_trees import (
     INSIDE,
     _covering_trees,
     edge_probabilities,

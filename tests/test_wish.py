@@ -17,12 +17,12 @@ from scipy.special import logsumexp
 from tests import naive
 from tightz.bounds import Side
 from tightz.errors import MissingExtraError, ParameterError
-from tightz.estimation.estimate import estimate
-from tightz.estimation.theorems import required_trials
-from tightz.estimation.wish import wish
-from tightz.estimation.wish.band import band_lower, band_upper
 from tightz.families import PointMass, Status
 from tightz.models import FactorGraph, SpinPolynomial, ising_grid
+from tightz.paper.estimate import estimate
+from tightz.paper.theorems import required_trials
+from tightz.paper.wish import wish
+from tightz.paper.wish.band import band_lower, band_upper
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, Parities
 from tightz.search.exact_mpe import ExactPointMass, StateTable

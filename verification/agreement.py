@@ -9,8 +9,8 @@ import numpy as np
 
 import tightz as tz
 from tests import naive
-from tightz.models.encoding import encode
-from tightz.models.preprocess import simplify
+from tightz.reductions.encoding import encode
+from tightz.reductions.preprocess import simplify
 from verification.models import enumerated_log_z, random_model
 from verification.rows import Row
 

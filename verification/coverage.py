@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import binom
 
 import tightz as tz
-from tightz.estimation.certificates import anytime_certificate
+from tightz.sampling.certificates import anytime_certificate
 from verification.models import enumerated_log_z, random_model
 from verification.rows import Row
 from verification.stopping import worst

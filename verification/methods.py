@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tightz as tz
-from tightz.estimation.cutset_sum import CutsetSum
 from tightz.families.clustered import ClusterMeanField, cluster_labels
-from tightz.references.tree_reweighted import TreeReweightedStatus
+from tightz.interval.cutset_sum import CutsetSum
 from tightz.runtime.clock import Clock
 from tightz.search.feasible import Feasibility, feasible_state
+from tightz.uppers.tree_reweighted import TreeReweightedStatus
 
 BARE: dict[str, Any] = {"collapse": 0, "search_sweeps": 0, "threads": 1}
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 from scipy.stats import binom
 
-from tightz.estimation.certificates import BETS, anytime_certificate, median_certificate
-from tightz.estimation.results import Estimate
-from tightz.estimation.table import TrialTable
-from tightz.references.ais.sampling import AisResult, AisStatus
+from tightz.paper.results import Estimate
+from tightz.paper.table import TrialTable
+from tightz.sampling.ais.sampling import AisResult, AisStatus
+from tightz.sampling.certificates import BETS, anytime_certificate, median_certificate
 from verification.rows import Row
 from verification.workers import spread
 

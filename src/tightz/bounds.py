@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tightz.shown import Shown
+
 if TYPE_CHECKING:
     from tightz.judge import Evidence
 
@@ -30,7 +32,7 @@ class Proof(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(Shown):
     """One number about log Z (natural log). Every method is a stream of these.
 
     `confidence` is 1.0 for a deterministic proof, 1 - delta for a CONFIDENCE one, and None where
@@ -64,8 +66,3 @@ class Bound:
         if self.side is Side.LOWER:
             return math.inf
         return self.log_z + self.rounding if self.side is Side.BOTH else self.log_z
-
-    def _repr_html_(self) -> str:
-        from tightz.reports.notebook import bound_html
-
-        return bound_html(self)

@@ -14,8 +14,8 @@ from tightz.errors import MissingExtraError, ParameterError, TightzError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tightz.estimation.interval import LogPartition
-    from tightz.estimation.results import Estimate
+    from tightz.interval.interval import LogPartition
+    from tightz.paper.results import Estimate
 
 INK = "#1b2a41"
 TRIAL = "#7a9cc6"

@@ -10,16 +10,16 @@ import tightz as tz
 from tests.errors.table import Case, refuses
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, TightzError
-from tightz.estimation import certificates
-from tightz.estimation.board import judged
-from tightz.estimation.calibration import combine
-from tightz.estimation.equal_work import Outcome, at_equal_work
-from tightz.estimation.splitting import SplittingTree, check
-from tightz.estimation.splitting.evidence import Standing
-from tightz.estimation.theorem_run import theorem_run
-from tightz.estimation.theorems import required_trials
+from tightz.interval.board import judged
 from tightz.judge import RefutedError, StatesEvidence
-from tightz.models.encoding import encode
+from tightz.paper.equal_work import Outcome, at_equal_work
+from tightz.paper.theorem_run import theorem_run
+from tightz.paper.theorems import required_trials
+from tightz.reductions.encoding import encode
+from tightz.sampling import certificates
+from tightz.sampling.calibration import combine
+from tightz.splitting import SplittingTree, check
+from tightz.splitting.evidence import Standing
 
 GRID = tz.ising_grid(3, seed=0)
 NAN = float("nan")

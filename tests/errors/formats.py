@@ -282,7 +282,7 @@ def _bad_hdf5(tmp, patch):
 
 
 def _no_weights(tmp, patch):
-    patch.setattr("tightz.models.rbm_files.read_mat", lambda _: {"W": np.zeros(2)})
+    patch.setattr("tightz.models.formats.rbm_files.read_mat", lambda _: {"W": np.zeros(2)})
     tz.load_rbm(tmp / "w.mat")
 
 

@@ -11,7 +11,7 @@ from tightz.errors import UnsupportedModelError
 
 
 def _too_many_long_terms(patch):
-    from tightz.gpu import model
+    from tightz.paper.gpu import model
 
     patch.setattr(model, "SLOTS", (1, 96))
     patch.setattr(model, "WIDTH", 32)
@@ -20,7 +20,7 @@ def _too_many_long_terms(patch):
 
 def _escaped_mean(patch):
     """A chunk of two projections with two restarts each, one of whose bounds came back NaN."""
-    from tightz.gpu import chunk
+    from tightz.paper.gpu import chunk
 
     class Evaluation:
         def __getitem__(self, _grid):

@@ -19,10 +19,11 @@ from tightz.errors import (
     TightzError,
     UnsupportedModelError,
 )
-from tightz.models import affine, collapse_plan, mnist
-from tightz.models.bits import to_bits
+from tightz.models import mnist
 from tightz.models.large_scopes import noisy_or
 from tightz.models.train_rbm import train_rbm
+from tightz.reductions import affine, collapse_plan
+from tightz.reductions.bits import to_bits
 
 GRID = tz.ising_grid(3, seed=0)
 SPINS = tz.SpinPolynomial.from_factor_graph(GRID)

@@ -7,14 +7,14 @@ import numpy as np
 import tightz as tz
 from tests.errors.table import Case, refuses
 from tightz.bounds import Side
+from tightz.elimination.conditioning import ConditionedElimination, choose_cutset
+from tightz.elimination.conditioning import elimination as conditioning
+from tightz.elimination.exact import kernels, table_kernels
+from tightz.elimination.exact import run as running
+from tightz.elimination.exact.schedule import Arena
 from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
 from tightz.judge import RefutedError
-from tightz.references.conditioning import ConditionedElimination, choose_cutset
-from tightz.references.conditioning import elimination as conditioning
-from tightz.references.exact import kernels, table_kernels
-from tightz.references.exact import run as running
-from tightz.references.exact.schedule import Arena
-from tightz.references.mini_bucket import mini_bucket_bounds
+from tightz.uppers.mini_bucket import mini_bucket_bounds
 
 GRID = tz.ising_grid(3, seed=0)
 LARGE = tz.ising_grid(40, seed=0)

@@ -9,7 +9,7 @@ import numpy as np
 
 import tightz as tz
 from tests.errors.table import Case
-from tightz.estimation.stored import read_estimate
+from tightz.paper.stored import read_estimate
 from tightz.runtime.store import BatchRow, RunReader, RunStore, StoreError, TrialColumns
 from tightz.runtime.store.salvage import salvage
 from tightz.runtime.store.schema import APPLICATION_ID, translated

@@ -323,7 +323,7 @@ def marginals(
         rows, spread = list(e.marginals), e.marginal_spread
         label = "mfrp (estimate: average of q over projections, weighted by 2^m gamma)"
     if uai_output:
-        from tightz.models.uai import write_mar
+        from tightz.models.formats.uai import write_mar
 
         write_mar(rows, uai_output)
     if as_json:

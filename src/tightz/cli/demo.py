@@ -11,8 +11,8 @@ import click
 from tightz.cli.options import progress, require_writable, table
 
 if TYPE_CHECKING:
-    from tightz.estimation.results import Estimate, MeanFieldResult
-    from tightz.references.exact import ExactResult
+    from tightz.elimination.exact import ExactResult
+    from tightz.paper.results import Estimate, MeanFieldResult
 
 
 @click.command("demo")

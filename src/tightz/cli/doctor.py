@@ -169,13 +169,13 @@ def _memory() -> str:
 
 
 def _gpu() -> Iterator[Check]:
-    from tightz.gpu.availability import why_no_device
+    from tightz.paper.gpu.availability import why_no_device
 
     reason = why_no_device()
     if reason:
         yield Check("gpu", "cuda", LACKING, f"the CPU does the work: {reason}")
         return
-    from tightz.gpu.device import cuda, free_bytes
+    from tightz.runtime.gpu.device import cuda, free_bytes
     from tightz.runtime.memory import format_bytes
 
     device = cuda.get_current_device()

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from tightz import __version__
 from tightz.cli import commands, demo, doctor, experiments, models, references, report, theorem
 from tightz.errors import TightzError
+from tightz.version import __version__
 
 
 class Group(click.Group):

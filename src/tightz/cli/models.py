@@ -18,8 +18,8 @@ def info(model: str, evidence: str | None, as_json: bool) -> None:
     """
     import numpy as np
 
+    from tightz.elimination.exact import plan
     from tightz.errors import ResourceError
-    from tightz.references.exact import plan
     from tightz.runtime.memory import format_bytes
 
     graph = load(model, evidence)

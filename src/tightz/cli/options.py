@@ -172,7 +172,7 @@ def load(path: str, evidence: str | None) -> FactorGraph:
 def _read(path: str, evidence: str | None) -> FactorGraph:
     suffix = Path(path).suffix.lower()
     if suffix in (".npz", ".mat", ".h5", ".hdf5"):
-        from tightz.models.rbm_files import load_rbm
+        from tightz.models.formats.rbm_files import load_rbm
 
         rows = _waiting(ROWS)
         model = load_rbm(path, transposed=None if rows is None else rows == "hidden")
@@ -182,7 +182,7 @@ def _read(path: str, evidence: str | None) -> FactorGraph:
             )
         return model
     if suffix == ".uai" or not suffix:
-        from tightz.models.uai import read_uai
+        from tightz.models.formats.uai import read_uai
 
         return read_uai(path, evidence)
     readers = {".fg": "read_fg", ".cnf": "read_cnf", ".bif": "read_bif", ".xml": "read_xmlbif"}

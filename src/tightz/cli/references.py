@@ -203,7 +203,7 @@ def wish(
     Example: tightz wish small.uai --delta 0.05
     """
     import tightz as tz
-    from tightz.estimation.theorems import required_trials
+    from tightz.paper.theorems import required_trials
 
     graph = load(model, evidence)
     n = graph.n_variables - len(graph.evidence)

@@ -28,11 +28,11 @@ from tightz.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from tightz.estimation.forecast import Forecast
-    from tightz.estimation.theorem_run import TheoremRun
-    from tightz.estimation.theorems import TheoremStatement
-    from tightz.estimation.trials import TrialBatch
     from tightz.families.projection import Family
+    from tightz.paper.forecast import Forecast
+    from tightz.paper.theorem_run import TheoremRun
+    from tightz.paper.theorems import TheoremStatement
+    from tightz.paper.trials import TrialBatch
 
 PLAIN_EVERY = 10.0
 """Seconds between lines of progress where stderr is not a terminal."""
@@ -102,7 +102,7 @@ def theorem(
     \b
     Example: tightz theorem grid.uai --delta 0.05 --store run.db
     """
-    from tightz.estimation.theorem_run import theorem_forecast, theorem_run
+    from tightz.paper.theorem_run import theorem_forecast, theorem_run
 
     check_resume(store, resume)
     graph = load(model, evidence)
@@ -239,7 +239,7 @@ def _progress() -> Iterator[_View]:
         TimeRemainingColumn,
     )
 
-    from tightz.estimation.forecast import duration
+    from tightz.paper.forecast import duration
 
     console = Console(stderr=True)
     if console.is_terminal:

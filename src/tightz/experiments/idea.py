@@ -45,9 +45,9 @@ def _bounds_on_cuts(matrices: int, seed: int) -> dict[str, Any]:
     """Every level, several A each with all 2^m right-hand sides: the sum over b is exact."""
     from tightz.families import MeanField
     from tightz.models import ising_grid
-    from tightz.models.encoding import encode
     from tightz.projections.coset import Coset
     from tightz.projections.hashing import DenseParity, Parities
+    from tightz.reductions.encoding import encode
     from tightz.runtime.seeds import generator
 
     poly = encode(ising_grid(ROWS, COLS, coupling=(-1.5, 1.5), field=(-0.3, 0.3), seed=seed))

@@ -130,7 +130,7 @@ def _one_grid(
     exact: bool,
 ) -> dict[str, Any]:
     import tightz as tz
-    from tightz.estimation.equal_work import Outcome, at_equal_work
+    from tightz.paper.equal_work import Outcome, at_equal_work
     from tightz.runtime.seeds import stream
 
     model = paper_grid(size, grid, seed)

@@ -48,10 +48,10 @@ def pivots(store: Store, path: Path, *, config: PivotPicture | None = None) -> P
 def _compare(config: PivotPicture) -> dict[str, Any]:
     """The same heavy states, the same parities, two choices of constrained spins."""
     import tightz as tz
-    from tightz.estimation.guide import build_guide
-    from tightz.models.encoding import encode
     from tightz.projections.coset import Coset
+    from tightz.reductions.encoding import encode
     from tightz.runtime.seeds import generator, stream
+    from tightz.workspace.guide import build_guide
 
     seed = config.seed
     model = tz.ising_grid(config.size, coupling=(-10, 10), field=(-1, 1), seed=stream(seed, 0))

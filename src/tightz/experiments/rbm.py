@@ -180,8 +180,8 @@ def _compare(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
     tempers, it is processor time, counted in microseconds.
     """
     import tightz as tz
-    from tightz.estimation.equal_work import Outcome, at_equal_work
-    from tightz.models.encoding import encode
+    from tightz.paper.equal_work import Outcome, at_equal_work
+    from tightz.reductions.encoding import encode
     from tightz.runtime.seeds import stream
 
     polynomial = encode(model).polynomial
@@ -242,7 +242,7 @@ def _compare(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
 
 
 def _sum_out_a_layer(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
-    from tightz.models.encoding import encode
+    from tightz.reductions.encoding import encode
     from tightz.runtime.seeds import stream
 
     found = layer_with_search(

@@ -118,7 +118,7 @@ def train_column(
 
 def load_column(folder: Path, column: Column) -> FactorGraph:
     """The column's RBM: the weights that `train_column` saved, or the public ones."""
-    from tightz.models.rbm_files import load_rbm
+    from tightz.models.formats.rbm_files import load_rbm
 
     return load_rbm(public_file() if column.public else folder / f"{column.name}.npz")
 

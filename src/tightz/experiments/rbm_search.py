@@ -22,9 +22,9 @@ from tightz.runtime.seeds import Seed, stream
 from tightz.search.ranking import rank
 
 if TYPE_CHECKING:
-    from tightz.estimation.results import Estimate
     from tightz.families.layer import LayerResult
     from tightz.models.spin_polynomial import SpinPolynomial
+    from tightz.paper.results import Estimate
 
 
 LAYER_STARTS = 16

@@ -88,9 +88,9 @@ def _time_size(
 ) -> dict[str, Any]:
     from tightz.experiments.ising import paper_grid
     from tightz.families.ascent import ascend
-    from tightz.models.encoding import encode
     from tightz.projections.coset import Coset
     from tightz.projections.hashing import DenseParity
+    from tightz.reductions.encoding import encode
     from tightz.runtime.seeds import generator
 
     table = np.zeros((2, grids, len(levels)))

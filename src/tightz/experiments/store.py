@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tightz.errors import TightzError
-from tightz.models.text_files import write_atomically
+from tightz.models.formats.text_files import write_atomically
 
 DEFAULT_FOLDER = Path("out/reproduce")
 

@@ -29,13 +29,14 @@ from tightz.families.block_projection import (
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family, Status, heaviest_in_coset
 from tightz.judge.products import ProductEvidence
-from tightz.models.bits import BlockPolynomial
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
-from tightz.models.preprocess import has_zeros, state_ptr
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
+from tightz.reductions.bits import BlockPolynomial
+from tightz.reductions.preprocess import state_ptr
 from tightz.runtime.seeds import Seed, generator
+from tightz.shown import Shown
 
 _BLOCK_ENTRIES = 1 << 22
 """Table entries that the evaluator expands at a time."""
@@ -79,7 +80,7 @@ class BlockMeanField:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BlockMeanFieldResult:
+class BlockMeanFieldResult(Shown):
     """The best product of tables found; `log_z` is a deterministic lower bound on log Z.
 
     It is what the judge makes of `marginals`, one vector a variable. `log_zs` holds the value of
@@ -101,11 +102,6 @@ class BlockMeanFieldResult:
             "every distribution q gives a lower bound on log Z (paper, eq. 2)",
             self.rounding, ProductEvidence(self.marginals),
         )  # fmt: skip
-
-    def _repr_html_(self) -> str:
-        from tightz.reports.notebook import result_html
-
-        return result_html(self)
 
     def __repr__(self) -> str:
         return (
@@ -160,7 +156,7 @@ def block_mean_field(
                 "a state of its variable (from 0)"
             )
     restarts = config.restarts
-    if has_zeros(reduced):
+    if reduced.has_zeros:
         restarts = 0
         if not len(rows):
             raise ModelError(

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.elimination.exact.elimination import plan
+from tightz.elimination.exact.order import interaction_graph
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.families.cluster_tables import ClusterTables
 from tightz.judge.clusters import NetworkEvidence
 from tightz.models.factor_graph import FactorGraph, Grid
-from tightz.models.preprocess import has_zeros
-from tightz.references.exact.elimination import plan
-from tightz.references.exact.order import interaction_graph
 from tightz.runtime.clock import Clock
 from tightz.runtime.memory import format_bytes
 
@@ -47,7 +46,7 @@ class ClusterMeanField:
         marginals: list[NDArray[np.float64]],
     ) -> None:
         lone = bool((model.cardinalities == 1).any())
-        if model.arities.max(initial=0) > 2 or has_zeros(model) or model.evidence or lone:
+        if model.arities.max(initial=0) > 2 or model.has_zeros or model.evidence or lone:
             raise UnsupportedModelError(
                 f"{model!r} has zeros, evidence, a one-state variable or a factor over more than "
                 "two variables; clustered mean field takes none of these. "

@@ -25,12 +25,12 @@ from tightz.judge.forests import ForestQ
 from tightz.judge.links import SpinEvidence, SpinLink, lowered
 from tightz.judge.products import ProductEvidence
 from tightz.judge.spins import ProductQ, SpinMap, SpinTerms
-from tightz.models.collapse import Collapsed
-from tightz.models.encoding import SpinEncoding
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.gf2 import unpack
+from tightz.reductions.collapse import Collapsed
+from tightz.reductions.encoding import SpinEncoding
 
 JENSEN = "every distribution q gives a lower bound on log Z (paper, eq. 2)"
 

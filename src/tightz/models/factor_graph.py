@@ -20,6 +20,7 @@ from tightz.models.factor_checks import (
     listed_factors,
 )
 from tightz.models.inputs import integer_array, real_array
+from tightz.shown import Shown
 
 
 class Factor(NamedTuple):
@@ -57,7 +58,7 @@ class Bipartite:
 Layout = Grid | Bipartite | None
 
 
-class FactorGraph:
+class FactorGraph(Shown):
     """A discrete graphical model: cardinalities, factors as log tables, and evidence.
 
     `factors` lists pairs (scope, log_table). A log table may hold -inf (a zero potential) but no
@@ -202,6 +203,24 @@ class FactorGraph:
     def arities(self) -> NDArray[np.int64]:
         return np.diff(self.scope_ptr)
 
+    @cached_property
+    def has_zeros(self) -> bool:
+        """Whether a table holds a zero potential."""
+        return bool((self.log_tables == -np.inf).any())
+
+    @cached_property
+    def free_variables(self) -> NDArray[np.int64]:
+        """Variables that can vary: not observed, and of more than one state."""
+        free = self.cardinalities > 1
+        free[list(self.evidence)] = False
+        return np.flatnonzero(free)
+
+    def without_fixed(self) -> FactorGraph:
+        """The model over `free_variables`: evidence and single states put into the tables."""
+        lone = np.flatnonzero(self.cardinalities == 1)
+        reduced, _ = self.with_evidence(dict.fromkeys(lone.tolist(), 0)).condition()
+        return reduced
+
     def factor(self, f: int) -> Factor:
         """Factor `f` as (scope, log_table), the table shaped by its scope."""
         scope = tuple(self.scope_vars[self.scope_ptr[f] : self.scope_ptr[f + 1]].tolist())
@@ -327,11 +346,6 @@ class FactorGraph:
             h.update(np.ascontiguousarray(array).tobytes())
         h.update(repr(sorted(self.evidence.items())).encode())
         return h.hexdigest()
-
-    def _repr_html_(self) -> str:
-        from tightz.reports.notebook import model_html
-
-        return model_html(self)
 
     def __repr__(self) -> str:
         cards = np.unique(self.cardinalities)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import MissingExtraError, ModelError, TightzError
-from tightz.models.text_files import FilePath, file_name, read_bytes
+from tightz.models.formats.text_files import FilePath, file_name, read_bytes
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 

@@ -21,9 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 from tightz.errors import ModelError, ParameterError, require_range
 from tightz.models.builders import rbm
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.rbm_files import save_rbm
+from tightz.models.formats.text_files import FilePath, read_bytes, write_atomically
 from tightz.models.inputs import as_count, real_array
-from tightz.models.rbm_files import save_rbm
-from tightz.models.text_files import FilePath, read_bytes, write_atomically
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
 

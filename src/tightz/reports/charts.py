@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound
-from tightz.estimation.theorems import lower_median
+from tightz.paper.theorems import lower_median
 from tightz.reports.data import LevelTable, ReportData
 from tightz.reports.words import kind_of, number
 

@@ -135,7 +135,7 @@ def checked_shape(shape: tuple[int, int] | None, variables: int) -> tuple[int, i
 
 def model_picture(model: FactorGraph) -> tuple[int, int] | None:
     """The picture a model suggests: its lattice, or the square of an RBM's visible units."""
-    from tightz.estimation.stored import model_shape
+    from tightz.paper.stored import model_shape
 
     if isinstance(model.layout, Bipartite):
         side = math.isqrt(model.layout.visible)

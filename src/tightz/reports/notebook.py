@@ -20,6 +20,13 @@ SHOWN_LINES = 40
 """Lines of a summary that a cell shows; the rest is a print(result.summary()) away."""
 
 
+def html(thing: Any) -> str:
+    """The HTML of a model, a bound or a result."""
+    if isinstance(thing, FactorGraph):
+        return model_html(thing)
+    return bound_html(thing) if isinstance(thing, Bound) else result_html(thing)
+
+
 def result_html(result: Any) -> str:
     """A result in the words of its summary(), or of its bound and status where it has none."""
     text = result.summary() if hasattr(result, "summary") else _without_summary(result)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from tightz.bounds import Bound
-    from tightz.estimation.trials import TrialBatch
+    from tightz.paper.trials import TrialBatch
 
 EVERY = 0.25
 """Seconds between rewrites of the line."""

@@ -15,12 +15,12 @@ from tightz.reports.data import Assumption, LevelTable, ReportData, Statement, a
 from tightz.reports.words import describe
 
 if TYPE_CHECKING:
-    from tightz.estimation.interval import LogPartition
-    from tightz.estimation.results import Estimate
-    from tightz.estimation.theorem_run import TheoremRun
-    from tightz.estimation.theorems import TheoremStatement
-    from tightz.estimation.wish import WishResult
+    from tightz.interval.interval import LogPartition
     from tightz.models.factor_graph import FactorGraph
+    from tightz.paper.results import Estimate
+    from tightz.paper.theorem_run import TheoremRun
+    from tightz.paper.theorems import TheoremStatement
+    from tightz.paper.wish import WishResult
 
 SAYS = {
     "Theorem 1": "4 Z >= max over m of 2^m Median(gamma) >= Z / (32 (n + 1))",
@@ -34,10 +34,10 @@ def from_result(
     result: Any, *, model: FactorGraph | None = None, shape: Shape = None
 ) -> ReportData:
     """Any result of this library: an interval, a table of trials, or a single bound."""
-    from tightz.estimation.interval import LogPartition
-    from tightz.estimation.results import Estimate
-    from tightz.estimation.theorem_run import TheoremRun
-    from tightz.estimation.wish import WishResult
+    from tightz.interval.interval import LogPartition
+    from tightz.paper.results import Estimate
+    from tightz.paper.theorem_run import TheoremRun
+    from tightz.paper.wish import WishResult
 
     if isinstance(result, LogPartition):
         data = from_interval(result, shape=shape)
@@ -200,7 +200,7 @@ def _has_digest(result: Any) -> bool:
 
 def as_statement(statement: TheoremStatement, n: int, trials: int) -> Statement:
     """A theorem's statement with its assumptions in words and numbers."""
-    from tightz.estimation.theorems import required_trials
+    from tightz.paper.theorems import required_trials
 
     held = statement.assumptions
     share = (1.0 - statement.confidence) / (2.0 if statement.theorem == "Theorem 1" else 1.0)

@@ -78,8 +78,8 @@ def _table(
     path: Path, reader: RunReader, meta: RunMeta, model: FactorGraph | None, shape: Shape
 ) -> ReportData:
     """A run of trials: its table, cut to whole repetitions, and what follows from it."""
-    from tightz.estimation.stored import read_estimate
-    from tightz.estimation.theorem_run import statements
+    from tightz.paper.stored import read_estimate
+    from tightz.paper.theorem_run import statements
 
     planned = len(meta.levels), meta.trials
     if reader.progress()[0] == 0:

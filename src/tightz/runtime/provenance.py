@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from tightz.runtime.seeds import Seed, seed_sequence
+from tightz.version import __version__
 
 
 def provenance(seed: Seed, digest: str, **parameters: Any) -> dict[str, Any]:
@@ -25,6 +26,4 @@ def provenance(seed: Seed, digest: str, **parameters: Any) -> dict[str, Any]:
 @cache
 def versions() -> dict[str, str]:
     """The packages that numbers depend on; tightz need not be installed, only importable."""
-    import tightz
-
-    return {"tightz": tightz.__version__, "numpy": version("numpy"), "numba": version("numba")}
+    return {"tightz": __version__, "numpy": version("numpy"), "numba": version("numba")}

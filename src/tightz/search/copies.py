@@ -51,7 +51,7 @@ def run_copies(
         while sweeps is None or first.sweeps < sweeps:
             step = length if sweeps is None else min(length, sweeps - first.sweeps)
             if device:
-                from tightz.gpu.tempering import advance_on_device
+                from tightz.search.gpu_tempering import advance_on_device
 
                 advance_on_device(runs, step)
             elif pool is None:
@@ -68,7 +68,7 @@ def run_copies(
 
 
 def _why_not_device(lanes: int, simulator: bool) -> str:
-    from tightz.gpu import why_no_device
+    from tightz.runtime.gpu import why_no_device
 
     if lanes > MAX_LANES:
         return (

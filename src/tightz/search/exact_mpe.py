@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from tightz.errors import MissingExtraError, ParameterError, require_range
 from tightz.families.point_mass import PointMass
 from tightz.families.projection import IProjection, Status, evaluate
-from tightz.models.collapse_kernels import walsh_hadamard
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
+from tightz.reductions.collapse_kernels import walsh_hadamard
 
 BLOCK_SPINS = 14
 """A block of 2^14 log weights (128 KiB) stays in a core's own cache."""

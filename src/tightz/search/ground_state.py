@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from tightz.errors import ParameterError, require_range
 from tightz.families.ascent import best_vertex
-from tightz.models.encoding import Model, SpinEncoding, encode, model_digest
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.projections.coset import Coset
+from tightz.reductions.encoding import Model, SpinEncoding, encode, model_digest
 from tightz.runtime.backends import Backend
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence

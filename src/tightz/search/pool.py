@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ParameterError, require_range
-from tightz.models.encoding import model_digest
 from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.reductions.encoding import model_digest
 from tightz.runtime.backends import Backend
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence

@@ -23,11 +23,12 @@ from tightz.families.layer.split import Leaf, split
 from tightz.families.projection import Status
 from tightz.judge.layers import LayerQ
 from tightz.judge.links import SpinEvidence, SpinLink, lowered
-from tightz.models.encoding import Model, encode, model_digest
 from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.reductions.encoding import Model, encode, model_digest
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
+from tightz.shown import Shown
 
 CANDIDATES = 3
 """Local optima of the fast climb that are compared by their rigorous values."""
@@ -56,7 +57,7 @@ class LayerMeanField:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LayerResult:
+class LayerResult(Shown):
     """log_z is a deterministic lower bound: what the judge makes of the leaves' means.
 
     log_zs        (leaves,) log of each leaf's share by the climb's own evaluator
@@ -87,11 +88,6 @@ class LayerResult:
             "every q gives a lower bound on log Z; one layer is summed exactly",
             self.rounding, self.evidence,
         )  # fmt: skip
-
-    def _repr_html_(self) -> str:
-        from tightz.reports.notebook import result_html
-
-        return result_html(self)
 
     def __repr__(self) -> str:
         return (

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import MissingExtraError, ModelError
 from tightz.models.formats.mat import DamagedError, read_matrices
-from tightz.models.text_files import FilePath, file_name, read_bytes
+from tightz.models.formats.text_files import FilePath, file_name, read_bytes
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 

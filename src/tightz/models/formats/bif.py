@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.text_files import FilePath, read_bytes
 from tightz.models.inputs import shown
-from tightz.models.text_files import FilePath, read_bytes
 
 _SLACK = 0.01
 _TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"|[{}()\[\];,|]|[^\s{}()\[\];,|"]+|"', re.DOTALL)

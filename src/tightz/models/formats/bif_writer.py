@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.text_files import FilePath, write_atomically
 from tightz.models.inputs import as_model
-from tightz.models.text_files import FilePath, write_atomically
 
 _SLACK = 1e-6
 _RESERVED = set('{}()[];,|"\n\r')

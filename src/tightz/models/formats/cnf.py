@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models import large_scopes
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.text_files import FilePath, read_bytes, write_atomically
 from tightz.models.inputs import as_model
-from tightz.models.text_files import FilePath, read_bytes, write_atomically
 
 MAX_CLAUSE = 12
 """A clause of k literals becomes a table of 2^k entries; longer ones a chain of small tables."""

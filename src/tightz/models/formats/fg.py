@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models.factor_checks import MAX_STATES
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.text_files import FilePath, Words, write_atomically
 from tightz.models.inputs import as_model
-from tightz.models.text_files import FilePath, Words, write_atomically
 
 _LOG_RANGE = -708.0, 709.0
 """Log potentials whose exponentials are normal doubles."""

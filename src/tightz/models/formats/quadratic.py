@@ -13,9 +13,9 @@ import numpy as np
 
 from tightz.errors import ModelError, UnsupportedModelError
 from tightz.models.builders import ising
-from tightz.models.encoding import encode
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model, as_number, shown
+from tightz.models.spin_polynomial import SpinPolynomial
 
 Pairs = Mapping[tuple[Any, Any], float]
 
@@ -111,8 +111,7 @@ def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int]
     Observed and one-state variables are taken out; labels are the model's variable numbers.
     """
     as_model(model, "to_ising", only="FactorGraph")
-    encoding = encode(model)
-    poly = encoding.polynomial
+    poly = SpinPolynomial.from_factor_graph(model.without_fixed())
     if poly.degree > 2:
         raise UnsupportedModelError(
             f"the model has a term of {poly.degree} spins; an Ising model has pairs at most. "
@@ -120,7 +119,7 @@ def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int]
         )
     if poly.constant == -np.inf:
         raise UnsupportedModelError("no state has weight; an Ising model has Z > 0")
-    names = encoding.variables.tolist()
+    names = model.free_variables.tolist()
     h = dict.fromkeys(names, 0.0)
     couplings: dict[tuple[int, int], float] = {}
     for a, theta in enumerate(poly.theta.tolist()):

@@ -20,7 +20,7 @@ Reading (reports, progress views):
 
 Writing: `RunStore(path).open(identity, description, resume=...)` gives a `RunWriter`; its
 `append_batch`, `append_bound`, `append_note` and `finish` each commit on their own.
-`tightz.estimation.stored.read_estimate(path)` turns a stored table into an `Estimate`.
+`tightz.paper.stored.read_estimate(path)` turns a stored table into an `Estimate`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""One graph, one elimination game, one bucket tree; exact sums and conditioning."""

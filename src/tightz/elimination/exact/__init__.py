@@ -1,0 +1,13 @@
+"""Exact log Z and marginals of any discrete factor graph, by variable elimination."""
+
+from tightz.elimination.exact.elimination import (
+    ExactResult,
+    exact,
+    plan,
+)
+
+__all__ = [
+    "ExactResult",
+    "exact",
+    "plan",
+]

@@ -1,0 +1,249 @@
+"""What eliminating in a given order does and costs, worked out before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.elimination.exact.schedule import (
+    ALIGN,
+    CUTS,
+    FORWARD,
+    FREE,
+    MERGE,
+    Arena,
+    Bucket,
+    Step,
+    checkpointed_steps,
+    forward_steps,
+)
+from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.memory import format_bytes, parse_memory
+
+GROUP_ENTRIES = 4096  # factors of a bucket are merged while their union stays this small
+TILE_ENTRIES = 1024
+SPREAD_ENTRIES = 1 << 15  # a merged factor is copied along the tile while it stays this small
+
+
+@dataclass(frozen=True, repr=False)
+class EliminationPlan:
+    """An order with its width, operations and bytes, before any table exists.
+
+    `width` is the largest number of variables that one message joins; `flops` counts
+    multiplications and additions for log Z; `log_z_bytes` and `marginal_bytes` are the peaks of
+    the work space (keeping every message; less is possible by recomputing them).
+    """
+
+    order: NDArray[np.int64]
+    heuristic: str
+    cardinalities: NDArray[np.int64] = field(repr=False)
+    buckets: tuple[Bucket, ...] = field(repr=False)
+    width: int
+    flops: float
+    log_z_bytes: int
+    marginal_bytes: int
+
+    def fits(self, max_memory: str | int, *, marginals: bool = False) -> bool:
+        """Whether log Z (or also every marginal, at need by recomputing) stays in `max_memory`."""
+        allowed = parse_memory(max_memory)
+        if not marginals:
+            return self.log_z_bytes <= allowed
+        return self.marginal_bytes <= allowed or self.marginal_schedule(allowed) is not None
+
+    def sizes(self) -> list[int]:
+        """Entries of each bucket's message."""
+        return [self.entries(b.scope) for b in self.buckets]
+
+    def entries(self, axes: Iterable[int]) -> int:
+        size = 1
+        for a in axes:
+            size *= int(self.cardinalities[a])
+        return size
+
+    def log_z_schedule(self) -> list[Step]:
+        return list(forward_steps(self.buckets))
+
+    def marginal_schedule(self, max_bytes: int) -> list[Step] | None:
+        """The schedule with least recomputation that fits, or None.
+
+        Messages are kept at cuts only and recomputed between them, on up to three levels
+        (checkpointing: Griewank, 1992).
+        """
+        for cuts in CUTS:
+            if max(cuts, default=1) > max(1, len(self.buckets)):
+                continue
+            steps = list(checkpointed_steps(self.buckets, self.sizes(), cuts))
+            if self.peak_bytes(steps) <= max_bytes:
+                return steps
+        return None
+
+    def peak_bytes(self, steps: Sequence[Step]) -> int:
+        """Largest work space while following `steps`."""
+        sizes = self.sizes()
+        reserved = self.reserved_entries()
+        arena = Arena(reserved)
+        messages: dict[int, int] = {}
+        beliefs: dict[int, int] = {}
+        for kind, b, _ in steps:
+            if kind == FORWARD:
+                messages[b] = arena.take(sizes[b])
+            elif kind in (FREE, MERGE):
+                arena.give_back(messages.pop(b), sizes[b])
+            else:
+                if b not in beliefs:  # a root: its belief is the number 1
+                    beliefs[b] = arena.take(sizes[b])
+                for c in self.buckets[b].children:
+                    beliefs[c] = arena.take(sizes[c])
+                arena.give_back(beliefs.pop(b), sizes[b])
+                arena.give_back(messages.pop(b), sizes[b])
+        return 8 * arena.peak
+
+    def reserved_entries(self) -> int:
+        """Room at the arena's start for one bucket's merged factors."""
+        worst = 0
+        for b, bucket in enumerate(self.buckets):
+            worst = max(worst, sum(self.entries(s) for s in self.group_axes(b, bucket)))
+        return -(-worst // ALIGN) * ALIGN
+
+    def group_axes(self, b: int, bucket: Bucket) -> list[tuple[int, ...]]:
+        """Axes of each merged factor as stored: spread along the tile where that is cheap."""
+        count = tile_axes(bucket.scope, self.cardinalities)
+        tile = bucket.scope[len(bucket.scope) - count :]
+        stored = []
+        for axes, _ in bucket.groups:
+            spread = tuple(sorted(set(axes) | set(tile)))
+            touches = any(a in tile for a in axes)
+            stored.append(spread if touches and self.entries(spread) <= SPREAD_ENTRIES else axes)
+        return stored
+
+    def __repr__(self) -> str:
+        return (
+            f"EliminationPlan({len(self.order)} variables, width {self.width} by {self.heuristic}, "
+            f"{self.flops:.3g} flops, log Z in {format_bytes(self.log_z_bytes)}, "
+            f"marginals in {format_bytes(self.marginal_bytes)})"
+        )
+
+
+def tile_axes(scope: tuple[int, ...], cards: Sequence[int] | NDArray[np.int64]) -> int:
+    """How many of the last axes of a message form its tile."""
+    size, count = 1, 0
+    for a in reversed(scope):
+        size *= int(cards[a])
+        if count and size > TILE_ENTRIES:
+            break
+        count += 1
+    return count
+
+
+def build_plan(model: FactorGraph, order: NDArray[np.int64], heuristic: str) -> EliminationPlan:
+    """Follow `order` symbolically. The model has no evidence; cost is linear in scope sizes."""
+    order = _post_order(_scopes(model, order)[0], order)
+    scopes, owners = _scopes(model, order)
+    n = model.n_variables
+    position = np.empty(n, dtype=np.int64)
+    position[order] = np.arange(n)
+    cards = model.cardinalities[order].astype(np.int64)
+    children: list[list[int]] = [[] for _ in range(n)]
+    for b in range(n):
+        if scopes[b]:
+            children[scopes[b][0]].append(b)
+    buckets = []
+    flops = 0.0
+    for b in range(n):
+        groups = _merge_factors(model, position, cards, b, owners[b])
+        buckets.append(
+            Bucket(scopes[b], groups, tuple(children[b]), scopes[b][0] if scopes[b] else -1)
+        )
+        entries = float(np.prod(cards[[b, *scopes[b]]].astype(np.float64)))
+        flops += entries * (len(groups) + len(children[b]))
+    draft = EliminationPlan(
+        order, heuristic, cards, tuple(buckets), max(map(len, scopes), default=0), flops, 0, 0
+    )
+    log_z_bytes = draft.peak_bytes(draft.log_z_schedule())
+    marginal_bytes = draft.peak_bytes(list(checkpointed_steps(draft.buckets, draft.sizes(), ())))
+    return EliminationPlan(
+        order, heuristic, cards, draft.buckets, draft.width, flops, log_z_bytes, marginal_bytes
+    )
+
+
+def _scopes(
+    model: FactorGraph, order: NDArray[np.int64]
+) -> tuple[list[tuple[int, ...]], list[list[int]]]:
+    """(message axes of each bucket, factors of each bucket), by position in the order."""
+    n = model.n_variables
+    position = np.empty(n, dtype=np.int64)
+    position[order] = np.arange(n)
+    places = position[model.scope_vars]
+    owners: list[list[int]] = [[] for _ in range(n)]
+    joined: list[set[int]] = [set() for _ in range(n)]
+    ptr = model.scope_ptr.tolist()
+    flat = places.tolist()
+    for f in range(model.n_factors):
+        scope = flat[ptr[f] : ptr[f + 1]]
+        if scope:
+            first = min(scope)
+            owners[first].append(f)
+            joined[first].update(scope)
+    scopes: list[tuple[int, ...]] = []
+    for b in range(n):
+        joined[b].discard(b)
+        scope_b = tuple(sorted(joined[b]))
+        scopes.append(scope_b)
+        if scope_b:
+            joined[scope_b[0]].update(scope_b)
+        joined[b] = set()
+    return scopes, owners
+
+
+def _post_order(scopes: list[tuple[int, ...]], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The same elimination with each subtree's steps together: fewer messages wait at a time."""
+    n = len(scopes)
+    children: list[list[int]] = [[] for _ in range(n)]
+    roots: list[int] = []
+    for b in range(n):
+        (children[scopes[b][0]] if scopes[b] else roots).append(b)
+    # Subtrees that need most beyond what they leave behind go first (Liu, 1987); width stands in
+    # for size here.
+    need = [len(s) for s in scopes]
+    for b in range(n):
+        for c in children[b]:
+            need[b] = max(need[b], need[c])
+    visited: list[int] = []
+    stack = [(r, False) for r in reversed(roots)]
+    while stack:
+        b, done = stack.pop()
+        if done:
+            visited.append(b)
+            continue
+        stack.append((b, True))
+        by_need = sorted(children[b], key=lambda c: (need[c] - len(scopes[c]), need[c]))
+        stack += [(c, False) for c in by_need]
+    return order[visited] if n else order
+
+
+def _merge_factors(
+    model: FactorGraph,
+    position: NDArray[np.int64],
+    cards: NDArray[np.int64],
+    b: int,
+    factors: list[int],
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """Greedy unions of the bucket's factors, each up to GROUP_ENTRIES or one factor alone."""
+    groups: list[tuple[set[int], list[int]]] = []
+    ptr, scope_vars = model.scope_ptr, model.scope_vars
+    scopes = [(tuple(position[scope_vars[ptr[f] : ptr[f + 1]]].tolist()), f) for f in factors]
+    for scope, f in sorted(scopes, key=lambda pair: (-len(pair[0]), sorted(pair[0]))):
+        for axes, members in groups:
+            union = axes.union(scope)
+            if union == axes or np.prod(cards[list(union)].astype(np.float64)) <= GROUP_ENTRIES:
+                axes |= union
+                members.append(f)
+                break
+        else:
+            groups.append(({b, *scope}, [f]))
+    if not groups:  # a bucket of messages only still reports its variable's marginal
+        groups.append(({b}, []))
+    return tuple((tuple(sorted(axes)), tuple(members)) for axes, members in groups)

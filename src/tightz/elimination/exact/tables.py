@@ -1,0 +1,221 @@
+"""The tables of an elimination: where they lie, on which scale, and threads to walk them.
+
+A table is kept on the ordinary scale, normalised, while every non-zero entry provably stays
+within float64's range, and as logs otherwise: no state is ever lost to underflow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.elimination.exact import table_kernels
+from tightz.elimination.exact.precision import NO_ERROR, NO_SCALE, Error, Scale, add_scales
+from tightz.elimination.exact.schedule import Arena
+from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.verdict import RefutedError
+
+LIMIT = 650.0  # nats; float64 reaches e^-708 with full precision
+_PARALLEL_ENTRIES = 1 << 18
+_SAMPLES = 8
+LOG_COST = 8  # an entry in logs takes about this many on the ordinary scale
+
+
+@dataclass
+class Table:
+    """A table in the arena: exp(scale) * values, or exp(scale + values) if `is_log`.
+
+    `low` and `high` bound the log of its non-zero entries, without the scale; `error` is how far
+    they can be off (see `precision`). For a message, `own_error` is what its last step added, and
+    `drop` how far `high` has come down since. `slack` bounds |log| of a belief's sum, which is 1.
+    A belief with `is_ratio` is already divided by its message, as that is stored.
+    """
+
+    start: int
+    size: int
+    axes: tuple[int, ...]
+    scale: Scale = NO_SCALE
+    low: float = 0.0
+    high: float = 0.0
+    is_log: bool = False
+    tight: bool = False
+    error: Error = NO_ERROR
+    own_error: Error = NO_ERROR
+    drop: float = 0.0
+    slack: float = 0.0
+    is_ratio: bool = False
+
+
+class Workers:
+    """Threads over ranges: kernels release the GIL."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = count or _available_cores()
+        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
+
+    def ranges(self, length: int, entries: int, grain: int = 1) -> list[tuple[int, int]]:
+        """Split range(length) at multiples of `grain`; one range if the work is small."""
+        units = length // grain
+        parts = 1
+        if self._pool is not None and entries >= _PARALLEL_ENTRIES:
+            parts = min(2 * self.count, units)
+        edges = [units * k // parts * grain for k in range(parts)] + [length]
+        return list(itertools.pairwise(edges))
+
+    def run(self, calls: Sequence[Callable[[], object]]) -> None:
+        if self._pool is None or len(calls) == 1:
+            for call in calls:
+                call()
+        else:
+            for future in [self._pool.submit(call) for call in calls]:
+                future.result()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+class TableSpace:
+    """One flat array that holds every table, `reserved` entries at its start kept free."""
+
+    def __init__(self, entries: int, reserved: int) -> None:
+        self.arena = np.empty(entries)
+        self.workers = Workers()
+        self._holes = Arena(reserved)
+
+    def close(self) -> None:
+        self.workers.close()
+
+    def take(self, size: int, axes: tuple[int, ...]) -> Table:
+        """Room for a table; its entries are whatever was there before."""
+        return Table(self._holes.take(size), size, axes)
+
+    def release(self, table: Table) -> None:
+        self._holes.give_back(table.start, table.size)
+
+    def values(self, table: Table) -> NDArray[np.float64]:
+        return self.arena[table.start : table.start + table.size]
+
+    def root(self, table: Table) -> tuple[list[float], float]:
+        """A one-entry table: floats whose sum is its log ([-inf] for a zero), and their error."""
+        x = float(self.arena[table.start])
+        log = x if table.is_log else math.log(x) if x > 0 else -math.inf
+        if log == -math.inf:
+            return [log], 0.0
+        error = table.error.at(table.high - log) + (0.0 if table.is_log else LIBRARY * abs(log))
+        return [log, *table.scale], error
+
+    def each(self, kernel: Callable[..., None], table: Table, *args: object) -> None:
+        """kernel(values, low, high, *args) over ranges of one table."""
+        values = self.values(table)
+        ranges = self.workers.ranges(table.size, table.size)
+        self.workers.run([partial(kernel, values, *r, *args) for r in ranges])
+
+    def normalise(self, table: Table) -> None:
+        """Measure the table and bring its largest entry to 1 (log 0)."""
+        values = self.values(table)
+        ranges = self.workers.ranges(table.size, table.size)
+        found = np.empty((len(ranges), 2))
+        kernel: Callable[..., None] = table_kernels.positive_range
+        if table.is_log:
+            kernel = table_kernels.finite_range
+        self.workers.run([partial(kernel, values, *r, found[k]) for k, r in enumerate(ranges)])
+        small, large = float(found[:, 0].min()), float(found[:, 1].max())
+        table.tight = True
+        if small == math.inf:  # nothing but zeros
+            table.low = table.high = 0.0
+            return
+        before = self._sample(table)
+        if not table.is_log:
+            small, large = math.log(small), math.log(large)
+            self.each(table_kernels.scale_in_place, table, math.exp(-large))
+            cost = Error(LIBRARY + UNIT)
+        else:
+            self.each(table_kernels.shift_in_place, table, -large)
+            cost = Error(0.0, UNIT)
+        table.error = table.error.lowered(table.high - large).plus(*cost)
+        table.scale = add_scales([*table.scale, large])
+        table.drop += max(table.high - large, 0.0)
+        table.low, table.high = small - large - 1e-9, 0.0
+        self._compare(table, before - large, cost)
+
+    def to_log(self, table: Table) -> None:
+        if not table.is_log:
+            before = self._sample(table)
+            self.each(table_kernels.log_in_place, table)
+            table.is_log = True
+            cost = Error(LIBRARY * max(table.high, 0.0), LIBRARY)
+            table.error = table.error.plus(*cost)
+            self._compare(table, before, cost)
+
+    def to_linear(self, table: Table) -> bool:
+        """Leave logs if that loses nothing; says whether the table is on the ordinary scale."""
+        if table.is_log:
+            if not table.tight:
+                self.normalise(table)
+            if table.low < -LIMIT:
+                return False
+            before = self._sample(table)
+            self.each(table_kernels.exp_in_place, table)
+            table.is_log = False
+            table.error = table.error.plus(LIBRARY)
+            self._compare(table, before, Error(LIBRARY))
+        return True
+
+    def _sample(self, table: Table) -> NDArray[np.longdouble]:
+        """Logs of a few entries, evenly spread, by numpy: what the kernels must leave in place."""
+        entries = self.values(table)[:: -(-table.size // _SAMPLES)].astype(np.longdouble)
+        with np.errstate(divide="ignore"):
+            return entries if table.is_log else np.log(entries)
+
+    def _compare(self, table: Table, expected: NDArray[np.longdouble], cost: Error) -> None:
+        found = self._sample(table)
+        allowed = 2.0 * (cost.absolute + LIBRARY + (cost.relative + LIBRARY) * np.abs(expected))
+        with np.errstate(invalid="ignore"):
+            same = (found == expected) | (np.abs(found - expected) <= allowed)
+        if not same.all():
+            raise RefutedError(
+                f"exact: a table over {table.axes} changed its entries when it was rescaled"
+            )
+
+    def agree(self, groups: list[Table], messages: list[Table]) -> bool:
+        """Bring all inputs of a bucket to one scale; True if that is logs."""
+        tables = groups + messages
+        if not within_limit(tables):
+            for message in messages:
+                if not message.tight:
+                    self.normalise(message)
+        linear = within_limit(tables) and all(self.to_linear(m) for m in messages)
+        for table in groups if linear else []:
+            np.exp(self.values(table), out=self.values(table))
+            table.is_log = False
+            table.error = table.error.plus(LIBRARY)
+        if not linear:
+            for message in messages:
+                self.to_log(message)
+        return not linear
+
+
+def within_limit(tables: Sequence[Table]) -> bool:
+    """Whether products of entries stay in range, and their quotients by the sum over a state.
+
+    The backward pass meets p / message <= exp(-sum of lows), then multiplies the inputs in: with
+    an entry that is zero among them, only the sum of highs bounds what comes before it.
+    """
+    low = sum(min(t.low, 0.0) for t in tables)
+    high = sum(max(t.high, 0.0) for t in tables)
+    return high - low < LIMIT
+
+
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: a container may allow fewer than there are
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,1 +1,0 @@
-"""Levels, trials, aggregation, certificates, marginals and the anytime driver."""

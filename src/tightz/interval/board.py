@@ -1,0 +1,219 @@
+"""Where findings meet: the best of each kind, kept in one thread, contradictions set aside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.judge import RefutedError
+from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.clock import Clock
+from tightz.sampling.calibration import combine
+from tightz.workspace.findings import Finding, Marginals, Mixing, PointEstimate
+from tightz.workspace.samples import Samples
+
+UNKNOWN_LOWER = Bound(Side.LOWER, -math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
+UNKNOWN_UPPER = Bound(Side.UPPER, math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
+
+CLAIM = 0.5
+"""Nats by which a maker may claim more than the judge finds before that is reported."""
+
+_TRUST = {Mixing.EXACT: 3, Mixing.MIXED: 2, Mixing.VARIATIONAL: 1, Mixing.NOT_MIXED: 0}
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A bound that was refused, and why: a defect of tightz (or of a user's stream)."""
+
+    bound: Bound
+    reason: str
+
+    def __str__(self) -> str:
+        b = self.bound
+        return f"{b.method}: {b.side.value} {b.log_z!r} was refused: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What is proven at one moment; streams read it to skip what would be no news."""
+
+    lower: float = -math.inf
+    upper: float = math.inf
+
+    def improved_by(self, bound: Bound) -> bool:
+        """Whether `bound` would move an end, taken at its word."""
+        if bound.side is Side.LOWER and bound.proof is Proof.DETERMINISTIC:
+            return not bound.log_z <= self.lower
+        if bound.side is Side.UPPER:
+            return not bound.log_z >= self.upper
+        return True
+
+
+def judged(bound: Bound, model: FactorGraph, slack: float = 0.0) -> Bound:
+    """The bound as the judge finds it from its evidence; RefutedError where there is none.
+
+    `slack` is the rounding of the reductions between `model` and the model that was asked about.
+    A confidence bound or an estimate claims no proof of this kind and passes as it is.
+    """
+    if math.isnan(bound.log_z):
+        raise RefutedError("it is not a number")
+    if bound.proof is not Proof.DETERMINISTIC:
+        return bound
+    if bound.evidence is None:
+        raise RefutedError(
+            "a bound that holds always needs evidence; Bound(evidence=...) takes any of "
+            "tightz.judge, such as StatesEvidence(states) or ProductEvidence(marginals)"
+        )
+    found = bound.evidence.verdict(model)
+    rounding = found.rounding + slack
+    low, high = found.lower - slack, found.upper + slack
+    if bound.side is Side.BOTH:
+        if low == high == -math.inf:
+            return replace(bound, log_z=-math.inf, rounding=0.0, evidence=None)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise RefutedError(f"its evidence proves {low} <= log Z <= {high}, not a value")
+        middle = low + (high - low) / 2.0
+        return replace(
+            bound, log_z=middle, rounding=max(high - middle, middle - low), evidence=None
+        )
+    value = low if bound.side is Side.LOWER else high
+    excess = bound.log_z - value if bound.side is Side.LOWER else value - bound.log_z
+    if excess > CLAIM + rounding + 1e-12 * abs(value):
+        raise RefutedError(f"its evidence gives {value}")
+    return replace(bound, log_z=value, rounding=rounding, evidence=None)
+
+
+@dataclass
+class Board:
+    """The best of each side so far. Only the driver's thread calls its methods."""
+
+    clock: Clock
+    on_bound: Callable[[Bound], None] | None = None
+    keep: Callable[[Bound], None] | None = None
+    before: float = 0.0
+    bounds: list[Bound] = field(default_factory=list)
+    lower: Bound = UNKNOWN_LOWER
+    upper: Bound = UNKNOWN_UPPER
+    certified: Bound = UNKNOWN_LOWER
+    projected: float = -math.inf
+    marginals: Marginals | None = None
+    estimates: dict[str, PointEstimate] = field(default_factory=dict)
+    sampler: Callable[..., Samples] | None = None
+    sampler_mixed: bool = False
+    notes: list[str] = field(default_factory=list)
+    quarantined: list[Quarantined] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def closed(self) -> bool:
+        return self.lower.side is Side.BOTH
+
+    @property
+    def ends(self) -> Ends:
+        return Ends(self.lower.low, self.upper.high)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start of the run, earlier sessions included."""
+        return self.clock.elapsed + self.before
+
+    @property
+    def knows_marginals(self) -> bool:
+        return self.marginals is not None and self.marginals.mixing is Mixing.EXACT
+
+    def merge(self, finding: Finding) -> None:
+        """Take what is better than what is there; bounds have been judged before."""
+        if finding.bound is not None:
+            self.take(finding.bound)
+        if finding.marginals is not None:
+            self._offer(finding.marginals)
+        if finding.estimate is not None:
+            self.estimates[finding.estimate.family] = finding.estimate
+        if finding.sampler is not None:
+            mixed = finding.marginals is not None and finding.marginals.mixing is Mixing.MIXED
+            if mixed or not self.sampler_mixed:
+                self.sampler, self.sampler_mixed = finding.sampler, mixed
+        if finding.note and finding.note not in self.notes:
+            self.notes.append(finding.note)
+
+    def recall(self, bounds: list[Bound]) -> None:
+        """Take over the records of earlier sessions as they are."""
+        for bound in bounds:
+            self._record(bound)
+
+    def take(self, bound: Bound) -> None:
+        """Record a bound if it says anything new; set it aside if it contradicts what is proven."""
+        bound = replace(bound, seconds=self.seconds)
+        reason = self._contradiction(bound)
+        if reason and bound.proof is Proof.DETERMINISTIC:
+            self.refuse(bound, reason)
+        elif reason:  # fails with probability delta, and then this is how it shows
+            self.notes.append(f"{bound.method}: {bound.log_z!r} dropped, {reason}")
+        elif self._record(bound) and self.keep is not None:
+            self.keep(bound)
+
+    def refuse(self, bound: Bound, reason: str) -> None:
+        """Set a bound aside: the run goes on, the result says so."""
+        self.quarantined.append(Quarantined(replace(bound, evidence=None), reason))
+
+    def _contradiction(self, bound: Bound) -> str:
+        """Why `bound` cannot hold beside what is proven; "" where it can. Rounding is in both."""
+        low, high = bound.low, bound.high
+        if low > self.ends.upper:
+            return f"log Z <= {self.ends.upper!r} is proven ({self.upper.method})"
+        if high < self.ends.lower:
+            return f"log Z >= {self.ends.lower!r} is proven ({self.lower.method})"
+        return ""
+
+    def _record(self, bound: Bound) -> bool:
+        if self.closed:
+            return False
+        news = False
+        proven = bound.proof is Proof.DETERMINISTIC
+        if bound.side is Side.BOTH and proven:
+            self.lower = self.upper = self.certified = bound
+            news = True
+        elif bound.side is Side.UPPER and proven and bound.log_z < self.upper.log_z:
+            self.upper, news = bound, True
+        elif bound.side is Side.LOWER and proven:
+            news = bound.log_z > self.lower.log_z
+            self.lower = bound if news else self.lower
+            if bound.log_z > self.certified.log_z:
+                self.certified = bound
+        elif bound.proof is Proof.CONFIDENCE and bound.log_z > self.projected:
+            self.projected, news = bound.log_z, True  # on record though a proven end may be better
+            if bound.log_z > self.certified.log_z:
+                self.certified = bound
+        if news:
+            self.bounds.append(bound)
+            if self.on_bound is not None:
+                self.on_bound(bound)
+        return news
+
+    def _offer(self, offered: Marginals) -> None:
+        """Exact ones first, then samplers that mixed, then the q with the best bound."""
+        if not all(_is_distribution(q) for q in offered.vectors):
+            self.failures.append(f"{offered.source}: marginals that are no distributions, dropped")
+            return
+        old = self.marginals
+        if old is None or _rank(offered) > _rank(old):
+            self.marginals = offered
+
+    def point_estimate(self) -> PointEstimate:
+        """Exact, or what the streams' estimates and the interval together allow to say."""
+        if self.closed:
+            return PointEstimate(self.lower.log_z, 0.0, "exact", "exact")
+        return combine(list(self.estimates.values()), self.ends.lower, self.ends.upper)
+
+
+def _rank(marginals: Marginals) -> tuple[int, float]:
+    return _TRUST[marginals.mixing], marginals.quality
+
+
+def _is_distribution(q: NDArray[np.float64]) -> bool:
+    return bool(np.isfinite(q).all() and (q >= -1e-12).all() and abs(float(q.sum()) - 1.0) < 1e-6)

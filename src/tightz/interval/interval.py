@@ -1,0 +1,163 @@
+"""What `log_partition` returns: the interval, who proved each end, and how it got there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.interval.board import Quarantined
+from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.seeds import Seed
+from tightz.sampling.calibration import mixing_of
+from tightz.shown import Shown
+from tightz.workspace.findings import Mixing, PointEstimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from tightz.workspace.samples import Samples
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogPartition(Shown):
+    """An interval on log Z (natural log) with the proof of each end.
+
+    lower, upper     the best proven ends, rounding included; `lower_proof` and `upper_proof` are
+                     their records
+    certified        the best lower end that holds with confidence 1 - delta (at least `lower`)
+    estimate         a point inside [lower, upper], labelled by `estimate_source`, and its error:
+                     the truth lies within two of them in about 19 of 20 runs; inf where nothing
+                     honest is known
+    marginals        one probability vector per variable, from `marginal_source`; None where no
+                     method gave any; `marginal_status` says how far to trust them
+    bounds           every record in the order it arrived, `seconds` since the start
+    quarantined      bounds that the judge refused or that contradict what is proven, with the
+                     reason: a defect, please report it. Nothing of them is in the answer
+    failures         streams that ended in an error; the answer rests on the others
+    """
+
+    lower_proof: Bound
+    upper_proof: Bound
+    certified: Bound
+    estimate: float
+    estimate_error: float
+    estimate_source: str
+    marginals: list[NDArray[np.float64]] | None
+    marginal_source: str
+    marginal_status: Mixing | None
+    bounds: list[Bound]
+    notes: list[str]
+    quarantined: list[Quarantined]
+    failures: list[str]
+    interrupted: bool
+    seconds: float
+    model: FactorGraph
+    sampler: Callable[..., Samples] | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def lower(self) -> float:
+        return self.lower_proof.low
+
+    @property
+    def upper(self) -> float:
+        return self.upper_proof.high
+
+    @property
+    def width(self) -> float:
+        """upper - lower: twice the rounding when exact, inf where an end is unknown."""
+        return 0.0 if self.lower == self.upper else self.upper - self.lower
+
+    @property
+    def is_exact(self) -> bool:
+        return self.lower_proof.side is Side.BOTH
+
+    def summary(self) -> str:
+        """The answer in a few lines of text."""
+        if self.is_exact:
+            proof = self.lower_proof
+            value = _figure(proof.log_z, 8)
+            lines = [f"log Z  = {value} +- {proof.rounding:.1g}   (exact: {proof.why})"]
+            if self.lower == -math.inf:
+                lines = ["log Z  = -inf   (the partition function is zero: no state has weight)"]
+        else:
+            lines = [
+                f"log Z >= {_figure(self.lower)}   ({_reason(self.lower_proof)})",
+                f"log Z <= {_figure(self.upper)}   ({_reason(self.upper_proof)})",
+                f"width    {_figure(self.width)}",
+            ]
+            if self.certified.proof is Proof.CONFIDENCE and self.certified.log_z > self.lower:
+                lines.insert(
+                    1, f"log Z >= {_figure(self.certified.log_z)}   ({_reason(self.certified)})"
+                )
+            if math.isfinite(self.estimate_error):
+                value = f"{_figure(self.estimate)} +- {self.estimate_error:.2g}"
+                lines.append(f"log Z ~  {value}   (estimate, not proven: {self.estimate_source})")
+            if self.marginals is not None:
+                lines.append(f"marginals: {self.marginal_origin}")
+        if self.quarantined:
+            lines += [f"DEFECT: {one}" for one in self.quarantined]
+            lines.append("DEFECT: these bounds are not in the answer; please report them")
+        lines += [f"note: {note}" for note in self.notes]
+        tail = "interrupted after" if self.interrupted else "in"
+        lines.append(f"{len(self.bounds)} bounds {tail} {self.seconds:.2f} s")
+        return "\n".join(lines)
+
+    @property
+    def marginal_origin(self) -> str:
+        """Where the marginals come from and how far to trust them, in words."""
+        if self.marginal_status is None or self.marginal_status is Mixing.EXACT:
+            return self.marginal_source
+        return f"{self.marginal_source} ({self.marginal_status.value})"
+
+    def sample(self, k: int, seed: Seed = None) -> Samples:
+        """`k` states with log p~(x) - log q(x), their effective number and a status.
+
+        The weights turn averages over the states into estimates under the model itself. The draws
+        come from annealing where its runs agree, otherwise from the splitting tree's mixture;
+        where the run had neither, a short tree is made.
+        """
+        draw = self.sampler
+        if draw is None:
+            from tightz.splitting import split
+
+            draw = split(self.model, time_limit=5.0, seed=seed, upper=False).sample
+        drawn = draw(k, seed)
+        if drawn.status is Mixing.VARIATIONAL and k > 1:
+            point = PointEstimate(
+                self.estimate, self.estimate_error, "", "exact" if self.is_exact else "result"
+            )
+            drawn = replace(drawn, status=mixing_of(drawn.log_weights, point))
+        return drawn
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Both ends against time, shaded; returns the axes."""
+        from tightz.plots import plot_interval
+
+        return plot_interval(self, ax=ax)
+
+    def __repr__(self) -> str:
+        if self.is_exact:
+            log_z = self.lower_proof.log_z
+            return f"LogPartition(log_z={log_z:.8f}, exact, {self.seconds:.2f} s)"
+        return (
+            f"LogPartition({self.lower:.6f} <= log Z <= {self.upper:.6f}, "
+            f"estimate {self.estimate:.6f}, {self.seconds:.2f} s)"
+        )
+
+
+def _figure(value: float, digits: int = 6) -> str:
+    """A number with its decimals, unless it is so large that they would be noise."""
+    return f"{value:.{digits}f}" if abs(value) < 1e12 or math.isinf(value) else f"{value:.17g}"
+
+
+def _reason(bound: Bound) -> str:
+    if bound.proof is Proof.CONFIDENCE:
+        return f"with confidence {bound.confidence:g}: {bound.method}"
+    return f"holds always: {bound.method}"

@@ -1,0 +1,143 @@
+"""What a `log_partition` run keeps in its store, and what a resumed one starts from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tightz.bounds import Bound, Proof
+from tightz.interval.board import Board
+from tightz.interval.interval import LogPartition
+from tightz.models.factor_graph import FactorGraph
+from tightz.paper.stored import model_shape, seed_record
+from tightz.runtime.seeds import stream
+from tightz.runtime.store import Answer, RunReader, RunStore, RunWriter
+from tightz.workspace.findings import Marginals, Mixing, PointEstimate
+from tightz.workspace.job import Job, Method
+
+SESSION = 2**31 + 1
+"""Key of a resumed session's random streams; levels never reach it."""
+
+
+class IntervalSession:
+    """One session of a stored interval.
+
+    Proven ends are facts about the model and carry over as they are. A certificate spends error
+    probability, and the best of several certificates would spend it several times over: session
+    number s therefore works at confidence 1 - delta / 2^s on random streams of its own, so that
+    all confidence bounds of the run, however many sessions it takes, hold together with
+    probability 1 - delta (union bound).
+    """
+
+    def __init__(self, writer: RunWriter) -> None:
+        self.writer = writer
+        self.shared = 0.0
+        with RunReader(writer.path) as reader:
+            self.bounds: list[Bound] = reader.bounds()
+            self.answer: Answer | None = reader.answer()
+
+    @classmethod
+    def open(
+        cls,
+        store: RunStore,
+        model: FactorGraph,
+        root: np.random.SeedSequence,
+        *,
+        resume: bool,
+        delta: float,
+        exact: bool,
+        methods: Sequence[Method] | None,
+        time_limit: float,
+        max_memory: int,
+    ) -> IntervalSession:
+        """Limits of time and memory belong to the session; the rest must be the stored run's."""
+        names = None if methods is None else [method.__name__ for method in methods]
+        writer = store.open(
+            {
+                "kind": "log_partition",
+                "model_sha256": model.digest,
+                "seed": seed_record(root),
+                "parameters": {"delta": delta, "exact": exact, "methods": names},
+            },
+            {"n": model.n_variables, "shape": model_shape(model)},
+            resume=resume,
+            options={"time_limit": time_limit, "max_memory": max_memory},
+        )
+        return cls(writer)
+
+    @property
+    def before(self) -> float:
+        """Seconds that earlier sessions worked."""
+        return self.writer.before
+
+    def delta(self, delta: float) -> float:
+        """This session's share of the error probability."""
+        self.shared = delta
+        return delta / 2.0**self.writer.session
+
+    def together(self, certified: Bound) -> Bound:
+        """The best certificate of all sessions so far, at the confidence they have together."""
+        if certified.proof is not Proof.CONFIDENCE:
+            return certified
+        spent = self.shared * (1.0 - 2.0**-self.writer.session)
+        return replace(certified, confidence=1.0 - spent)
+
+    def seed(self, root: np.random.SeedSequence) -> np.random.SeedSequence:
+        """This session's random streams: fresh ones after the first."""
+        return root if self.writer.session == 1 else stream(root, SESSION, self.writer.session)
+
+    def prepare(self, job: Job, board: Board) -> None:
+        """Lay out what earlier sessions concluded, and say what is resumed."""
+        board.notes.extend(self.writer.lost)
+        if self.writer.session > 1:
+            board.notes.append(
+                f"session {self.writer.session}: {len(self.bounds)} bounds of the first "
+                f"{self.before:.1f} s taken over; searches, trees and certificates start anew, "
+                f"the certificate at confidence {1.0 - job.delta:g}"
+            )
+        board.recall(self.bounds)
+        if self.answer is None:
+            return
+        told = self.answer.record
+        if self.answer.marginals is not None:
+            board.marginals = Marginals(
+                self.answer.marginals,
+                str(told["marginal_source"]),
+                float(told["marginal_quality"]),
+                Mixing[str(told["marginal_status"])],
+            )
+        if told["estimate_error"] != "inf":
+            error = float(told["estimate_error"])
+            board.estimates["earlier"] = PointEstimate(
+                float(told["estimate"]), error, str(told["estimate_source"]), "earlier"
+            )
+
+    @property
+    def lacks_marginals(self) -> bool:
+        """Whether an exact answer is stored whose marginals were never reached."""
+        exact = bool(self.bounds) and self.bounds[-1].log_z > -math.inf
+        return exact and (self.answer is None or self.answer.marginals is None)
+
+    def conclude(self, result: LogPartition, marginals: Marginals | None) -> None:
+        """Write down the answer and end the session."""
+        for note in result.notes:
+            if note not in self.writer.lost:
+                self.writer.append_note(note)
+        self.writer.append_answer(
+            {
+                "lower": result.lower,
+                "upper": result.upper,
+                "certified": result.certified.log_z,
+                "estimate": result.estimate,
+                "estimate_error": result.estimate_error,
+                "estimate_source": result.estimate_source,
+                "marginal_source": result.marginal_source,
+                "marginal_quality": -math.inf if marginals is None else marginals.quality,
+                "marginal_status": "" if marginals is None else marginals.mixing.name,
+            },
+            result.marginals,
+        )
+        self.writer.finish("interrupted" if result.interrupted else "finished")

@@ -1,0 +1,1 @@
+"""The paper as printed: trials, levels, mfrp, estimate, Theorems 1 and 2, WISH."""

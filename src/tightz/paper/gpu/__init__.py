@@ -1,0 +1,1 @@
+"""Batched trials on an NVIDIA GPU (extra `gpu`): draws, row reduction, ascent, evaluation."""

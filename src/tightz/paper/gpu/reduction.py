@@ -1,0 +1,121 @@
+"""Row reduction over GF(2) and the lists that follow from it, one block per projection."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tightz.runtime.gpu.device import THREADS, cuda
+
+ONE = np.uint64(1)
+
+
+@cuda.jit(device=True)
+def _offsets(counts, mine):  # type: ignore[no-untyped-def]
+    """Turn each thread's count into where its items start; returns (start, total)."""
+    t = cuda.threadIdx.x
+    counts[t] = mine
+    cuda.syncthreads()
+    start = 0
+    total = 0
+    for i in range(cuda.blockDim.x):
+        if i == t:
+            start = total
+        total += counts[i]
+    cuda.syncthreads()
+    return start, total
+
+
+@cuda.jit(cache=True)
+def reduce_rows(levels, n, order, row_at, rows, pivot_row, taken, ranks, feasible):  # type: ignore[no-untyped-def]
+    """Reduced row-echelon form of [A | b] in place, pivots sought along `order`.
+
+    rows as `draw_rows` leaves them. pivot_row[p, i] is the row whose pivot is spin i, -1 for a
+    free spin; taken[p, r] tells which rows have a pivot. The form is unique, so the choice of row
+    for a pivot (the first) does not matter.
+    """
+    found = cuda.shared.array(2, np.int32)
+    bad = cuda.shared.array(1, np.int32)
+    p, t, size = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    m, base = levels[p], row_at[p]
+    words = (n >> 6) + 1
+    for i in range(t, n, size):
+        pivot_row[p, i] = -1
+    for r in range(t, m, size):
+        taken[p, r] = 0
+    if t == 0:
+        found[0], found[1], bad[0] = m, m, 0
+    cuda.syncthreads()
+    rank = 0
+    for step in range(n):
+        if rank == m:
+            break
+        column = order[step]
+        at = base + (column >> 6) * m
+        bit = np.uint64(column & 63)
+        turn = step & 1
+        for r in range(t, m, size):
+            if taken[p, r] == 0 and (rows[at + r] >> bit) & ONE:
+                cuda.atomic.min(found, turn, r)
+                break
+        cuda.syncthreads()
+        chosen = found[turn]
+        if t == 0:
+            found[1 - turn] = m
+        if chosen < m:
+            for r in range(t, m, size):
+                if r == chosen:
+                    taken[p, r] = 1
+                    pivot_row[p, column] = r
+                elif (rows[at + r] >> bit) & ONE:
+                    for w in range(words):
+                        rows[base + w * m + r] ^= rows[base + w * m + chosen]
+            rank += 1
+        cuda.syncthreads()
+    for r in range(t, m, size):
+        if taken[p, r] == 0 and (rows[base + (n >> 6) * m + r] >> np.uint64(n & 63)) & ONE:
+            bad[0] = 1
+    cuda.syncthreads()
+    if t == 0:
+        ranks[p] = rank
+        feasible[p] = 1 - bad[0]
+
+
+@cuda.jit(cache=True)
+def list_members(ptr, spins, pivot_row, free, n_free, long_terms, n_long):  # type: ignore[no-untyped-def]
+    """Free spins, ascending, and long terms: those that hold a constrained spin or three spins."""
+    counts = cuda.shared.array(THREADS, np.int32)
+    p, t, size = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    n = pivot_row.shape[1]
+    share = (n + size - 1) // size
+    first, last = min(n, t * share), min(n, (t + 1) * share)
+    mine = 0
+    for i in range(first, last):
+        mine += pivot_row[p, i] < 0
+    start, total = _offsets(counts, mine)
+    for i in range(first, last):
+        if pivot_row[p, i] < 0:
+            free[p, start] = i
+            start += 1
+    if t == 0:
+        n_free[p] = total
+    terms = ptr.size - 1
+    share = (terms + size - 1) // size
+    first, last = min(terms, t * share), min(terms, (t + 1) * share)
+    mine = 0
+    for a in range(first, last):
+        mine += _is_long(ptr, spins, pivot_row, p, a)
+    start, total = _offsets(counts, mine)
+    for a in range(first, last):
+        if _is_long(ptr, spins, pivot_row, p, a):
+            long_terms[p, start] = a
+            start += 1
+    if t == 0:
+        n_long[p] = total
+
+
+@cuda.jit(device=True)
+def _is_long(ptr, spins, pivot_row, p, a):  # type: ignore[no-untyped-def]
+    held = ptr[a + 1] - ptr[a] > 2
+    for i in range(ptr[a], ptr[a + 1]):
+        held |= pivot_row[p, spins[i]] >= 0
+    return held

@@ -1,0 +1,216 @@
+"""The theorems' own parameters as one run: T trials at every level from 0 to n."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tightz.bounds import Bound
+from tightz.families.projection import Family, Status
+from tightz.models.inputs import as_model
+from tightz.paper.estimate import run_setup
+from tightz.paper.forecast import Forecast, forecast
+from tightz.paper.results import Estimate
+from tightz.paper.setup import Setup, set_up
+from tightz.paper.stored import Store, opened, table_identity
+from tightz.paper.theorems import TheoremStatement, required_trials
+from tightz.paper.trials import Backend, TrialBatch
+from tightz.projections.hashing import DenseParity
+from tightz.reductions.encoding import Model
+from tightz.runtime.executors import Submits
+from tightz.runtime.seeds import Seed, seed_sequence
+from tightz.shown import Shown
+
+CERTIFIED_LEVELS = 20
+"""The certificate bets on levels up to here, fixed before any trial: each level is paid for, and
+few states survive beyond."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TheoremRun(Shown):
+    """What a run at the theorems' parameters says.
+
+    estimate      the table; cut to whole repetitions where the run was interrupted
+    planned       (levels, trials) that were asked for; `complete` tells whether all were made
+    theorem_1     the interval of Theorem 1 and which of its assumptions held
+    theorem_2     the same for Theorem 2; None where no state was proven heaviest in its coset
+    certificate   the anytime lower bound at 1 - delta, which needs none of the assumptions
+    lower         the deterministic lower bound
+    """
+
+    estimate: Estimate
+    delta: float
+    planned: tuple[int, int]
+    theorem_1: TheoremStatement
+    theorem_2: TheoremStatement | None
+    certificate: Bound
+    lower: Bound
+
+    @property
+    def complete(self) -> bool:
+        return self.estimate.log_gammas.shape[:2] == self.planned
+
+    def summary(self) -> str:
+        """The statements as text."""
+        e, (levels, trials) = self.estimate, self.planned
+        made = "" if self.complete else f" of {trials} trials at {levels} levels planned"
+        second = "Theorem 2: not stated; it speaks of heaviest states (family=tz.PointMass())"
+        return "\n".join(
+            [
+                f"{e.log_gammas.shape[1]} trials at {len(e.levels)} levels{made}, n = {e.n}, "
+                f"{e.log_gammas.shape[2]} restarts, {e.seconds:.1f} s",
+                self.theorem_1.summary(),
+                second if self.theorem_2 is None else self.theorem_2.summary(),
+                f"estimate     log Z ~  {e.log_z:.4f}   (max over m of the median, m = "
+                f"{e.best_level}; not a bound)",
+                f"certificate  log Z >= {self.certificate.log_z:.4f}   (with confidence "
+                f"{self.certificate.confidence:g}; no assumption)",
+                f"lower        log Z >= {self.lower.log_z:.4f}   (holds always: {self.lower.why})",
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"TheoremRun(n={self.estimate.n}, delta={self.delta:g}, "
+            f"{'complete' if self.complete else 'partial'}, "
+            f"certificate={self.certificate.log_z:.6f})"
+        )
+
+
+def theorem_run(
+    model: Model,
+    *,
+    delta: float = 0.05,
+    levels: Sequence[int] | None = None,
+    trials: int | None = None,
+    restarts: int = 8,
+    family: Family | None = None,
+    collapse: int = 0,
+    search_sweeps: int | None = 0,
+    seed: Seed = None,
+    executor: Submits | None = None,
+    threads: int | None = None,
+    backend: Backend = "auto",
+    store: Store | None = None,
+    resume: bool = False,
+    on_forecast: Callable[[Forecast], None] | None = None,
+    on_batch: Callable[[TrialBatch], None] | None = None,
+) -> TheoremRun:
+    """Theorems 1 and 2 with their own T = ln(n / delta) / 0.0042 trials at every level 0..n.
+
+    levels, trials   default all levels and the theorem's T; fewer leave it unestablished, said so
+    family           default MeanField(restarts); Theorem 2 wants PointMass or ExactPointMass
+    collapse         0: n is the model's own. A collapsed model has the same Z over fewer spins, so
+                     the theorems then hold for it with its smaller n
+    search_sweeps    0: Algorithm 1's starts and pivots. None searches for heavy states first, which
+                     tightens every trial and changes no statement
+    store, resume    as in `estimate`: an interrupted run is taken up where it stopped
+    on_forecast      called once with the cost, measured by a short pilot before the run
+    on_batch         called with each TrialBatch, in a fixed order, stored ones included
+
+    Ctrl-C returns the statements of the whole repetitions made so far. The certificate bets on
+    levels 0..20 only, a choice made before any trial.
+    """
+    as_model(model, "theorem_run")
+    start = time.perf_counter()
+    kept, root = None, seed_sequence(seed)
+    if store is not None:
+        kept, root = opened(store, seed, resume)
+        kept = replace(kept, kind="theorem", detail={**kept.detail, "delta": delta})
+    setup = _plan(model, delta, levels, trials, restarts, family, collapse, search_sweeps, root)
+    if kept is not None:
+        kept.check(resume, table_identity(setup))
+    if on_forecast is not None:
+        on_forecast(forecast(setup, executor=executor, threads=threads, backend=backend))
+    e = run_setup(
+        setup,
+        executor=executor,
+        threads=threads,
+        backend=backend,
+        on_batch=on_batch,
+        store=kept,
+        resume=resume,
+        partial=True,
+        start=start,
+    )
+    return statements(e, delta, planned=(len(setup.levels), setup.trials))
+
+
+def theorem_forecast(
+    model: Model,
+    *,
+    delta: float = 0.05,
+    levels: Sequence[int] | None = None,
+    trials: int | None = None,
+    restarts: int = 8,
+    family: Family | None = None,
+    collapse: int = 0,
+    search_sweeps: int | None = 0,
+    seed: Seed = None,
+    executor: Submits | None = None,
+    threads: int | None = None,
+    backend: Backend = "auto",
+) -> Forecast:
+    """What `theorem_run` with the same arguments would cost, by a pilot of a few seconds."""
+    as_model(model, "theorem_forecast")
+    root = seed_sequence(seed)
+    setup = _plan(model, delta, levels, trials, restarts, family, collapse, search_sweeps, root)
+    return forecast(setup, executor=executor, threads=threads, backend=backend)
+
+
+def statements(e: Estimate, delta: float, planned: tuple[int, int]) -> TheoremRun:
+    """What a table of trials says, complete or not."""
+    # by the planned levels: which are bet on must not depend on how far the run came
+    highest = max(CERTIFIED_LEVELS, int(e.planned_levels.min()))
+    few = e.levels <= highest
+    betted = replace(
+        e,
+        levels=e.levels[few],
+        log_gammas=e.log_gammas[few],
+        planned_levels=e.planned_levels[e.planned_levels <= highest],
+    )
+    heaviest = bool((e.statuses == Status.OPTIMAL).any())
+    return TheoremRun(
+        estimate=e,
+        delta=delta,
+        planned=planned,
+        theorem_1=e.theorem_1(delta),
+        theorem_2=e.theorem_2(delta) if heaviest else None,
+        certificate=betted.certificate(delta),
+        lower=e.lower,
+    )
+
+
+def _plan(
+    model: Model,
+    delta: float,
+    levels: Sequence[int] | None,
+    trials: int | None,
+    restarts: int,
+    family: Family | None,
+    collapse: int,
+    search_sweeps: int | None,
+    root: np.random.SeedSequence,
+) -> Setup:
+    """All levels of the working model and the theorem's T for it, unless told otherwise."""
+    first = set_up(
+        model,
+        levels=[0],
+        trials=1,
+        family=family,
+        restarts=restarts,
+        hashing=DenseParity(),
+        pivots=None,
+        collapse=collapse,
+        search_sweeps=search_sweeps,
+        pairs=None,
+        seed=root,
+    )
+    n = first.plan.polynomial.n
+    needed = required_trials(max(n, 1), delta)
+    return first.with_trials(
+        range(n + 1) if levels is None else levels, needed if trials is None else trials
+    )

@@ -1,0 +1,193 @@
+"""What WISH returns: the table of heaviest states, and what each end of the interval rests on.
+
+Write M_it for the maximum of p~ on the coset (i, t), and suppose the search returned a state of
+weight m_it <= M_it and a proof that M_it <= u_it. Medians and sums are monotone, so with
+S(v) = sum_i 2^(i-1) Median_t(v_it): S(m) <= S(M) <= S(u), and the event of Theorem 2,
+{S(M) / 32 <= Z <= 32 S(M)}, of probability 1 - delta, implies
+
+    S(m) / 32 <= Z    whatever the search did; leaving levels out only lowers S(m);
+    Z <= 32 S(u)      with all levels 0..n; S(u) = S(m) up to rounding when all optima are proven.
+
+So an unproven optimum costs tightness of the upper end, never validity: u is the solver's bound,
+and never above that of level 0 or constant + sum |theta|, which bound every coset. The theorem asks
+for T >= ln(n / delta) / alpha trials at each level; with fewer both ends are withheld, and the band
+(`wish_band`) remains.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.families.projection import Status
+from tightz.paper.theorems import (
+    Assumptions,
+    TheoremStatement,
+    lower_median,
+    required_trials,
+    theorem_2,
+)
+from tightz.paper.wish.band import band_lower, band_upper
+from tightz.shown import Shown
+
+LOG_2 = math.log(2.0)
+
+
+@dataclass(frozen=True)
+class WishTrial:
+    """The heaviest state found in one coset, and the solver's upper bound on the heaviest."""
+
+    level: int
+    trial: int
+    log_max: float
+    log_upper: float
+    status: Status
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WishResult(Shown):
+    """The table of heaviest states and what it proves about log Z (natural log).
+
+    levels       (L,) numbers of parities
+    log_maxima   (L, T) log weight of the heaviest state found; -inf where A x = b is infeasible
+    log_uppers   (L, T) proven upper bounds on the heaviest, log_ceiling where the solver has none
+    statuses     (L, T) OPTIMAL or INFEASIBLE where the problem was settled
+    log_ceiling  no state is heavier than this
+    """
+
+    levels: NDArray[np.int64]
+    log_maxima: NDArray[np.float64]
+    log_uppers: NDArray[np.float64]
+    statuses: NDArray[np.object_]
+    n: int
+    delta: float
+    alpha: float
+    log_ceiling: float
+    seconds: float
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def log_z(self) -> float:
+        """log S, the estimate of Theorem 2; the exact value is within log 32 if `two_sided`."""
+        terms = lower_median(self.log_maxima) + (self.levels - 1) * LOG_2
+        return float(logsumexp(terms)) if terms.max() > -np.inf else -math.inf
+
+    @property
+    def unproven(self) -> int:
+        """Subproblems without a proven optimum."""
+        settled = (self.statuses == Status.OPTIMAL) | (self.statuses == Status.INFEASIBLE)
+        return int(settled.size - settled.sum())
+
+    @property
+    def assumptions(self) -> Assumptions:
+        """What Theorem 2 needs, checked against the run."""
+        needed = required_trials(max(self.n, 1), self.delta, self.alpha)
+        return Assumptions(
+            enough_trials=self.log_maxima.shape[1] >= needed,
+            all_levels=set(self.levels.tolist()) == set(range(self.n + 1)),
+            strongly_universal=True,
+            global_optima=self.unproven == 0,
+        )
+
+    @property
+    def statement(self) -> TheoremStatement:
+        """Theorem 2 with each end judged by its own needs, as derived above."""
+        held = self.assumptions
+        lower = theorem_2(self.levels, self.log_maxima, delta=self.delta, assumptions=held)
+        upper = theorem_2(self.levels, self.log_uppers, delta=self.delta, assumptions=held)
+        return replace(
+            lower,
+            upper=upper.upper,
+            lower_holds=held.enough_trials,
+            upper_holds=held.enough_trials and held.all_levels,
+        )
+
+    @property
+    def lower(self) -> float:
+        """log S(m) - log 32 with confidence 1 - delta; -inf with too few trials."""
+        return self.statement.lower if self.statement.lower_holds else -math.inf
+
+    @property
+    def upper(self) -> float:
+        """log S(u) + log 32 with confidence 1 - delta; +inf where Theorem 2 does not give it."""
+        return self.statement.upper if self.statement.upper_holds else math.inf
+
+    @property
+    def confidence(self) -> float:
+        """1 - delta, for `lower` and `upper` together, and for both ends of the band together."""
+        return 1.0 - self.delta
+
+    @property
+    def two_sided(self) -> bool:
+        """Theorem 2 as printed: |log Z - log S| <= log 32, every subproblem proven optimal."""
+        return self.assumptions.all_held
+
+    @property
+    def band(self) -> tuple[Bound, Bound]:
+        """(lower, upper) bounds by integrating N(v), jointly with confidence 1 - delta; any T."""
+        lower = band_lower(self.levels, self.log_maxima, self.delta)
+        upper = band_upper(self.levels, self.log_uppers, self.n, self.log_ceiling, self.delta)
+        why = "counts of heavy states from the maxima's distribution (Markov, Chebyshev, DKW)"
+        low = Bound(
+            Side.LOWER, lower, Proof.CONFIDENCE, "WISH (band)", self.seconds,
+            self.confidence, why,
+        )  # fmt: skip
+        return low, replace(low, side=Side.UPPER, log_z=upper)
+
+    @property
+    def bounds(self) -> list[Bound]:
+        """Every bound that holds, each with its own confidence."""
+        out = [
+            Bound(
+                Side.LOWER, float(self.log_maxima.max()), Proof.DETERMINISTIC, "heaviest state",
+                self.seconds, 1.0, "one state's weight is part of Z",
+            )
+        ]  # fmt: skip
+        for side, value in ((Side.LOWER, self.lower), (Side.UPPER, self.upper)):
+            if math.isfinite(value):
+                out.append(
+                    Bound(
+                        side, value, Proof.CONFIDENCE, "WISH", self.seconds, self.confidence,
+                        "Theorem 2: the sum of medians is a 32-approximation",
+                    )
+                )  # fmt: skip
+        return [*out, *self.band]
+
+    def summary(self) -> str:
+        """The levels and the statements that follow, as text."""
+        trials = self.log_maxima.shape[1]
+        lines = [f"{'level':>5} {'median':>14} {'largest':>14} {'infeasible':>11} {'unproven':>9}"]
+        medians = lower_median(self.log_maxima)
+        for i, level in enumerate(self.levels.tolist()):
+            row = self.statuses[i]
+            empty = int((row == Status.INFEASIBLE).sum())
+            open_ = trials - empty - int((row == Status.OPTIMAL).sum())
+            lines.append(
+                f"{level:>5} {medians[i]:>14.4f} {self.log_maxima[i].max():>14.4f} "
+                f"{empty:>11} {open_:>9}"
+            )
+        low, high = (bound.log_z for bound in self.band)
+        proof = "all optima proven" if not self.unproven else f"{self.unproven} optima not proven"
+        return "\n".join(
+            [
+                *lines,
+                f"estimate  log Z ~ {self.log_z:.4f}  (not a bound)",
+                self.statement.summary(),
+                f"  {proof} of {self.statuses.size}; "
+                + ("two-sided" if self.two_sided else "not the two-sided statement as printed"),
+                f"band, confidence {self.confidence:g}: {low:.4f} <= log Z <= {high:.4f}",
+            ]
+        )
+
+    def __repr__(self) -> str:
+        kind = "two-sided" if self.two_sided else "not two-sided"
+        return (
+            f"WishResult(log_z={self.log_z:.6f} in [{self.lower:.4f}, {self.upper:.4f}] with "
+            f"confidence {self.confidence:g}, {kind}, {self.unproven} unproven)"
+        )

@@ -1,0 +1,1 @@
+"""The same Z with less to do: evidence, zeros, barren variables, leaves, components, bits."""

@@ -1,0 +1,271 @@
+"""What follows from zero potentials: impossible states, forced variables, tied variables.
+
+Generalised arc consistency on the tables (Mackworth, 1977; Mohr and Masini, 1988): a state of a
+variable is impossible when some table gives it weight zero whatever the possible states of its
+other variables. Dropping impossible states leaves Z and every other marginal as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tightz.models.factor_graph import FactorGraph
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Simplified:
+    """A model without evidence, impossible states, forced variables and tied variables.
+
+    `reduced` has the same log Z as `model`. Variable v of the model is in state `fixed[v]`, or,
+    where that is -1, in state `maps[v][x]` when variable `source[v]` of `reduced` is in state x.
+    A contradiction leaves no variables and one table, -inf.
+    """
+
+    model: FactorGraph
+    reduced: FactorGraph
+    source: NDArray[np.int64]
+    maps: list[NDArray[np.int64]]
+    fixed: NDArray[np.int64]
+
+    @property
+    def contradiction(self) -> bool:
+        """Whether propagation alone shows that no state has weight."""
+        return not self.reduced.n_variables and bool((self.reduced.log_tables == -np.inf).any())
+
+    def lift_marginals(self, marginals: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """Marginals of the reduced model's variables as marginals of the model's."""
+        out = [np.zeros(int(c)) for c in self.model.cardinalities]
+        for v, state in enumerate(self.fixed):
+            if state >= 0:
+                out[v][state] = 1.0
+            else:
+                out[v][self.maps[v]] = marginals[self.source[v]]
+        return out
+
+    def lift_states(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of states of the reduced model as rows of states of the model."""
+        out: NDArray[np.int64] = np.tile(self.fixed, (len(states), 1))
+        for v in np.flatnonzero(self.fixed < 0):
+            out[:, v] = self.maps[v][states[:, self.source[v]]]
+        return out
+
+    @property
+    def removed(self) -> int:
+        """How many variables are observed, forced, or tied to another."""
+        return self.model.n_variables - self.reduced.n_variables
+
+    def __repr__(self) -> str:
+        return f"Simplified({self.reduced!r}, {self.removed} variables taken out)"
+
+
+def simplify(model: FactorGraph) -> Simplified:
+    """Observe the evidence, propagate zeros, drop what is impossible, merge what is tied.
+
+    Two variables are tied when a table over both allows each state of one with exactly one state
+    of the other (equality, negation, a permutation). Repeated until nothing changes.
+    """
+    n = model.n_variables
+    source = np.arange(n)
+    fixed = np.full(n, -1, dtype=np.int64)
+    maps = [np.arange(int(d)) for d in model.cardinalities]
+    current = model
+    while True:
+        kept = _kept_states(current)
+        if kept is None:
+            nothing = FactorGraph([], [((), -np.inf)], name=model.name)
+            fixed[:] = 0
+            fixed[list(model.evidence)] = list(model.evidence.values())
+            return Simplified(model, nothing, source, maps, fixed)
+        single = np.array([k.size == 1 for k in kept], dtype=bool)
+        number = np.cumsum(~single) - 1
+        for v in np.flatnonzero(fixed < 0):
+            u = source[v]
+            if single[u]:
+                fixed[v] = maps[v][kept[u][0]]
+            else:
+                source[v], maps[v] = number[u], maps[v][kept[u]]
+        current = _restricted(current, kept, single, number)
+        ties = _ties(current)
+        if not ties:
+            return Simplified(model, current, source, maps, fixed)
+        current = _merged(current, ties)
+        for v in np.flatnonzero(fixed < 0):
+            if source[v] in ties:  # the merged variable stays behind with one state
+                source[v], states = ties[int(source[v])]
+                maps[v] = maps[v][states]
+
+
+def _kept_states(model: FactorGraph) -> list[NDArray[np.int64]] | None:
+    """The possible states of each variable; None for a contradiction."""
+    ptr = state_ptr(model.cardinalities)
+    alive = possible_states(model)
+    kept = [np.flatnonzero(alive[a:b]) for a, b in itertools.pairwise(ptr)]
+    # Tables without a variable are beyond propagation; one of them may be zero all the same.
+    lone = model.log_tables[model.table_ptr[:-1][model.arities == 0]]
+    if (lone == -np.inf).any() or any(k.size == 0 for k in kept):
+        return None
+    return kept
+
+
+def _restricted(
+    model: FactorGraph, kept: list[NDArray[np.int64]], single: NDArray, number: NDArray
+) -> FactorGraph:
+    """The model over the kept states; variables with a single one are sliced away."""
+    full = [k.size for k in kept] == model.cardinalities.tolist()
+    if full and not single.any():
+        return model
+    factors = []
+    for scope, table in model.factors:
+        cut = table[np.ix_(*(kept[v] for v in scope))] if scope else table
+        rest = [v for v in scope if not single[v]]
+        factors.append(([int(number[v]) for v in rest], cut.reshape([kept[v].size for v in rest])))
+    cards = [kept[v].size for v in np.flatnonzero(~single)]
+    return FactorGraph(np.array(cards, dtype=np.int64), factors, name=model.name)
+
+
+def _ties(model: FactorGraph) -> dict[int, tuple[int, NDArray[np.int64]]]:
+    """{j: (i, states)}: x_j = states[x_i]; no variable is in two ties of one round."""
+    found: dict[int, tuple[int, NDArray[np.int64]]] = {}
+    if not model.has_zeros:
+        return found
+    taken: set[int] = set()
+    for _, scopes, tables in model.batches():
+        if scopes.shape[1] != 2 or tables.shape[1] != tables.shape[2]:
+            continue
+        positive = tables > -np.inf
+        tied = (positive.sum(axis=1) == 1).all(axis=1) & (positive.sum(axis=2) == 1).all(axis=1)
+        for f in np.flatnonzero(tied):
+            i, j = (int(v) for v in scopes[f])
+            if not taken & {i, j}:
+                taken |= {i, j}
+                found[j] = (i, positive[f].argmax(axis=1))
+    return found
+
+
+def _merged(model: FactorGraph, ties: dict[int, tuple[int, NDArray[np.int64]]]) -> FactorGraph:
+    """The model with x_j written as a function of x_i; j stays as a variable forced to state 0."""
+    factors: list[tuple[list[int], NDArray[np.float64]]] = []
+    for scope, table in model.factors:
+        named = list(scope)
+        for j in [v for v in scope if v in ties]:
+            i, states = ties[j]
+            axis = named.index(j)
+            table = np.take(table, states, axis=axis)
+            named[axis] = i
+            if named.count(i) == 2:
+                first, second = (k for k, v in enumerate(named) if v == i)
+                table = np.moveaxis(np.diagonal(table, axis1=first, axis2=second), -1, first)
+                del named[second]
+        factors.append((named, table))
+    for j in ties:
+        only = np.full(int(model.cardinalities[j]), -np.inf)
+        only[0] = 0.0
+        factors.append(([j], only))
+    return FactorGraph(model.cardinalities, factors, name=model.name)
+
+
+def state_ptr(cardinalities: NDArray) -> NDArray[np.int64]:
+    """Where each variable's states begin in an array with one entry per (variable, state)."""
+    return np.concatenate([[0], np.cumsum(cardinalities, dtype=np.int64)]).astype(np.int64)
+
+
+def possible_states(model: FactorGraph) -> NDArray[np.bool_]:
+    """Per (variable, state), whether arc consistency leaves it possible; evidence included."""
+    ptr = state_ptr(model.cardinalities)
+    alive = np.ones(int(ptr[-1]), dtype=np.bool_)
+    for v, state in model.evidence.items():
+        alive[ptr[v] : ptr[v + 1]] = False
+        alive[ptr[v] + state] = True
+    forbidden = model.log_tables == -np.inf
+    if forbidden.any():
+        changed = np.ones(model.n_variables, dtype=np.bool_)
+        _propagate(
+            ptr, model.scope_ptr, model.scope_vars, model.table_ptr, forbidden, alive, changed
+        )
+    return alive
+
+
+@njit(cache=True, nogil=True)
+def supported_states(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, f, support):  # type: ignore[no-untyped-def]
+    """Mark in `support` (flat over the scope's states) what factor f allows; alive states only."""
+    first, arity = scope_ptr[f], scope_ptr[f + 1] - scope_ptr[f]
+    starts = np.empty(arity, dtype=np.int64)
+    sizes = np.empty(arity, dtype=np.int64)
+    digits = np.zeros(arity, dtype=np.int64)
+    total = 0
+    for a in range(arity):
+        v = scope_vars[first + a]
+        starts[a] = total
+        sizes[a] = ptr[v + 1] - ptr[v]
+        total += sizes[a]
+    for k in range(total):
+        support[k] = False
+    dead = 0  # axes whose digit is not alive
+    for a in range(arity):
+        if not alive[ptr[scope_vars[first + a]]]:
+            dead += 1
+    for e in range(table_ptr[f], table_ptr[f + 1]):
+        if dead == 0 and not forbidden[e]:
+            for a in range(arity):
+                support[starts[a] + digits[a]] = True
+        for a in range(arity - 1, -1, -1):
+            base = ptr[scope_vars[first + a]]
+            if not alive[base + digits[a]]:
+                dead -= 1
+            digits[a] += 1
+            carry = digits[a] == sizes[a]
+            if carry:
+                digits[a] = 0
+            if not alive[base + digits[a]]:
+                dead += 1
+            if not carry:
+                break
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _propagate(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, changed):  # type: ignore[no-untyped-def]
+    """Sweep the factors that have zeros until no state is dropped; `changed` flags variables."""
+    count = scope_ptr.size - 1
+    hard = np.zeros(count, dtype=np.bool_)
+    widest = 1
+    for f in range(count):
+        for e in range(table_ptr[f], table_ptr[f + 1]):
+            if forbidden[e]:
+                hard[f] = True
+                break
+        width = 0
+        for k in range(scope_ptr[f], scope_ptr[f + 1]):
+            width += ptr[scope_vars[k] + 1] - ptr[scope_vars[k]]
+        widest = max(widest, width)
+    support = np.zeros(widest, dtype=np.bool_)
+    again = True
+    while again:
+        again = False
+        now = changed.copy()
+        changed[:] = False
+        for f in range(count):
+            if not hard[f]:
+                continue
+            touched = False
+            for k in range(scope_ptr[f], scope_ptr[f + 1]):
+                if now[scope_vars[k]] or changed[scope_vars[k]]:
+                    touched = True
+            if not touched:
+                continue
+            supported_states(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, f, support)
+            at = 0
+            for k in range(scope_ptr[f], scope_ptr[f + 1]):
+                v = scope_vars[k]
+                for s in range(ptr[v], ptr[v + 1]):
+                    if alive[s] and not support[at]:
+                        alive[s] = False
+                        changed[v] = True
+                        again = True
+                    at += 1

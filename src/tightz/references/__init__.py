@@ -1,1 +1,0 @@
-"""Reference methods: exact elimination, upper bounds, estimates."""

@@ -1,0 +1,1 @@
+"""Annealed importance sampling, certificates from unbiased weights, calibrated estimates."""

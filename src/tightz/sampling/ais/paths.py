@@ -1,0 +1,325 @@
+"""From a binary model to the annealing path that suits it: two layers, or single spins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from tightz.errors import UnsupportedModelError
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.runtime.executors import map_ordered
+from tightz.sampling.ais.kernels import (
+    Terms,
+    collapsed_chain,
+    draw_independent,
+    layer_chain,
+    spin_chains,
+)
+
+_DENSE = 0.25
+"""Share of pairs between two layers from which they are treated as layers and not as spins."""
+
+_COLLAPSED_ENTRIES = 32_768
+"""Up to this many weights a sweep with the other layer summed out is affordable."""
+
+_LANES = 32
+
+_RENEWAL = 0.5
+"""A population is resampled where fewer than this share of its chains is effective."""
+
+
+class Walk(NamedTuple):
+    """log weights (C,), the states they belong to, and slopes where asked for.
+
+    Each chain's end state (C, n; spins +1 or -1) with its weight is a properly weighted sample of
+    the model. slopes (C, K - 1) are d log p_beta / d beta. Chains of a population that stem from
+    one start share its number in `ancestors` (C,): they are no independent draws.
+    """
+
+    log_weights: NDArray[np.float64]
+    ends: NDArray[np.int8]
+    slopes: NDArray[np.float64]
+    ancestors: NDArray[np.int64]
+
+
+class Path(Protocol):
+    """A way to anneal: `walk` runs one chain per row of `states` (C, 4) through `betas`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def walk(
+        self,
+        betas: NDArray[np.float64],
+        states: NDArray[np.uint64],
+        *,
+        with_slopes: bool,
+        threads: int | None,
+    ) -> Walk: ...
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPath:
+    """Two layers without inner couplings; the larger one is summed out (units in {0, 1}).
+
+    The base keeps the biases of the summed-out layer, and `base` (none by default) for the kept
+    one: on the RBMs of the benchmark none starts closest to the model (see benchmarks/ais.py).
+    `kept_at` and `summed_at` say which spins the units are.
+    """
+
+    constant: float
+    weights: NDArray[np.float64]
+    kept: NDArray[np.float64]
+    summed: NDArray[np.float64]
+    base: NDArray[np.float64]
+    kept_at: NDArray[np.int64]
+    summed_at: NDArray[np.int64]
+
+    @property
+    def collapsed(self) -> bool:
+        return self.weights.size <= _COLLAPSED_ENTRIES
+
+    @property
+    def name(self) -> str:
+        return "collapsed Gibbs on one layer" if self.collapsed else "block Gibbs on two layers"
+
+    def walk(
+        self,
+        betas: NDArray[np.float64],
+        states: NDArray[np.uint64],
+        *,
+        with_slopes: bool,
+        threads: int | None,
+    ) -> Walk:
+        base = self.base
+        back = np.ascontiguousarray(self.weights.T)
+        slopes = np.empty((len(states), betas.size - 1 if with_slopes else 0))
+        units = np.empty((len(states), base.size))
+        start = self.constant + float(
+            np.logaddexp(0.0, base).sum() + np.logaddexp(0.0, self.summed).sum()
+        )
+
+        def chain(c: int) -> float:
+            layers = (self.kept, base, self.summed, self.summed, betas, states[c], slopes[c])
+            if self.collapsed:
+                return float(collapsed_chain(self.weights, *layers, units[c]))
+            return float(layer_chain(self.weights, back, *layers, units[c]))
+
+        logs = list(map_ordered(chain, range(len(states)), threads=threads))
+        alone = np.arange(len(states))
+        return Walk(start + np.array(logs), self._ends(units, states), slopes, alone)
+
+    def _ends(self, units: NDArray[np.float64], states: NDArray[np.uint64]) -> NDArray[np.int8]:
+        """Spins of the kept units, and of the others drawn given them: p(y | x) is a product."""
+        rng = np.random.default_rng(states[:, 0].copy())
+        others = rng.random((len(units), self.summed.size)) < expit(
+            self.summed + units @ self.weights
+        )
+        ends = np.empty((len(units), self.kept_at.size + self.summed_at.size), dtype=np.int8)
+        ends[:, self.kept_at] = 1 - 2 * units
+        ends[:, self.summed_at] = 1 - 2 * others.astype(np.int8)
+        return ends
+
+
+@dataclass(frozen=True, eq=False)
+class SpinPath:
+    """Any positive binary model, from independent spins in the fields `base`."""
+
+    constant: float
+    terms: Terms
+    base: NDArray[np.float64]
+
+    @property
+    def name(self) -> str:
+        return "single-site Gibbs"
+
+    def walk(
+        self,
+        betas: NDArray[np.float64],
+        states: NDArray[np.uint64],
+        *,
+        with_slopes: bool,
+        threads: int | None,
+    ) -> Walk:
+        def lanes(part: NDArray[np.uint64]) -> Walk:
+            words = np.ascontiguousarray(part.T)
+            spins = np.empty((self.base.size, len(part)))
+            draw_independent(self.base, words, spins)
+            return self._chains(betas, words, spins, with_slopes)
+
+        parts = [states[low : low + _LANES] for low in range(0, len(states), _LANES)]
+        return self._joined(list(map_ordered(lanes, parts, threads=threads)), 1.0)
+
+    def populations(
+        self, betas: NDArray[np.float64], states: NDArray[np.uint64], size: int
+    ) -> Walk:
+        """As `walk`, with the chains in populations of `size` that are resampled on the way.
+
+        Only the mean weight of a population is unbiased; `ancestors` says who shares a start.
+        """
+        walks = []
+        for low in range(0, len(states), size):
+            words = np.ascontiguousarray(states[low : low + size].T)
+            spins = np.empty((self.base.size, words.shape[1]))
+            draw_independent(self.base, words, spins)
+            walks.append(self._chains(betas, words, spins, False, _RENEWAL))
+        return self._joined(walks, 1.0)
+
+    def walk_back(self, betas: NDArray[np.float64], states: NDArray, spins: NDArray) -> Walk:
+        """The reversal of `walk`, one chain from each row of `spins`, drawn from the model.
+
+        The mean of exp(-log_weights) is 1 / Z for exact draws, so minus its log lies above log Z
+        in expectation: from a good sampler's draws it shows what the forward chains miss.
+        """
+        parts = [slice(low, low + _LANES) for low in range(0, len(states), _LANES)]
+        walks = [
+            self._chains(
+                betas[::-1].copy(),
+                np.ascontiguousarray(states[part].T),
+                np.ascontiguousarray(spins[part].T, dtype=np.float64),
+                False,
+            )
+            for part in parts
+        ]
+        return self._joined(walks, -1.0)
+
+    def _chains(
+        self,
+        betas: NDArray[np.float64],
+        words: NDArray[np.uint64],
+        spins: NDArray[np.float64],
+        with_slopes: bool,
+        renewal: float = 0.0,
+    ) -> Walk:
+        logs = np.empty(spins.shape[1])
+        slopes = np.empty((betas.size - 1 if with_slopes else 0, logs.size))
+        ancestors = np.arange(logs.size)
+        spin_chains(self.terms, self.base, betas, words, spins, logs, slopes, renewal, ancestors)
+        return Walk(logs, spins.T.astype(np.int8), slopes.T, ancestors)
+
+    def _joined(self, walks: list[Walk], sign: float) -> Walk:
+        start = self.constant + np.logaddexp(self.base, -self.base).sum()
+        firsts = np.cumsum([0] + [len(w.log_weights) for w in walks[:-1]])
+        return Walk(
+            start + sign * np.concatenate([w.log_weights for w in walks]),
+            np.concatenate([w.ends for w in walks]),
+            np.concatenate([w.slopes for w in walks]),
+            np.concatenate([w.ancestors + low for w, low in zip(walks, firsts, strict=True)]),
+        )
+
+
+def annealing_path(model: FactorGraph) -> Path | float:
+    """The path for a model, or log Z itself where no spin is left to sample."""
+    settled = np.flatnonzero(model.cardinalities == 1).tolist()
+    if settled:
+        model = model.with_evidence(dict.fromkeys(settled, 0))
+    return polynomial_path(SpinPolynomial.from_factor_graph(model.condition()[0]))
+
+
+def polynomial_path(poly: SpinPolynomial) -> Path | float:
+    """The path for a polynomial; the base of single spins is the model's own fields."""
+    n = poly.n
+    if poly.constant == -np.inf or n == 0:
+        return poly.constant
+    fields = np.zeros(n)
+    single = poly.arities == 1
+    fields[poly.spins[poly.ptr[:-1][single]]] = poly.theta[single]
+    theta, arities = poly.theta[~single], poly.arities[~single]
+    ptr = np.concatenate([[0], np.cumsum(arities)]).astype(np.int64)
+    first = int(poly.ptr[int(single.sum())])  # terms are sorted by arity: singles come first
+    spins = poly.spins[first:].astype(np.int64)
+    if not (np.isfinite(theta).all() and np.isfinite(fields).all()):
+        raise UnsupportedModelError(
+            "a coupling or field of the model overflows float64; expected finite ones. Rescale its "
+            "tables"
+        )
+    if poly.degree == 2:
+        layers = _layers(n, spins.reshape(-1, 2))
+        if layers is not None:
+            kept, summed = layers
+            if len(theta) >= _DENSE * kept.size * summed.size:
+                return _layer_path(poly.constant, fields, spins.reshape(-1, 2), theta, kept, summed)
+    by_site = np.argsort(spins, kind="stable")
+    owner = np.repeat(np.arange(len(theta)), arities)
+    sites = np.bincount(spins, minlength=n)
+    site_ptr = np.concatenate([[0], np.cumsum(sites)]).astype(np.int64)
+    terms = Terms(ptr, spins, theta, site_ptr, owner[by_site], fields)
+    return SpinPath(poly.constant, terms, fields)
+
+
+def _layers(n: int, pairs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Two-colour the coupled spins, the smaller class of each component first; None if odd cycle.
+
+    Spins without couplings go to the second layer, which is summed out.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order, connected_components
+
+    ends = (np.concatenate([pairs[:, 0], pairs[:, 1]]), np.concatenate([pairs[:, 1], pairs[:, 0]]))
+    graph = coo_array((np.ones(2 * len(pairs)), ends), shape=(n, n)).tocsr()
+    count, component = connected_components(graph, directed=False)
+    colour = np.zeros(n, dtype=np.int64)
+    starts = np.unique(component, return_index=True)[1]
+    for start in starts:
+        nodes, parents = breadth_first_order(graph, start, directed=False)
+        for v in nodes[1:]:
+            colour[v] = 1 - colour[parents[v]]
+    if (colour[pairs[:, 0]] == colour[pairs[:, 1]]).any():
+        return None
+    ones = np.bincount(component, colour, minlength=count)
+    zeros = np.bincount(component, minlength=count) - ones
+    keep = colour == np.where(ones[component] < zeros[component], 1, 0)
+    keep &= (ones + zeros)[component] > 1
+    return np.flatnonzero(keep), np.flatnonzero(~keep)
+
+
+def _layer_path(
+    constant: float,
+    fields: NDArray[np.float64],
+    pairs: NDArray[np.int64],
+    theta: NDArray[np.float64],
+    kept: NDArray[np.int64],
+    summed: NDArray[np.int64],
+) -> LayerPath:
+    """Spins s = 1 - 2x to units x: J s t = J - 2J x - 2J y + 4J x y."""
+    n = fields.size
+    pull = np.bincount(pairs[:, 0], theta, minlength=n) + np.bincount(
+        pairs[:, 1], theta, minlength=n
+    )
+    bias = -2.0 * (fields + pull)
+    place = np.empty(n, dtype=np.int64)
+    place[kept] = np.arange(kept.size)
+    place[summed] = np.arange(summed.size)
+    is_kept = np.zeros(n, dtype=bool)
+    is_kept[kept] = True
+    swap = is_kept[pairs[:, 0]]
+    rows = np.where(swap, pairs[:, 0], pairs[:, 1])
+    columns = np.where(swap, pairs[:, 1], pairs[:, 0])
+    weights = np.zeros((kept.size, summed.size))
+    np.add.at(weights, (place[rows], place[columns]), 4.0 * theta)
+    total = constant + float(fields.sum()) + float(theta.sum())
+    return LayerPath(total, weights, bias[kept], bias[summed], np.zeros(kept.size), kept, summed)
+
+
+def tuned_schedule(
+    betas: NDArray[np.float64], slopes: NDArray[np.float64], count: int
+) -> NDArray[np.float64]:
+    """`count` betas, dense where the slope of log p_beta varies most among pilot chains.
+
+    The variance of a log weight is about sum_k (step_k * deviation_k)^2: equal shares of
+    step * deviation are best. A tenth of the mean deviation keeps every stretch sampled.
+    """
+    steps = np.diff(betas)
+    width = min(11, len(steps))
+    deviation = np.convolve(np.pad(slopes.std(axis=0), width // 2, mode="edge"), np.ones(width))
+    deviation = deviation[width - 1 : width - 1 + len(steps)] / width
+    floor = 0.1 * float((deviation * steps).sum()) + 1e-12
+    share = np.concatenate([[0.0], np.cumsum((deviation + floor) * steps)])
+    out = np.interp(np.linspace(0.0, share[-1], count), share, betas)
+    out[0], out[-1] = 0.0, 1.0
+    return out

@@ -1,0 +1,113 @@
+"""Upper bounds on regions: exact where the restricted model is narrow, else mini-buckets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.errors import ResourceError
+from tightz.judge import proofs
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.reductions.collapse import Collapsed, collapse
+from tightz.reductions.collapse_plan import minimum_degree
+from tightz.splitting.region import Region, as_factor_graph
+from tightz.uppers.mini_bucket import MiniBucket, mini_bucket
+from tightz.uppers.mini_bucket.order import Order
+
+ROUNDING = 2.0**-48
+"""Relative slack that an exact value is given on both sides."""
+
+MAX_MEMORY = "2GB"
+
+
+class Ceiling(NamedTuple):
+    """lower <= log Z of a region <= upper; `core` are the original spins too dear to eliminate.
+
+    `proof` is what the judge is shown; None: the bound is for the search alone.
+    """
+
+    lower: float
+    upper: float
+    exact: bool
+    core: NDArray[np.int64]
+    order: Order
+    proof: proofs.Proof | None = None
+
+
+@dataclass(frozen=True)
+class UpperBounder:
+    """`poly`: the original model; nothing wider than `width` is eliminated."""
+
+    poly: SpinPolynomial
+    width: int
+    iterations: int
+
+    def exact(self, region: Region) -> Ceiling | None:
+        """The region's log Z by elimination, or None where that is wider than `width`."""
+        poly = self._restricted(region)
+        plan, _ = minimum_degree(poly, self.width, np.zeros(poly.n, dtype=bool))
+        return self._exact(poly) if plan.order.size == poly.n else None
+
+    def bound(
+        self,
+        region: Region,
+        order: Order,
+        iterations: int | None = None,
+        time_limit: float | None = None,
+        ibound: int | None = None,
+    ) -> Ceiling:
+        """The exact value, or a mini-bucket bound and the spins that stand in the way.
+
+        iterations = 0 or less: no bound is computed where the value is not exact.
+        """
+        poly = self._restricted(region)
+        plan, _ = minimum_degree(poly, self.width, np.zeros(poly.n, dtype=bool))
+        if plan.order.size == poly.n:
+            return self._exact(poly)
+        left = np.ones(poly.n, dtype=bool)
+        left[plan.order] = False
+        touched = np.bincount(plan.scope, minlength=poly.n)
+        rest = np.flatnonzero(left)
+        core = region.free[rest[np.argsort(-touched[rest], kind="stable")]]
+        iterations = self.iterations if iterations is None else iterations
+        if iterations <= 0:
+            return Ceiling(-math.inf, math.inf, False, core, order)
+        limit = None if time_limit is None else max(0.0, time_limit)
+        config = MiniBucket(
+            ibound=max(1, ibound or self.width), iterations=iterations, order=order,
+            max_memory=MAX_MEMORY, time_limit=limit,
+        )  # fmt: skip
+        graph = as_factor_graph(poly)
+        try:
+            result = mini_bucket(graph, config)
+        except ResourceError:
+            return Ceiling(-math.inf, math.inf, False, core, order)
+        slack = ROUNDING * scale(poly)
+        evidence = result.bound.evidence
+        proof = None if evidence is None else proofs.Ceiling(graph, evidence)
+        return Ceiling(-math.inf, result.log_z + slack, False, core, result.order, proof)
+
+    def _exact(self, poly: SpinPolynomial) -> Ceiling:
+        done = collapse(poly, self.width)
+        slack = done.dropped + ROUNDING * scale(poly)
+        value = done.polynomial.constant
+        return Ceiling(
+            value - slack, value + slack, True, np.zeros(0, np.int64), Order.MIN_FILL,
+            proofs.Eliminated(done.order),
+        )  # fmt: skip
+
+    def _restricted(self, region: Region) -> SpinPolynomial:
+        return self.poly if region.free.size == self.poly.n else region.restricted(self.poly)
+
+    def summed_out(self, region: Region) -> Collapsed:
+        """The elimination of a region that `exact` accepts: its exact distribution."""
+        return collapse(self._restricted(region), self.width)
+
+
+def scale(poly: SpinPolynomial) -> float:
+    """The size of the numbers that a log weight is summed from."""
+    return 1.0 + abs(poly.constant) + float(np.abs(poly.theta).sum())

@@ -1,0 +1,1 @@
+"""Upper bounds on log Z: mini-buckets and tree-reweighted decompositions."""

@@ -1,0 +1,197 @@
+"""One run of weighted mini-buckets at one ibound: from candidate orders to a judged bound."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.errors import ResourceError
+from tightz.judge.cliques import CliquesEvidence
+from tightz.judge.rounding import UNIT
+from tightz.judge.verdict import Verdict
+from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.memory import format_bytes, parse_memory
+from tightz.uppers.mini_bucket.descent import Descent, predicted_bytes
+from tightz.uppers.mini_bucket.order import Order, elimination_order
+from tightz.uppers.mini_bucket.partition import Partition, partition
+from tightz.uppers.mini_bucket.settings import MiniBucket, MiniBucketStatus
+
+_SCOUT_ITERATIONS = 4
+"""Iterations given to each elimination order before one is kept."""
+
+_PATIENCE = 5
+"""Iterations over which the bound must move by `tol` for the run to go on."""
+
+_MANY_FACTORS = 50_000
+"""Above this, cutting buckets is slow itself and AUTO takes min-fill alone."""
+
+_JUDGING = 0.2
+"""Share of the time that judgements before the last one may take."""
+
+
+class Run:
+    """One ibound: candidate orders weighed against the memory, the best one taken to its end."""
+
+    def __init__(self, model: FactorGraph, config: MiniBucket, start: float) -> None:
+        self.config = config
+        self.start = start
+        self.begun = time.perf_counter()
+        self.source = model
+        self.model, self.numbers = model.condition()
+        self.candidates = _candidates(self.model, config)
+        costs = sorted((predicted_bytes(p) for _, p in self.candidates), reverse=True)
+        self.peak_bytes = int(sum(costs[:2]))
+        self.entries = float(sum(p.table_sizes.sum() for _, p in self.candidates))
+        self.passes = 0
+        self.history: list[float] = []
+        self.order = self.candidates[0][0]
+        self.descent: Descent | None = None
+        self.status = MiniBucketStatus.ITERATION_LIMIT
+        self.judging = 0.0
+        self.judgement = 0.0
+        self._bound: Bound | None = None
+        self._judged_at = math.nan
+
+    @property
+    def exact(self) -> bool:
+        """Whether the bound is log Z: nothing was cut, or an upper bound says that Z = 0."""
+        if self.descent is None:
+            return False
+        empty = self.config.side is Side.UPPER and self.descent.best == -np.inf
+        return self.descent.parts.exact or empty
+
+    def improvements(self) -> Iterator[float]:
+        """The best bound after each iteration."""
+        lower = self.config.side is Side.LOWER
+        sign = -1.0 if lower else 1.0
+        for order, parts in self.candidates:
+            if self.history and self._late():
+                break
+            rival = Descent(self.model, parts, lower=lower)
+            rounds = min(_SCOUT_ITERATIONS, self.config.iterations)
+            for _ in range(rounds if len(self.candidates) > 1 else 0):
+                if rival.exhausted or self._late():
+                    break
+                rival.advance()
+            self.passes += len(rival.iterates)
+            if self.descent is None or sign * rival.best < sign * self.descent.best:
+                self.order, self.descent = order, rival
+            del rival
+            self.history.append(self.descent.best)
+            yield self.descent.best
+        descent = self.descent
+        assert descent is not None
+        while not self._finished(descent):
+            self.history.append(descent.advance())
+            self.passes += 1
+            yield descent.best
+
+    def _late(self) -> bool:
+        limit = self.config.time_limit
+        return limit is not None and time.perf_counter() - self.start > limit
+
+    def _finished(self, descent: Descent) -> bool:
+        done = len(descent.iterates) - 1
+        recent = self.history[-_PATIENCE - 1 :]
+        settled = done > _PATIENCE and abs(recent[0] - recent[-1]) < self.config.tol
+        if self.exact:
+            self.status = MiniBucketStatus.EXACT
+        elif descent.best == -np.inf:
+            self.status = MiniBucketStatus.VACUOUS
+        elif descent.exhausted or settled:
+            self.status = MiniBucketStatus.CONVERGED
+        elif done >= self.config.iterations:
+            self.status = MiniBucketStatus.ITERATION_LIMIT
+        elif self._late():
+            self.status = MiniBucketStatus.TIME_LIMIT
+        else:
+            return False
+        return True
+
+    def may_judge(self) -> bool:
+        """Whether one more judgement keeps them below their share of the time."""
+        spent = time.perf_counter() - self.begun
+        return self.judging + self.judgement <= _JUDGING * spent
+
+    def judged(self) -> Bound:
+        """The best bound so far as the judge sees it, rounded outward, with its evidence."""
+        assert self.descent is not None
+        if self._bound is None or self._judged_at != self.descent.best:
+            begun = time.perf_counter()
+            evidence = self.descent.evidence(self.numbers)
+            verdict = evidence.verdict(self.source)
+            self.judgement = time.perf_counter() - begun
+            self.judging += self.judgement
+            self._judged_at = self.descent.best
+            self._bound = _bound(verdict, evidence, self.config, time.perf_counter() - self.start)
+        return self._bound
+
+
+def _candidates(model: FactorGraph, config: MiniBucket) -> list[tuple[Order, Partition]]:
+    """Orders worth a try, cheapest first; one alone when it is exact or memory allows no more."""
+    kinds = [config.order]
+    if config.order is Order.AUTO:
+        kinds = [Order.MIN_FILL, Order.MIN_DEGREE, Order.BREADTH_FIRST, Order.AS_NUMBERED]
+        if model.n_factors > _MANY_FACTORS:
+            del kinds[1:]
+    seen: dict[bytes, tuple[Order, Partition]] = {}
+    for kind in kinds:
+        order = elimination_order(model, kind)
+        if order.tobytes() not in seen:
+            seen[order.tobytes()] = (kind, partition(model, order, config.ibound))
+    found = sorted(seen.values(), key=lambda item: predicted_bytes(item[1]))
+    allowed = parse_memory(config.max_memory)
+    needed = predicted_bytes(found[0][1])
+    if needed > allowed:
+        raise ResourceError(
+            f"mini-bucket with ibound {config.ibound} needs {format_bytes(needed)}; max_memory "
+            f"allows {format_bytes(allowed)}. {_remedy(model, found[0][1], config, allowed)}"
+        )
+    exact = [item for item in found if item[1].exact]
+    if exact:
+        return exact[:1]
+    while len(found) > 1 and sum(predicted_bytes(p) for _, p in found[-2:]) > allowed:
+        found.pop()
+    return found
+
+
+def _remedy(model: FactorGraph, parts: Partition, config: MiniBucket, allowed: int) -> str:
+    for ibound in range(config.ibound - 1, 0, -1):
+        if predicted_bytes(partition(model, parts.order, ibound)) <= allowed:
+            return f"ibound {ibound} would fit"
+    return "Its largest factors alone need more: raise max_memory"
+
+
+_EXACT = 0.01
+"""Nats of rounding up to which a bound without cuts is called exact; huge weights leave more."""
+
+
+def _bound(
+    verdict: Verdict, evidence: CliquesEvidence, config: MiniBucket, seconds: float
+) -> Bound:
+    side, rounding = config.side, verdict.rounding
+    finite = math.isfinite(verdict.upper) and math.isfinite(verdict.lower)
+    exact = finite and verdict.upper - verdict.lower <= _EXACT
+    if exact or verdict.upper == -math.inf:
+        width = verdict.upper - verdict.lower if exact else 0.0
+        side, rounding = Side.BOTH, width + 2.0 * UNIT * width
+    why = {
+        Side.UPPER: "Hoelder's inequality over mini-buckets",
+        Side.LOWER: "reversed Hoelder inequality over mini-buckets",
+        Side.BOTH: "exact: no bucket was cut" if exact else "zero potentials leave no state",
+    }[side]
+    return Bound(
+        side=side,
+        log_z=verdict.upper if config.side is Side.UPPER else verdict.lower,
+        proof=Proof.DETERMINISTIC,
+        method=f"mini-bucket, ibound {config.ibound}",
+        seconds=seconds,
+        confidence=1.0,
+        why=why,
+        rounding=rounding,
+        evidence=evidence,
+    )

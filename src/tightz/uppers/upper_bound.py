@@ -1,0 +1,31 @@
+"""One name for the deterministic upper bounds."""
+
+from __future__ import annotations
+
+from tightz.errors import ParameterError
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.inputs import as_model
+from tightz.uppers.mini_bucket import MiniBucket, MiniBucketResult, mini_bucket
+from tightz.uppers.tree_reweighted import (
+    TreeReweighted,
+    TreeReweightedResult,
+    tree_reweighted,
+)
+
+
+def upper_bound(
+    model: FactorGraph, *, method: TreeReweighted | MiniBucket | None = None
+) -> TreeReweightedResult | MiniBucketResult:
+    """A deterministic upper bound on log Z; `.log_z` of the result is valid converged or not.
+
+    It is the judge's value, with `.rounding` (nats) already added; `.bound.evidence` proves it.
+
+    `method` is `TreeReweighted()` (pairwise models) or `MiniBucket(ibound=10)` (any model, the
+    default).
+    """
+    as_model(model, "upper_bound", only="FactorGraph")
+    if isinstance(method, TreeReweighted):
+        return tree_reweighted(model, method)
+    if method is None or isinstance(method, MiniBucket):
+        return mini_bucket(model, method)
+    raise ParameterError(f"method is {method!r}; expected TreeReweighted(...) or MiniBucket(...)")

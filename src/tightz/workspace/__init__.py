@@ -1,0 +1,1 @@
+"""The working model of a run: reductions, plan, polynomial, collapse, pool, each made once."""
