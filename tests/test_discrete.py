@@ -19,13 +19,13 @@ from tightz.elimination.conditioning import ConditionedElimination, choose_cutse
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError
 from tightz.families.block import BlockMeanField, block_mean_field, evaluate_tables
 from tightz.families.clustered import ClusterMeanField, cluster_labels
-from tightz.interval.cutset_sum import CutsetSum
-from tightz.interval.discrete import discrete_lower
+from tightz.interval.streams.cutset_sum import CutsetSum
+from tightz.interval.streams.states import discrete_lower
 from tightz.interval.portfolio import lower, upper
 from tightz.models.potts import potts, potts_grid
 from tightz.reductions.bits import state_of_code, to_bits
 from tightz.reductions.encoding import encode
-from tightz.reductions.preprocess import possible_states, simplify
+from tightz.reductions.zeros import possible_states, simplify
 from tightz.runtime.clock import Clock
 from tightz.search.feasible import Feasibility, feasible_state
 
