@@ -37,7 +37,7 @@ def log_partition(
     exact: bool = True,
     max_memory: str | int = "8GB",
     methods: Sequence[Method] = (),
-    portfolio: bool = True,
+    only: Sequence[Method] | None = None,
     threads: int | None = None,
     executor: Executor | None = None,
     backend: Backend = "auto",
@@ -49,11 +49,11 @@ def log_partition(
 
     delta        confidence of the probabilistic end is 1 - delta
     exact        False forbids eliminating the whole model: nothing wider than 10 is eliminated
-    methods      streams to run beside the portfolio (instead of it with `portfolio=False`); each is
-                 a function (working, clock) that yields `Bound` or `Finding` records about
-                 `working.graph` and watches the clock. A bound that holds always must carry
-                 evidence: the judge evaluates it afresh, and what it cannot confirm is set aside
-                 in `quarantined`
+    methods      streams to run beside the portfolio: functions (working, clock) that yield
+                 `Bound` or `Finding` records about `working.graph` and watches the clock. A bound
+                 that holds always must carry evidence: the judge evaluates it afresh, and what it
+                 cannot confirm is set aside in `quarantined`
+    only         streams to run instead of the portfolio
     threads      streams that are advanced at a time; None: as many as there are cores, at least 2
     executor     anything with `submit`: runs the trials of the certificate
     backend      "cuda" or "cpu" for what has both; "auto" takes a GPU where there is one
@@ -83,7 +83,8 @@ def log_partition(
         session = None
         if kept is not None:
             session = IntervalSession.open(
-                kept, model, root, resume=resume, delta=delta, exact=exact, methods=methods,
+                kept, model, root, resume=resume, delta=delta, exact=exact,
+                methods=[*methods, *(only or ())],
                 time_limit=time_limit, max_memory=memory,
             )  # fmt: skip
             stack.enter_context(session.writer)
@@ -103,7 +104,7 @@ def log_partition(
             for bound in trivial(model):
                 board.take(judged(bound, model))
             if not board.closed or (session is not None and session.lacks_marginals):
-                race(working, board, [*((opening,) if portfolio else ()), *methods])
+                race(working, board, [*((opening,) if only is None else only), *methods])
         except KeyboardInterrupt:
             interrupted = True
         finally:

@@ -57,17 +57,17 @@ def tempering(working: Working, clock: Clock) -> Iterator[Launch]:
         yield Launch(FROM_STATES)
 
 
-SIDE_BY_SIDE: tuple[Method, ...] = (
+LOWER: tuple[Method, ...] = (
+    solved,
     plain_mean_field,
     first_layer,
     contradiction,
     blocks,
-    tree_reweighted,
-    mini_buckets,
     tempering,
     cutset_sums,
-    annealed,
 )
+UPPER: tuple[Method, ...] = (tree_reweighted, mini_buckets)
+SIDE_BY_SIDE = (*LOWER, *UPPER, annealed)
 """Started together where exact elimination does not fit; quick ones first."""
 
 FROM_STATES: tuple[Method, ...] = (layers, structured, projections, splitting)
