@@ -93,7 +93,7 @@ def check_sum(
 def check_barren(
     model: FactorGraph, reduced: FactorGraph, gone: list[tuple[int, int]], rounding: float
 ) -> None:
-    """RefutedError unless each (variable, factor) of `gone` could go in its turn.
+    """RefutedError unless each (variable, factor) of `gone` could go in its turn; -1: no variable.
 
     At its turn no other factor that is left may name the variable, and its factor must sum over it
     to one constant. The interval that all these sums span must lie within `rounding` of what
@@ -106,18 +106,20 @@ def check_barren(
     removed = {f for _, f in gone}
     low, high = [], []
     for v, f in gone:
-        if uses[v] != {f}:
+        if v >= 0 and uses[v] != {f}:
             raise RefutedError(f"variable {v} is no barren one: factors {sorted(uses[v])} name it")
         scope, table = model.factor(f)
-        top = float(np.max(table))
-        with np.errstate(divide="ignore"):
-            sums = top + np.log(np.exp(table - top).sum(axis=scope.index(v)))
+        sums = table
+        if v >= 0:
+            top = float(np.max(table))
+            with np.errstate(divide="ignore"):
+                sums = top + np.log(np.exp(table - top).sum(axis=scope.index(v)))
         low.append(float(np.min(sums)))
         high.append(float(np.max(sums)))
         for u in scope:
             uses[u].discard(f)
     kept = np.setdiff1d(np.arange(model.n_variables), [v for v, _ in gone])
-    if reduced.n_variables != kept.size or any(uses[v] for v, _ in gone):
+    if reduced.n_variables != kept.size or any(uses[v] for v, _ in gone if v >= 0):
         raise RefutedError("barren variables were taken out of a model that still names them")
     rng = np.random.default_rng(3)
     row = rng.integers(0, reduced.cardinalities.astype(np.int64))
