@@ -20,8 +20,9 @@ from tightz.interval.discrete import discrete_lower, first_state
 from tightz.judge import Audited, LargestEntries, StatesEvidence
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import MAX_ARITY
+from tightz.paper.batches import run_batches
 from tightz.paper.estimate import mean_field
-from tightz.paper.trials import TrialPlan, all_positions, run_batches
+from tightz.paper.trials import TrialPlan, all_positions
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
 from tightz.reductions.encoding import SpinEncoding

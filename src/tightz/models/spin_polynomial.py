@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numba import njit
@@ -29,6 +30,7 @@ class SpinPolynomial:
     partition function is zero.
     """
 
+    model_kind: ClassVar[str] = "SpinPolynomial"
     n: int
     constant: float
     ptr: NDArray[np.int64]
