@@ -27,7 +27,7 @@ from functools import cached_property
 from html import escape
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
 TREE = ROOT / "src" / "tightz"
@@ -118,13 +118,14 @@ class House:
 
     @cached_property
     def third_party(self) -> dict[str, set[str]]:
-        """Top-level package outside the standard library -> modules that import it."""
+        """What is imported from outside package and standard library -> modules that do so."""
         found: dict[str, set[str]] = {}
         for module in self.modules:
-            for target, _ in self._statements(module):
+            for target, names in self._statements(module):
                 top = target.partition(".")[0]
                 if top != self.name and top not in sys.stdlib_module_names:
-                    found.setdefault(top, set()).add(module)
+                    for path in (target, *(f"{target}.{name}" for name in names)):
+                        found.setdefault(path, set()).add(module)
         return found
 
     def _statements(self, module: str) -> Iterator[tuple[str, list[str]]]:
@@ -146,6 +147,41 @@ class House:
                 base = ".".join(above) if node.level else ""
                 target = ".".join(part for part in (base, node.module) if part)
                 yield target, [alias.name for alias in node.names]
+            elif (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func).endswith("import_module")
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                yield node.args[0].value, []
+
+    def names_in(self, module: str) -> set[str]:
+        """What is defined or imported at the top of a module, and `Class.member`."""
+        names: set[str] = set()
+        todo: list[tuple[str, ast.AST]] = [("", n) for n in self.trees[module].body]
+        while todo:
+            prefix, node = todo.pop()
+            if isinstance(node, ast.If | ast.Try | ast.With):
+                todo += [(prefix, n) for n in ast.iter_child_nodes(node)]
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                names |= {prefix + (a.asname or a.name) for a in node.names}
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(prefix + node.name)
+                if isinstance(node, ast.ClassDef):
+                    todo += [(f"{prefix}{node.name}.", n) for n in node.body]
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names |= {prefix + n.id for t in targets for n in ast.walk(t) if _is_name(n)}
+        return names
+
+    def has(self, path: str) -> bool:
+        """Whether a dotted path such as tightz.bounds.Bound leads somewhere."""
+        parts = path.split(".")
+        for k in range(len(parts), 0, -1):
+            if (module := ".".join(parts[:k])) in self.modules:
+                rest = ".".join(parts[k:])
+                home = self._home() if k == 1 else {}
+                return not rest or parts[k] in home or rest in self.names_in(module)
+        return False
 
     def _home(self) -> dict[str, str]:
         """Public name -> module, from the `_HOME` of the package's `__init__`."""
@@ -242,6 +278,10 @@ def reduction(graph: Mapping[Node, set[Node]]) -> dict[Node, set[Node]]:
     }
 
 
+def _is_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name)
+
+
 def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     a = node.args
     names = [x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs)]
@@ -304,12 +344,19 @@ def network():
 def loaded():
     return sum(name.partition(".")[0] == "tightz" for name in sys.modules)
 
-calls = dict.fromkeys(PREPARED, 0)
+calls = {kind: [] for kind in PREPARED}
+
+def size(model):
+    return getattr(model, "n_variables", getattr(model, "n", 0))
+
+def whole(sizes):
+    of_all = sizes.count(max(sizes, default=0))
+    return of_all if of_all == len(sizes) else f"{of_all}, {len(sizes)} with parts of it"
 
 def counted(function, kind):
     @functools.wraps(function)
     def call(*given, **named):
-        calls[kind] += 1
+        calls[kind].append(size(given[0]) if given else 0)
         return function(*given, **named)
     return call
 
@@ -331,7 +378,7 @@ if TASK == "calls":
     importlib.import_module(tz._HOME["log_partition"])
     watch()
     grid()
-    print(json.dumps({f"calls of {kind}, 20x20 grid": count for kind, count in calls.items()}))
+    print(json.dumps({f"calls of {k}, 20x20 grid": whole(c) for k, c in calls.items()}))
 else:
     {"grid": grid, "network": network}[TASK]()
     names = {"grid": "20x20 grid", "network": "Bayesian network"}
