@@ -24,6 +24,16 @@ from numpy.typing import NDArray
 from tightz.models.spin_polynomial import SpinPolynomial
 
 
+class _Substitution(NamedTuple):
+    """What a spin becomes on the coset: free spin `free_index[i]` where pivot_row[i] is -1, else
+    sign[row] times the product over the packed set support[row] of free spins."""
+
+    pivot_row: NDArray[np.int64]
+    free_index: NDArray[np.int64]
+    support: NDArray[np.uint64]
+    sign: NDArray[np.float64]
+
+
 class GroupedPolynomial(NamedTuple):
     """Arrays of the factored polynomial over `n` free spins; CSR lists are per free spin k.
 
@@ -87,9 +97,8 @@ def group_terms(
     first[group_of[::-1]] = shared[::-1]
     leaders = np.concatenate([first, single])
     whole = np.arange(n_groups) >= n_shared
-    _group_images(
-        poly.ptr, poly.spins, pivot_row, free_index, support, sign, leaders, whole, words, flips
-    )
+    given = _Substitution(pivot_row, free_index, support, sign)
+    _group_images(poly.ptr, poly.spins, given, leaders, whole, words, flips)
     base_ptr = np.zeros(n_groups + 1, dtype=np.int64)
     base_ptr[1:] = np.cumsum(np.bitwise_count(words).sum(axis=1, dtype=np.int64))
     base_spins = np.empty(base_ptr[-1], dtype=np.int32)
@@ -185,8 +194,9 @@ def _position(base_ptr: NDArray, base_spins: NDArray, groups: NDArray, spins: ND
 
 
 @njit(cache=True, nogil=True)
-def _group_images(ptr, spins, pivot_row, free_index, support, sign, leaders, whole, words, flips):  # type: ignore[no-untyped-def]
+def _group_images(ptr, spins, given, leaders, whole, words, flips):  # type: ignore[no-untyped-def]
     """Symmetric difference of the supports of each leader's constrained (or all) members."""
+    pivot_row, free_index, support, sign = given
     for g in range(leaders.size):
         a = leaders[g]
         for p in range(ptr[a], ptr[a + 1]):

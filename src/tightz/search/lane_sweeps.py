@@ -52,6 +52,8 @@ def sweep_lanes(poly, rep, field, new, moved):  # type: ignore[no-untyped-def]
             a = spins[adj_to[p]]
             for r in range(lanes):
                 field[r] += w * a[r]
+        # products[g] holds theta_g chi_g with s_i in it; times s_i once more takes it out (s_i^2 =
+        # 1).
         for p in range(poly.in_ptr[i], poly.in_ptr[i + 1]):
             g = poly.in_group[p]
             for r in range(lanes):
