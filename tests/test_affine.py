@@ -13,7 +13,7 @@ import tightz as tz
 from tests import naive
 from tightz.bounds import Proof, Side
 from tightz.errors import UnsupportedModelError
-from tightz.interval.portfolio import lower
+from tightz.interval.portfolio import LOWER
 from tightz.reductions.affine import absorb, affine_hull, satisfying
 from tightz.reductions.encoding import encode
 
@@ -102,7 +102,7 @@ def test_every_method_on_parities_is_below_log_z(model, seed):
 @given(parity_models(max_variables=6), st.booleans())
 def test_the_lower_stream_takes_parities(model, allowed):
     log_z, _ = enumerated(model)
-    r = tz.log_partition(model, time_limit=0.3, seed=0, exact=allowed, methods=[lower])
+    r = tz.log_partition(model, time_limit=0.3, seed=0, exact=allowed, only=LOWER)
     for bound in r.bounds:
         if bound.proof is Proof.DETERMINISTIC and bound.side in (Side.LOWER, Side.BOTH):
             assert bound.log_z <= log_z + 1e-9, bound
@@ -177,7 +177,7 @@ def test_contradictions_say_why():
     reason = encode(spread, multivalued=True).reason
     assert "contradict" in reason
     assert tz.mean_field(spread, seed=0).log_z == -np.inf
-    r = tz.log_partition(spread, time_limit=5, seed=0, methods=[lower])
+    r = tz.log_partition(spread, time_limit=5, seed=0, only=LOWER)
     assert r.upper == r.lower == -np.inf
     assert r.upper_proof.why == reason
 

@@ -9,7 +9,6 @@ import pytest
 
 import tightz as tz
 from tests import naive
-from tightz.interval.portfolio import Job
 from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.encoding import encode
 from tightz.runtime.clock import Clock
@@ -24,6 +23,7 @@ from tightz.sampling.calibration import (
     weight_error,
 )
 from tightz.workspace.findings import Mixing, PointEstimate
+from tightz.workspace.working import Working
 
 
 def ais(value: float, error: float, effective: float = 500.0) -> PointEstimate:
@@ -275,27 +275,28 @@ def test_a_last_round_without_an_error_leaves_none():
     assert finding.sampler is None
 
 
-def job(model: FactorGraph, seconds: float) -> Job:
-    seed = np.random.SeedSequence(0)
-    return Job(model, Clock(seconds), seconds, 0.05, seed, False, 2**30)
+def working(model: FactorGraph, seconds: float) -> Working:
+    return Working(model, Clock(seconds), seed=np.random.SeedSequence(0), exact=False)
 
 
 def test_the_stream_ends_with_its_clock_and_yields_nothing_for_zeros():
     grid = tz.ising_grid(12, coupling=(-1, 1), field=(-1, 1), seed=0)
-    run = job(grid, 600.0)
-    stream = annealed(run)
+    run = working(grid, 600.0)
+    stream = annealed(run, run.clock)
     first = next(stream)
     assert first.bound is None
     assert first.estimate is not None
     run.clock.stop()
     assert list(stream) == []
     hard = FactorGraph([2, 2], [((0, 1), [[0.0, -np.inf], [1.0, 2.0]]), ((0,), [0.3, 0.1])])
-    assert list(annealed(job(hard, 1.0))) == []
+    zeros = working(hard, 1.0)
+    assert list(annealed(zeros, zeros.clock)) == []
 
 
 def test_a_model_too_large_for_the_time_yields_nothing(monkeypatch):
     monkeypatch.setattr(Annealing, "_measure", lambda self: 1e3)
-    assert list(annealed(job(MODELS["zero field"], 1.0))) == []
+    run = working(MODELS["zero field"], 1.0)
+    assert list(annealed(run, run.clock)) == []
 
 
 def test_a_population_of_few_families_has_no_small_error():

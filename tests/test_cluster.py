@@ -87,7 +87,7 @@ def test_the_plan_is_shared_and_not_sent_with_tasks(client):
             sent.append(args)
             return super().submit(fn, *args)
 
-    def pool(_):
+    def pool(working, clock):
         return Watched(client)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -124,7 +124,7 @@ def test_log_partition_runs_its_trials_on_a_cluster(client):
 
     model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
     r = tz.log_partition(
-        model, time_limit=60, seed=0, exact=False, methods=[portfolio.lower], executor=client,
+        model, time_limit=60, seed=0, exact=False, only=portfolio.LOWER, executor=client,
         on_bound=until_certified,
     )  # fmt: skip
     assert r.bounds[-1].proof is tz.Proof.CONFIDENCE

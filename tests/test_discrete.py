@@ -19,15 +19,17 @@ from tightz.elimination.conditioning import ConditionedElimination, choose_cutse
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError
 from tightz.families.block import BlockMeanField, block_mean_field, evaluate_tables
 from tightz.families.clustered import ClusterMeanField, cluster_labels
-from tightz.interval.cutset_sum import CutsetSum
-from tightz.interval.discrete import discrete_lower
-from tightz.interval.portfolio import lower, upper
+from tightz.interval.portfolio import LOWER, UPPER
+from tightz.interval.streams.cutset_sum import CutsetSum
+from tightz.interval.streams.states import blocks, cutset_sums, solved
 from tightz.models.potts import potts, potts_grid
 from tightz.reductions.bits import state_of_code, to_bits
 from tightz.reductions.encoding import encode
-from tightz.reductions.preprocess import possible_states, simplify
+from tightz.reductions.zeros import possible_states, simplify
 from tightz.runtime.clock import Clock
 from tightz.search.feasible import Feasibility, feasible_state
+
+DISCRETE = (solved, blocks, cutset_sums)
 
 SLACK = 1e-9
 
@@ -297,11 +299,10 @@ def test_cutset_sums_rise_to_z(model):
 
 
 @settings(max_examples=60)
-@given(discrete_models(max_variables=5), st.booleans(), st.sampled_from([lower, upper, "all"]))
+@given(discrete_models(max_variables=5), st.booleans(), st.sampled_from([LOWER, UPPER, None]))
 def test_every_stream_brackets_enumeration(model, allowed, stream):
     log_z, marginals = enumerated(model)
-    methods = None if stream == "all" else [stream]
-    r = tz.log_partition(model, time_limit=0.3, seed=0, exact=allowed, methods=methods)
+    r = tz.log_partition(model, time_limit=0.3, seed=0, exact=allowed, only=stream)
     for bound in r.bounds:
         if bound.proof is Proof.DETERMINISTIC and bound.side in (Side.LOWER, Side.BOTH):
             assert below(bound.log_z, log_z), bound
@@ -339,7 +340,7 @@ def test_contradiction_is_proven():
         different = np.where(np.eye(n - 1) > 0, -np.inf, 0.0)
         pairs = itertools.combinations(range(n), 2)
         model = tz.FactorGraph([n - 1] * n, [(pair, different) for pair in pairs])
-        r = tz.log_partition(model, time_limit=5, seed=0, methods=[discrete_lower])
+        r = tz.log_partition(model, time_limit=5, seed=0, only=DISCRETE)
         assert r.lower == r.upper == -np.inf
         assert r.lower_proof.method == method
 
@@ -469,7 +470,12 @@ def test_uai_models_with_zeros_have_finite_lower_bounds(name):
             raise KeyboardInterrupt  # as soon as it is there: the machine may be slow
 
     r = tz.log_partition(
-        model, time_limit=120, seed=0, exact=False, methods=[discrete_lower], on_bound=until_near
+        model,
+        time_limit=120,
+        seed=0,
+        exact=False,
+        only=DISCRETE,
+        on_bound=until_near,
     )
     assert reference - 40 < r.lower <= reference + 1e-3 * abs(reference)
 

@@ -14,6 +14,7 @@ from tests import naive
 from tightz.bounds import Bound, Proof, Side
 from tightz.interval import portfolio
 from tightz.interval.board import Board
+from tightz.interval.streams.exact import exact_marginals
 from tightz.judge import Audited, ProductEvidence, StatesEvidence
 from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding, Marginals, Mixing
@@ -30,15 +31,15 @@ def upper(value, evidence=None, method="mine"):
     return Bound(Side.UPPER, value, Proof.DETERMINISTIC, method, confidence=1.0, evidence=evidence)
 
 
-def uniform(job):
-    return ProductEvidence([np.full(int(d), 1.0 / d) for d in job.working.cardinalities])
+def uniform(working, clock):
+    return ProductEvidence([np.full(int(d), 1.0 / d) for d in working.graph.cardinalities])
 
 
 def test_a_bound_without_evidence_is_not_an_answer():
-    def liar(job):
+    def liar(working, clock):
         yield lower(LOG_Z + 30.0)
 
-    result = tz.log_partition(MODEL, time_limit=5, methods=[liar])
+    result = tz.log_partition(MODEL, time_limit=5, only=[liar])
     assert result.lower <= LOG_Z <= result.upper
     [refused] = result.quarantined
     assert refused.bound.log_z == LOG_Z + 30.0
@@ -48,40 +49,40 @@ def test_a_bound_without_evidence_is_not_an_answer():
 
 
 def test_the_judge_s_number_counts_not_the_maker_s():
-    def boaster(job):
-        yield lower(LOG_Z + 0.3, uniform(job))
+    def boaster(working, clock):
+        yield lower(LOG_Z + 0.3, uniform(working, clock))
 
-    result = tz.log_partition(MODEL, time_limit=5, methods=[boaster])
+    result = tz.log_partition(MODEL, time_limit=5, only=[boaster])
     assert result.lower <= LOG_Z
     assert not [b for b in result.bounds if b.log_z > LOG_Z and b.side is Side.LOWER]
 
-    def honest(job):
-        evidence = uniform(job)
-        yield lower(evidence.verdict(job.working).lower, evidence)
+    def honest(working, clock):
+        evidence = uniform(working, clock)
+        yield lower(evidence.verdict(working.graph).lower, evidence)
 
-    result = tz.log_partition(MODEL, time_limit=5, methods=[honest])
+    result = tz.log_partition(MODEL, time_limit=5, only=[honest])
     assert not result.quarantined
     assert result.lower_proof.rounding > 0.0
 
 
 def test_a_claim_far_above_its_evidence_is_reported():
-    def liar(job):
-        yield lower(LOG_Z + 30.0, uniform(job))
+    def liar(working, clock):
+        yield lower(LOG_Z + 30.0, uniform(working, clock))
 
-    result = tz.log_partition(MODEL, time_limit=5, methods=[liar])
+    result = tz.log_partition(MODEL, time_limit=5, only=[liar])
     assert result.lower <= LOG_Z
     assert "its evidence gives" in result.quarantined[0].reason
 
 
 def test_ends_that_contradict_each_other_never_reach_the_answer():
-    def crossed(job):
+    def crossed(working, clock):
         yield Bound(
             Side.BOTH, LOG_Z, Proof.DETERMINISTIC, "right", confidence=1.0,
             evidence=Audited(LOG_Z, 1e-9),
         )  # fmt: skip
         time.sleep(0.1)
 
-    def low(job):
+    def low(working, clock):
         yield Bound(
             Side.BOTH, LOG_Z - 1.0, Proof.DETERMINISTIC, "wrong", confidence=1.0,
             evidence=Audited(LOG_Z - 1.0, 1e-9),
@@ -94,7 +95,7 @@ def test_ends_that_contradict_each_other_never_reach_the_answer():
     assert board.quarantined[0].bound.log_z == 2.0
     assert "log Z >= 3.0 is proven" in board.quarantined[0].reason
     for methods in ([crossed, low], [low, crossed]):
-        result = tz.log_partition(MODEL, time_limit=5, methods=methods)
+        result = tz.log_partition(MODEL, time_limit=5, only=methods)
         assert result.lower <= result.upper
 
 
@@ -113,14 +114,14 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic, MemoryError, AssertionError])
 def test_a_failing_stream_costs_only_itself(error, caplog):
-    def failing(job):
-        yield lower(-1e6, StatesEvidence(np.zeros((1, job.working.n_variables), dtype=np.int64)))
+    def failing(working, clock):
+        yield lower(-1e6, StatesEvidence(np.zeros((1, working.graph.n_variables), dtype=np.int64)))
         raise error("no luck")
 
-    result = tz.log_partition(MODEL, time_limit=20, methods=[failing, portfolio.exact_first])
+    result = tz.log_partition(MODEL, time_limit=20, only=[failing, portfolio.opening])
     assert result.is_exact
     assert result.lower <= LOG_Z <= result.upper
-    alone = tz.log_partition(MODEL, time_limit=5, methods=[failing])
+    alone = tz.log_partition(MODEL, time_limit=5, only=[failing])
     assert alone.lower <= LOG_Z <= alone.upper
     [failure] = alone.failures
     assert "stream failing ended early" in failure
@@ -130,10 +131,10 @@ def test_a_failing_stream_costs_only_itself(error, caplog):
 
 
 def test_nan_is_set_aside():
-    def broken(job):
-        yield lower(float("nan"), uniform(job))
+    def broken(working, clock):
+        yield lower(float("nan"), uniform(working, clock))
 
-    result = tz.log_partition(MODEL, time_limit=5, methods=[broken])
+    result = tz.log_partition(MODEL, time_limit=5, only=[broken])
     assert "not a number" in result.quarantined[0].reason
 
 
@@ -141,15 +142,15 @@ def test_exact_marginals_are_not_replaced_by_a_late_mean_field():
     done = threading.Event()
     wrong = [np.array([1.0, 0.0])] * MODEL.n_variables
 
-    def exact(job):
-        yield from portfolio.exact_first(job)
+    def exact(working, clock):
+        yield from portfolio.opening(working, clock)
         done.set()
 
-    def late(job):
+    def late(working, clock):
         done.wait(20)
         yield Finding(marginals=Marginals(wrong, "late", 1e9))
 
-    result = tz.log_partition(MODEL, time_limit=20, methods=[late, exact])
+    result = tz.log_partition(MODEL, time_limit=20, only=[late, exact])
     assert result.marginal_source == "exact"
     assert result.marginal_status is Mixing.EXACT
     np.testing.assert_allclose(result.marginals, TRUTH, atol=1e-9)
@@ -158,28 +159,28 @@ def test_exact_marginals_are_not_replaced_by_a_late_mean_field():
 def test_marginals_come_from_the_stream_that_closed_the_interval():
     """Another stream's end must not cut the wait short."""
 
-    def quick(job):
+    def quick(working, clock):
         return
         yield
 
-    def slow(job):
+    def slow(working, clock):
         yield Bound(
             Side.BOTH, LOG_Z, Proof.DETERMINISTIC, "slow", confidence=1.0,
             evidence=Audited(LOG_Z, 1e-9),
         )  # fmt: skip
         time.sleep(0.5)
-        yield from portfolio.exact_marginals(tz.exact(job.working))
+        yield from exact_marginals(tz.exact(working.graph))
 
-    result = tz.log_partition(MODEL, time_limit=20, methods=[slow, quick])
+    result = tz.log_partition(MODEL, time_limit=20, only=[slow, quick])
     assert result.marginal_status is Mixing.EXACT
 
 
 def test_marginals_that_are_no_distributions_are_dropped():
-    def broken(job):
-        bad = [np.array([0.9, 0.9])] * job.working.n_variables
+    def broken(working, clock):
+        bad = [np.array([0.9, 0.9])] * working.graph.n_variables
         yield Finding(marginals=Marginals(bad, "broken", 0.0))
 
-    result = tz.log_partition(MODEL, time_limit=5, methods=[broken])
+    result = tz.log_partition(MODEL, time_limit=5, only=[broken])
     assert result.marginals is None
     assert "no distributions" in result.failures[0]
 

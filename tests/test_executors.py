@@ -288,7 +288,7 @@ def test_log_partition_runs_its_trials_on_processes():
     model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
     with ProcessPoolExecutor(2, mp_context=mp.get_context("spawn")) as pool:
         r = tz.log_partition(
-            model, time_limit=60, seed=0, exact=False, methods=[portfolio.lower], executor=pool,
+            model, time_limit=60, seed=0, exact=False, only=portfolio.LOWER, executor=pool,
             on_bound=until_certified,
         )  # fmt: skip
         assert pool._processes

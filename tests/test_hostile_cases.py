@@ -269,22 +269,22 @@ def test_tree_reweighted_is_not_called_exact_beside_a_pseudo_zero():
 # Streams of log_partition that misbehave.
 
 
-def honest(job) -> Iterator[tz.Bound]:
+def honest(working, clock) -> Iterator[tz.Bound]:
     yield tz.Bound(tz.Side.UPPER, 50.0, tz.Proof.DETERMINISTIC, "honest", confidence=1.0)
 
 
-def broken(job) -> Iterator[tz.Bound]:
+def broken(working, clock) -> Iterator[tz.Bound]:
     raise ZeroDivisionError("a bug in a user's stream")
     yield
 
 
-def false_lower(job) -> Iterator[tz.Bound]:
+def false_lower(working, clock) -> Iterator[tz.Bound]:
     yield tz.Bound(tz.Side.LOWER, 40.0, tz.Proof.DETERMINISTIC, "false", confidence=1.0)
 
 
 def test_a_stream_that_raises_leaves_the_others_alone():
     model = tz.ising_grid(4, coupling=(-1, 1), seed=0)
-    r = tz.log_partition(model, methods=[broken, honest], time_limit=2.0, seed=0)
+    r = tz.log_partition(model, only=[broken, honest], time_limit=2.0, seed=0)
     log_z = tz.exact(model).log_z
     assert r.lower <= log_z <= r.upper <= 50.0
     assert r.lower > -INF
@@ -292,17 +292,17 @@ def test_a_stream_that_raises_leaves_the_others_alone():
 
 def test_a_lower_bound_without_evidence_does_not_become_the_answer():
     model = tz.ising_grid(4, coupling=(-1, 1), seed=0)
-    r = tz.log_partition(model, methods=[false_lower, honest], time_limit=2.0, seed=0)
+    r = tz.log_partition(model, only=[false_lower, honest], time_limit=2.0, seed=0)
     assert r.lower <= tz.exact(model).log_z
     assert r.lower <= r.upper
 
 
 def test_a_stream_that_yields_nan_is_not_the_answer():
-    def nan(job) -> Iterator[tz.Bound]:
+    def nan(working, clock) -> Iterator[tz.Bound]:
         yield tz.Bound(tz.Side.LOWER, math.nan, tz.Proof.DETERMINISTIC, "nan", confidence=1.0)
 
     model = tz.ising_grid(4, coupling=(-1, 1), seed=0)
-    r = tz.log_partition(model, methods=[nan, honest], time_limit=2.0, seed=0)
+    r = tz.log_partition(model, only=[nan, honest], time_limit=2.0, seed=0)
     assert r.lower <= tz.exact(model).log_z <= r.upper
 
 

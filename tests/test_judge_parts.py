@@ -16,7 +16,7 @@ import pytest
 import tightz as tz
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
-from tightz.interval.cutset_sum import CutsetSum
+from tightz.interval.streams.cutset_sum import CutsetSum
 from tightz.judge import RefutedError
 from tightz.judge.cosets import CosetsEvidence
 from tightz.judge.cutsets import Conditioned, CutsetEvidence

@@ -150,15 +150,15 @@ def test_own_methods():
     if model.log_weight(light)[0] > model.log_weight(heavy)[0]:
         heavy, light = light, heavy
 
-    def stream(job):
+    def stream(working, clock):
         for name, state in (("mine", heavy), ("worse", light)):
-            weight = float(job.working.log_weight(state)[0])
+            weight = float(working.graph.log_weight(state)[0])
             yield Bound(
                 Side.LOWER, weight, Proof.DETERMINISTIC, name, confidence=1.0,
                 evidence=StatesEvidence(state),
             )  # fmt: skip
 
-    result = tz.log_partition(model, time_limit=2, methods=[stream, portfolio.upper])
+    result = tz.log_partition(model, time_limit=2, only=[stream, *portfolio.UPPER])
     check(result, log_z)
     assert not result.quarantined
     assert all(bound.method != "worse" for bound in result.bounds)
@@ -167,7 +167,12 @@ def test_own_methods():
 def test_certified_end_is_labelled():
     model = tz.ising_grid(7, coupling=(-2, 2), seed=1)
     result = tz.log_partition(
-        model, time_limit=3, delta=0.2, seed=0, exact=False, methods=[portfolio.lower]
+        model,
+        time_limit=3,
+        delta=0.2,
+        seed=0,
+        exact=False,
+        only=portfolio.LOWER,
     )
     log_z = tz.exact(model).log_z
     confident = [b for b in result.bounds if b.proof is Proof.CONFIDENCE]
@@ -196,7 +201,7 @@ def test_certificate_trials_run_on_a_given_executor():
     model = tz.ising_grid(11, coupling=(-2, 2), seed=1)
     with Pool(2) as pool:
         result = tz.log_partition(
-            model, time_limit=60, seed=0, exact=False, methods=[portfolio.lower], executor=pool,
+            model, time_limit=60, seed=0, exact=False, only=portfolio.LOWER, executor=pool,
             on_bound=until_certified,
         )  # fmt: skip
     assert submitted
@@ -208,7 +213,7 @@ def test_samples_with_their_weights_give_z():
     log_z, marginals = exact(model)
     for result in (
         tz.log_partition(model, time_limit=3, seed=0),
-        tz.log_partition(model, time_limit=3, seed=0, exact=False, methods=[portfolio.lower]),
+        tz.log_partition(model, time_limit=3, seed=0, exact=False, only=portfolio.LOWER),
     ):
         states, log_weights = result.sample(2000, seed=1)
         assert states.shape == (2000, 16)

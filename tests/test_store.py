@@ -572,16 +572,25 @@ def test_sessions_share_the_error_probability(tmp_path: Path) -> None:
     spent = []
     draws = []
 
-    def certify(job: Any) -> Iterator[tz.Bound]:
-        spent.append(job.delta)
-        draws.append(int(np.random.default_rng(job.seed).integers(2**62)))
+    def certify(working: Any, clock: Any) -> Iterator[tz.Bound]:
+        spent.append(working.delta)
+        draws.append(int(np.random.default_rng(working.seed).integers(2**62)))
         yield tz.Bound(
-            tz.Side.LOWER, float(len(spent)), tz.Proof.CONFIDENCE, "bet", confidence=1 - job.delta
+            tz.Side.LOWER,
+            float(len(spent)),
+            tz.Proof.CONFIDENCE,
+            "bet",
+            confidence=1 - working.delta,
         )
 
     for _ in range(5):
         r = tz.log_partition(
-            MODEL, methods=[certify], delta=0.2, store=tmp_path / "r.db", resume=True, seed=0
+            MODEL,
+            only=[certify],
+            delta=0.2,
+            store=tmp_path / "r.db",
+            resume=True,
+            seed=0,
         )
     assert spent == [0.2 / 2**s for s in range(1, 6)]
     assert sum(spent) < 0.2
@@ -592,7 +601,12 @@ def test_sessions_share_the_error_probability(tmp_path: Path) -> None:
     spent.clear()
     spent.extend([0.0] * int(best))
     r = tz.log_partition(
-        MODEL, methods=[certify], delta=0.2, store=tmp_path / "r.db", resume=True, seed=0
+        MODEL,
+        only=[certify],
+        delta=0.2,
+        store=tmp_path / "r.db",
+        resume=True,
+        seed=0,
     )
     assert r.certified.proof is tz.Proof.CONFIDENCE
     assert r.certified.confidence == pytest.approx(1 - 0.2 * (1 - 2.0**-6))

@@ -10,7 +10,7 @@ import numpy as np
 import tightz as tz
 from tests import naive
 from tightz.reductions.encoding import encode
-from tightz.reductions.preprocess import simplify
+from tightz.reductions.zeros import simplify
 from verification.models import enumerated_log_z, random_model
 from verification.rows import Row
 

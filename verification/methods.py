@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import tightz as tz
 from tightz.families.clustered import ClusterMeanField, cluster_labels
-from tightz.interval.cutset_sum import CutsetSum
+from tightz.interval.streams.cutset_sum import CutsetSum
 from tightz.runtime.clock import Clock
 from tightz.search.feasible import Feasibility, feasible_state
 from tightz.uppers.tree_reweighted import TreeReweightedStatus

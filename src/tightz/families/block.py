@@ -34,7 +34,7 @@ from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.reductions.bits import BlockPolynomial
-from tightz.reductions.preprocess import state_ptr
+from tightz.reductions.zeros import state_ptr
 from tightz.runtime.seeds import Seed, generator
 from tightz.shown import Shown
 

@@ -54,6 +54,32 @@ class Ends:
         return True
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """What is still open: widths of the proven and the confident interval, the estimate's error."""
+
+    proven: float
+    confident: float
+    error: float
+
+    def narrowed_to(self, later: Doubt) -> float:
+        """The part of the doubt that is gone by `later`: 1 for each number that became finite.
+
+        Shares, not nats: the last tenth of a nat is as hard to come by as the first hundred.
+        """
+        return (
+            _lost(self.proven, later.proven)
+            + 0.5 * _lost(self.confident, later.confident)
+            + 0.5 * _lost(self.error, later.error)
+        )
+
+
+def _lost(old: float, new: float) -> float:
+    if old == new or math.isnan(old) or math.isnan(new):
+        return 0.0
+    return 1.0 if math.isinf(old) else max(0.0, 1.0 - new / old)
+
+
 def judged(bound: Bound, model: FactorGraph, slack: float = 0.0) -> Bound:
     """The bound as the judge finds it from its evidence; RefutedError where there is none.
 
@@ -116,6 +142,13 @@ class Board:
     @property
     def ends(self) -> Ends:
         return Ends(self.lower.low, self.upper.high)
+
+    @property
+    def doubt(self) -> Doubt:
+        """What the run is about to reduce; what a stream takes away from it is its merit."""
+        low, high = self.ends.lower, self.ends.upper
+        confident = max(low, self.certified.low)
+        return Doubt(high - low, high - confident, self.point_estimate().error)
 
     @property
     def seconds(self) -> float:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from typing import Any
 
 from tightz.bounds import Bound
-from tightz.errors import require_probability, require_seconds
-from tightz.interval import portfolio
+from tightz.errors import require_probability, require_range, require_seconds
 from tightz.interval.board import Board, judged
 from tightz.interval.interval import LogPartition
+from tightz.interval.portfolio import opening, trivial
 from tightz.interval.race import race
 from tightz.interval.stored_interval import IntervalSession
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.models.scale import scale_warnings
 from tightz.paper.stored import Store, opened
+from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.clock import Clock
+from tightz.runtime.gpu import why_no_device
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
-from tightz.workspace.job import Job, Method
+from tightz.workspace.working import Method, Working
 
 
 def log_partition(
@@ -33,8 +36,11 @@ def log_partition(
     seed: Seed = None,
     exact: bool = True,
     max_memory: str | int = "8GB",
-    methods: Sequence[Method] | None = None,
+    methods: Sequence[Method] = (),
+    only: Sequence[Method] | None = None,
+    threads: int | None = None,
     executor: Executor | None = None,
+    backend: Backend = "auto",
     on_bound: Callable[[Bound], None] | None = None,
     store: Store | None = None,
     resume: bool = False,
@@ -43,11 +49,14 @@ def log_partition(
 
     delta        confidence of the probabilistic end is 1 - delta
     exact        False forbids eliminating the whole model: nothing wider than 10 is eliminated
-    methods      streams to run side by side instead of the default portfolio; each is a function
-                 of a `Job` that yields `Bound` or `Finding` records about `job.working` and watches
-                 `job.clock`. A bound that holds always must carry evidence: the judge evaluates it
-                 afresh, and what it cannot confirm is set aside in `quarantined`
+    methods      streams to run beside the portfolio: functions (working, clock) that yield
+                 `Bound` or `Finding` records about `working.graph` and watches the clock. A bound
+                 that holds always must carry evidence: the judge evaluates it afresh, and what it
+                 cannot confirm is set aside in `quarantined`
+    only         streams to run instead of the portfolio
+    threads      streams that are advanced at a time; None: as many as there are cores, at least 2
     executor     anything with `submit`: runs the trials of the certificate
+    backend      "cuda" or "cpu" for what has both; "auto" takes a GPU where there is one
     on_bound     called in this thread with every record as it arrives
     store        a path (or RunStore) that keeps every record as it arrives. With a store, session
                  s certifies at 1 - delta / 2^s, so that all sessions together keep 1 - delta
@@ -56,13 +65,15 @@ def log_partition(
                  Searches, trees and certificates start anew; on_bound sees the old records first
 
     Policy: a trivial interval at once; exact elimination alone where it fits in memory and time;
-    otherwise lower and upper streams side by side until the clock ends. Ctrl-C returns what is
-    known (`interrupted`). With a time limit the result depends on the machine's speed; every end
-    is valid all the same.
+    otherwise all streams side by side until the clock ends, the time going to those that narrow
+    the answer fastest. Ctrl-C returns what is known (`interrupted`). With a time limit the result
+    depends on the machine's speed; every end is valid all the same.
     """
     as_model(model, "log_partition", only="FactorGraph")
     require_seconds("time_limit", time_limit)
     require_probability("delta", delta)
+    require_range("threads", 1 if threads is None else threads, 1)
+    on_device(backend, why_no_device)
     memory = parse_memory(max_memory)
     kept, root = (None, seed_sequence(seed)) if store is None else opened(store, seed, resume)
     record = provenance(
@@ -72,37 +83,41 @@ def log_partition(
         session = None
         if kept is not None:
             session = IntervalSession.open(
-                kept, model, root, resume=resume, delta=delta, exact=exact, methods=methods,
+                kept, model, root, resume=resume, delta=delta, exact=exact,
+                methods=[*methods, *(only or ())],
                 time_limit=time_limit, max_memory=memory,
             )  # fmt: skip
             stack.enter_context(session.writer)
             delta, root = session.delta(delta), session.seed(root)
         clock = Clock(time_limit)
-        job = Job(model, clock, time_limit, delta, root, exact, memory, executor)
+        working = Working(
+            model, clock, delta, root, exact, memory,
+            threads=threads or os.cpu_count() or 1, executor=executor, backend=backend,
+        )  # fmt: skip
         board = Board(clock, on_bound, notes=scale_warnings(model))
         if session is not None:
             board.keep, board.before = session.writer.append_bound, session.before
         interrupted = False
         try:
             if session is not None:
-                session.prepare(job, board)
-            for bound in portfolio.trivial(model):
+                session.prepare(working, board)
+            for bound in trivial(model):
                 board.take(judged(bound, model))
             if not board.closed or (session is not None and session.lacks_marginals):
-                race(job, board, [portfolio.exact_first] if methods is None else methods)
+                race(working, board, [*((opening,) if only is None else only), *methods])
         except KeyboardInterrupt:
             interrupted = True
         finally:
             clock.stop()
         certified = board.certified if session is None else session.together(board.certified)
-        result = _result(job, board, certified, interrupted=interrupted, record=record)
+        result = _result(working, board, certified, interrupted=interrupted, record=record)
         if session is not None:
-            session.conclude(result, board.marginals)
+            session.conclude(result, board.marginals, board.point_estimate().family)
     return result
 
 
 def _result(
-    job: Job, board: Board, certified: Bound, *, interrupted: bool, record: dict[str, Any]
+    working: Working, board: Board, certified: Bound, *, interrupted: bool, record: dict[str, Any]
 ) -> LogPartition:
     point = board.point_estimate()
     return LogPartition(
@@ -121,7 +136,7 @@ def _result(
         failures=board.failures,
         interrupted=interrupted,
         seconds=board.seconds,
-        model=job.model,
+        model=working.model,
         sampler=board.sampler,
         provenance=record,
     )

@@ -1,23 +1,41 @@
-"""Streams side by side: each judged in a thread of its own, merged in the caller's thread."""
+"""Streams side by side: a few workers advance them step by step, the caller's thread merges.
+
+A step is what a stream does between two findings. A free worker takes the stream that has narrowed
+the answer fastest, by what was measured in this run: how much of the proven interval, of the
+confident one and of the estimate's error its recent steps took away, per second. Every stream
+starts with some credit, so all are tried, and keeps a small share of the time, since some pay late
+(a search before the tree that it guides).
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
+import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tightz.bounds import Bound
 from tightz.interval.board import Board, judged
 from tightz.judge import RefutedError
 from tightz.workspace.findings import Finding
-from tightz.workspace.job import Job, Launch, Method
+from tightz.workspace.working import Launch, Method, Working
 
 log = logging.getLogger("tightz")
 log.addHandler(logging.NullHandler())
+
+LEAST_SHARE = 0.15
+"""Every stream gets at least this part of an equal share of the time."""
+
+MEMORY = 0.15
+"""Part of the time limit over which a stream's gains are remembered."""
+
+CREDIT = 0.3
+"""Share of the interval's width that a stream is believed to take away before it is measured."""
 
 
 class _Refused(NamedTuple):
@@ -35,40 +53,118 @@ class _Ended(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Lane:
-    """One stream in its thread."""
+class Lane:
+    """One stream: its generator, the time it took, and what it earned."""
 
     method: Method
+    steps: Iterator[Any]
+    credit: float
+    hope: float = CREDIT
+    gain: float = 0.0
+    recent: float = 0.0
+    seconds: float = 0.0
+    running: bool = False
     ended: bool = False
 
     @property
     def name(self) -> str:
         return getattr(self.method, "__name__", type(self.method).__name__)
 
+    @property
+    def rate(self) -> float:
+        """Gain per second, recent steps counting most; credit stands for what is not yet known."""
+        return (self.gain + self.hope) / (self.recent + self.credit)
 
-def race(job: Job, board: Board, methods: Sequence[Method]) -> None:
-    """Run streams in threads (kernels release the lock) and merge findings until time is up.
+    def spend(self, seconds: float, memory: float) -> None:
+        """Book a step: older gains, seconds and the hope of a gain fade together."""
+        fade = math.exp(-seconds / memory)
+        self.gain *= fade
+        self.hope *= fade
+        self.recent = self.recent * fade + seconds
+        self.seconds += seconds
+
+
+@dataclass(eq=False)
+class Schedule:
+    """Which stream a free worker advances next; shared by workers and driver under one lock."""
+
+    working: Working
+    memory: float
+    lanes: list[Lane] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def add(self, methods: Sequence[Method]) -> None:
+        with self.changed:
+            for method in methods:
+                steps = iter(method(self.working, self.working.clock))
+                self.lanes.append(Lane(method, steps, CREDIT * self.memory))
+            self.changed.notify_all()
+
+    def take(self) -> Lane | None:
+        """The stream to advance now; waits while all are busy; None when there is nothing left."""
+        with self.changed:
+            while not self.working.clock.expired:
+                ready = [lane for lane in self.lanes if not (lane.running or lane.ended)]
+                if ready:
+                    chosen = self._best(ready)
+                    chosen.running = True
+                    return chosen
+                if all(lane.ended for lane in self.lanes):
+                    return None
+                self.changed.wait(0.05)
+        return None
+
+    def _best(self, ready: list[Lane]) -> Lane:
+        live = [lane for lane in self.lanes if not lane.ended]
+        fair = LEAST_SHARE * sum(lane.seconds for lane in live) / len(live)
+        starved = [lane for lane in ready if lane.seconds < fair]
+        if starved:
+            return min(starved, key=lambda lane: lane.seconds)
+        # where nothing gains any more, the one that had least
+        return max(ready, key=lambda lane: (round(lane.rate, 6), -lane.seconds))
+
+    def give_back(self, lane: Lane, seconds: float, *, ended: bool) -> None:
+        with self.changed:
+            lane.running, lane.ended = False, ended
+            lane.spend(seconds, self.memory)
+            self.changed.notify_all()
+
+    def reward(self, lane: Lane, gain: float) -> None:
+        with self.changed:
+            lane.gain += gain
+
+    @property
+    def finished(self) -> bool:
+        with self.changed:
+            return all(lane.ended for lane in self.lanes)
+
+
+def race(working: Working, board: Board, methods: Sequence[Method]) -> None:
+    """Advance streams on `working.threads` workers and merge their findings until time is up.
 
     Nothing slow happens in this thread, so the deadline is kept whatever a stream is doing; a
-    stream notices at its next finding that the clock has ended. The threads are not daemons: a
-    process that exits waits for the kernels in flight instead of tearing them down.
+    worker notices after its step that the clock has ended. The threads are not daemons: a process
+    that exits waits for the kernels in flight instead of tearing them down.
     """
-    inbox: queue.SimpleQueue[tuple[_Lane, Any]] = queue.SimpleQueue()
-    lanes = [_Lane(method) for method in methods]
-    for lane in lanes:
-        _start(lane, job, board, inbox)
-    closing: _Lane | None = None
-    while not all(lane.ended for lane in lanes) and not job.clock.expired:
+    clock = working.clock
+    schedule = Schedule(working, max(0.05, MEMORY * min(clock.left, 600.0)))
+    schedule.add(methods)
+    inbox: queue.SimpleQueue[tuple[Lane, Any]] = queue.SimpleQueue()
+    for number in range(max(2, working.threads)):
+        threading.Thread(
+            target=_work, args=(schedule, board, inbox), name=f"tightz worker {number}"
+        ).start()
+    closing: Lane | None = None
+    while not clock.expired:
         try:
-            lane, item = inbox.get(timeout=max(0.0, min(job.clock.left, 0.2)))
+            lane, item = inbox.get(timeout=max(0.0, min(clock.left, 0.2)))
         except queue.Empty:
+            if schedule.finished and inbox.empty():
+                return
             continue
-        if isinstance(item, Launch):
-            for method in item:
-                lanes.append(_Lane(method))
-                _start(lanes[-1], job, board, inbox)
-        else:
-            _merge(lane, item, board)
+        before = board.doubt
+        _merge(lane, item, board)
+        schedule.reward(lane, before.narrowed_to(board.doubt))
         if board.closed and closing is None:
             closing = lane
         # The stream that closed the interval hands in its marginals after its bound.
@@ -76,10 +172,8 @@ def race(job: Job, board: Board, methods: Sequence[Method]) -> None:
             return
 
 
-def _merge(lane: _Lane, item: Any, board: Board) -> None:
-    if isinstance(item, _Ended):
-        lane.ended = True
-    elif isinstance(item, _Failed):
+def _merge(lane: Lane, item: Any, board: Board) -> None:
+    if isinstance(item, _Failed):
         log.warning("stream %s failed\n%s", lane.name, item.text)
         last = traceback.extract_tb(item.error.__traceback__)[-1:]
         place = f" at {last[0].name}, line {last[0].lineno}" if last else ""
@@ -89,38 +183,36 @@ def _merge(lane: _Lane, item: Any, board: Board) -> None:
         )
     elif isinstance(item, _Refused):
         board.refuse(item.bound, item.reason)
-    else:
+    elif isinstance(item, Finding):
         board.merge(item)
 
 
-def _start(lane: _Lane, job: Job, board: Board, inbox: queue.SimpleQueue[Any]) -> None:
-    threading.Thread(
-        target=_run, args=(lane, job, board, inbox), name=f"tightz {lane.name}"
-    ).start()
-
-
-def _run(lane: _Lane, job: Job, board: Board, inbox: queue.SimpleQueue[Any]) -> None:
-    try:
-        for item in lane.method(job):
+def _work(schedule: Schedule, board: Board, inbox: queue.SimpleQueue[Any]) -> None:
+    """Advance one stream after the other until nothing is left or the clock ends."""
+    while (lane := schedule.take()) is not None:
+        begun = time.perf_counter()
+        ended = True
+        try:
+            item: Any = next(lane.steps, _Ended())
+            ended = isinstance(item, _Ended)
             if isinstance(item, Launch):
-                inbox.put((lane, item))
-            else:
+                schedule.add(item)
+            elif not ended:
                 finding = item if isinstance(item, Finding) else Finding(bound=item)
-                _judge(lane, finding, job, board, inbox)
-            if job.clock.expired:
-                return
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a panic of an extension is no Exception
-        inbox.put((lane, _Failed(error, traceback.format_exc())))
-    finally:
-        inbox.put((lane, _Ended()))
+                inbox.put((lane, _judged(finding, schedule.working, board)))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a panic of an extension is no Exception
+            ended = True
+            inbox.put((lane, _Failed(error, traceback.format_exc())))
+        finally:
+            schedule.give_back(lane, time.perf_counter() - begun, ended=ended)
+            if ended:
+                inbox.put((lane, _Ended()))
 
 
-def _judge(
-    lane: _Lane, finding: Finding, job: Job, board: Board, inbox: queue.SimpleQueue[Any]
-) -> None:
-    """Have the bound judged here, in the stream's own thread, and pass on what stands.
+def _judged(finding: Finding, working: Working, board: Board) -> Finding | _Refused:
+    """Have the bound judged here, in the stream's own time, and lift what stands to the model.
 
     The ends read here may be a moment old: then a bound is judged in vain, nothing else.
     """
@@ -129,10 +221,11 @@ def _judge(
         bound = None
     if bound is not None:
         try:
-            bound = judged(bound, job.working, job.prepared.rounding)
+            bound = judged(bound, working.graph, working.reduction.rounding)
         except RefutedError as refusal:
-            inbox.put((lane, _Refused(bound, str(refusal))))
-            return  # what else it found rests on the same ground
-    marginals = finding.marginals and job.lift_marginals(finding.marginals)
-    sampler = finding.sampler and job.lift_sampler(finding.sampler)
-    inbox.put((lane, replace(finding, bound=bound, marginals=marginals, sampler=sampler)))
+            return _Refused(bound, str(refusal))  # what else it found rests on the same ground
+    marginals, sampler = finding.marginals, finding.sampler
+    if not finding.of_model:
+        marginals = marginals and working.lift_marginals(marginals)
+        sampler = sampler and working.lift_sampler(sampler)
+    return replace(finding, bound=bound, marginals=marginals, sampler=sampler)

@@ -16,7 +16,7 @@ from tightz.paper.stored import model_shape, seed_record
 from tightz.runtime.seeds import stream
 from tightz.runtime.store import Answer, RunReader, RunStore, RunWriter
 from tightz.workspace.findings import Marginals, Mixing, PointEstimate
-from tightz.workspace.job import Job, Method
+from tightz.workspace.working import Method, Working
 
 SESSION = 2**31 + 1
 """Key of a resumed session's random streams; levels never reach it."""
@@ -49,12 +49,12 @@ class IntervalSession:
         resume: bool,
         delta: float,
         exact: bool,
-        methods: Sequence[Method] | None,
+        methods: Sequence[Method],
         time_limit: float,
         max_memory: int,
     ) -> IntervalSession:
         """Limits of time and memory belong to the session; the rest must be the stored run's."""
-        names = None if methods is None else [method.__name__ for method in methods]
+        names = [method.__name__ for method in methods]
         writer = store.open(
             {
                 "kind": "log_partition",
@@ -89,14 +89,14 @@ class IntervalSession:
         """This session's random streams: fresh ones after the first."""
         return root if self.writer.session == 1 else stream(root, SESSION, self.writer.session)
 
-    def prepare(self, job: Job, board: Board) -> None:
+    def prepare(self, working: Working, board: Board) -> None:
         """Lay out what earlier sessions concluded, and say what is resumed."""
         board.notes.extend(self.writer.lost)
         if self.writer.session > 1:
             board.notes.append(
                 f"session {self.writer.session}: {len(self.bounds)} bounds of the first "
                 f"{self.before:.1f} s taken over; searches, trees and certificates start anew, "
-                f"the certificate at confidence {1.0 - job.delta:g}"
+                f"the certificate at confidence {1.0 - working.delta:g}"
             )
         board.recall(self.bounds)
         if self.answer is None:
@@ -109,7 +109,9 @@ class IntervalSession:
                 float(told["marginal_quality"]),
                 Mixing[str(told["marginal_status"])],
             )
-        if told["estimate_error"] != "inf":
+        # Of estimates only a sampler's is evidence by itself, independent of this session's; the
+        # middle of an interval is known from the interval.
+        if told["estimate_error"] != "inf" and str(told["estimate_family"]).startswith("ais"):
             error = float(told["estimate_error"])
             board.estimates["earlier"] = PointEstimate(
                 float(told["estimate"]), error, str(told["estimate_source"]), "earlier"
@@ -121,7 +123,7 @@ class IntervalSession:
         exact = bool(self.bounds) and self.bounds[-1].log_z > -math.inf
         return exact and (self.answer is None or self.answer.marginals is None)
 
-    def conclude(self, result: LogPartition, marginals: Marginals | None) -> None:
+    def conclude(self, result: LogPartition, marginals: Marginals | None, family: str) -> None:
         """Write down the answer and end the session."""
         for note in result.notes:
             if note not in self.writer.lost:
@@ -134,6 +136,7 @@ class IntervalSession:
                 "estimate": result.estimate,
                 "estimate_error": result.estimate_error,
                 "estimate_source": result.estimate_source,
+                "estimate_family": family,
                 "marginal_source": result.marginal_source,
                 "marginal_quality": -math.inf if marginals is None else marginals.quality,
                 "marginal_status": "" if marginals is None else marginals.mixing.name,

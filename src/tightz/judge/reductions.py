@@ -2,7 +2,8 @@
 
 A substitution (evidence, forced and tied variables) must give each state the weight of the state it
 stands for, and states it leaves out must weigh nothing. A sum (leaves, solved components) must
-give each state of the kept variables the sum over all others, found by a second route.
+give each state of the kept variables the sum over all others, found by a second route. Barren
+variables must each sum their one remaining table to a constant, all of them looked at.
 """
 
 from __future__ import annotations
@@ -87,6 +88,50 @@ def check_sum(
         value, error = found
         slack = error + rounding + sum_rounding(reduced)
         _compare(log_weight(reduced, row)[0], value, slack, "sum")
+
+
+def check_barren(
+    model: FactorGraph, reduced: FactorGraph, gone: list[tuple[int, int]], rounding: float
+) -> None:
+    """RefutedError unless each (variable, factor) of `gone` could go in its turn.
+
+    At its turn no other factor that is left may name the variable, and its factor must sum over it
+    to one constant. The interval that all these sums span must lie within `rounding` of what
+    `reduced` has instead of them; `reduced` must be the other factors.
+    """
+    uses: dict[int, set[int]] = {v: set() for v in range(model.n_variables)}
+    for f, (scope, _) in enumerate(model.factors):
+        for v in scope:
+            uses[v].add(f)
+    removed = {f for _, f in gone}
+    low, high = [], []
+    for v, f in gone:
+        if uses[v] != {f}:
+            raise RefutedError(f"variable {v} is no barren one: factors {sorted(uses[v])} name it")
+        scope, table = model.factor(f)
+        top = float(np.max(table))
+        with np.errstate(divide="ignore"):
+            sums = top + np.log(np.exp(table - top).sum(axis=scope.index(v)))
+        low.append(float(np.min(sums)))
+        high.append(float(np.max(sums)))
+        for u in scope:
+            uses[u].discard(f)
+    kept = np.setdiff1d(np.arange(model.n_variables), [v for v, _ in gone])
+    if reduced.n_variables != kept.size or any(uses[v] for v, _ in gone):
+        raise RefutedError("barren variables were taken out of a model that still names them")
+    rng = np.random.default_rng(3)
+    row = rng.integers(0, reduced.cardinalities.astype(np.int64))
+    state = np.zeros(model.n_variables, dtype=np.int64)
+    state[kept] = row
+    others = [
+        float(table[tuple(state[list(scope)])])
+        for f, (scope, table) in enumerate(model.factors)
+        if f not in removed
+    ]
+    slack = rounding + sum_rounding(model) + sum_rounding(reduced)
+    found = log_weight(reduced, row)[0]
+    for sums_ in (low, high):
+        _compare(found, math.fsum([*others, *sums_]), slack, "sum over barren variables")
 
 
 def _states(model: FactorGraph, rng: np.random.Generator) -> list[NDArray[np.int64]]:

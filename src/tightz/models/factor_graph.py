@@ -216,12 +216,6 @@ class FactorGraph(Shown):
         free[list(self.evidence)] = False
         return np.flatnonzero(free)
 
-    def without_fixed(self) -> FactorGraph:
-        """The model over `free_variables`: evidence and single states put into the tables."""
-        lone = np.flatnonzero(self.cardinalities == 1)
-        reduced, _ = self.with_evidence(dict.fromkeys(lone.tolist(), 0)).condition()
-        return reduced
-
     def factor(self, f: int) -> Factor:
         """Factor `f` as (scope, log_table), the table shaped by its scope."""
         scope = tuple(self.scope_vars[self.scope_ptr[f] : self.scope_ptr[f + 1]].tolist())

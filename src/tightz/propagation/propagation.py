@@ -22,6 +22,7 @@ from tightz.judge.attractive import AttractiveEvidence
 from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
+from tightz.models.observed import Observed, blocks_of, observe
 from tightz.propagation.arrays import (
     BetheArrays,
     BetheState,
@@ -141,7 +142,8 @@ def bethe(
     require_range("tol", tol, 0.0)
     require_range("damping", damping, 0.0, 0.99)
     constraints = checked_parities(model, parities or ())
-    free, numbers = model.condition()
+    observed = observe(model, single_states=False)
+    free, numbers = observed.reduced, observed.kept
     constant, arrays = bethe_arrays(free, numbers, constraints)
     state = start_state(arrays)
     possible = constant > -np.inf and all(rows or not bit for rows, bit in constraints)
@@ -167,7 +169,7 @@ def bethe(
         status=status,
         iterations=iterations,
         residual=residual,
-        marginals=_full_marginals(model, numbers, arrays, flat),
+        marginals=_full_marginals(observed, flat),
         seconds=time.perf_counter() - started,
         model_digest=model.digest,
         rounding=verdict.rounding,
@@ -217,18 +219,11 @@ def _full_beliefs(
     return np.concatenate(blocks) if blocks else np.zeros(0)
 
 
-def _full_marginals(
-    model: FactorGraph, numbers: NDArray, arrays: BetheArrays, flat: NDArray | None
-) -> list[NDArray[np.float64]]:
+def _full_marginals(observed: Observed, flat: NDArray | None) -> list[NDArray[np.float64]]:
     """One vector per variable of the model, evidence included; uniform where Z = 0."""
-    marginals = [np.full(c, 1.0 / c) for c in model.cardinalities.tolist()]
     if flat is None:
-        return marginals
-    for v, state in model.evidence.items():
-        marginals[v] = np.eye(int(model.cardinalities[v]))[state]
-    for k, v in enumerate(numbers.tolist()):
-        marginals[v] = flat[arrays.var_ptr[k] : arrays.var_ptr[k + 1]]
-    return marginals
+        return [np.full(c, 1.0 / c) for c in observed.model.cardinalities.tolist()]
+    return observed.lift_marginals(blocks_of(flat, observed.reduced.cardinalities))
 
 
 def _factor_tables(

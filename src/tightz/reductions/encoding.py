@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.observed import Observed, observe
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.gf2 import unpack
@@ -54,8 +55,8 @@ class SpinEncoding:
     """A model's polynomial over the spins of its unobserved variables.
 
     `variables[i]` is the model variable behind spin i; observed and one-state variables have no
-    spin, and one of more than two states (`multivalued`) has several: `bits` knows which.
-    State 0 of a binary variable is spin +1.
+    spin (`observed` puts them back; None for a polynomial), and one of more than two states
+    (`multivalued`) has several: `bits` knows which. State 0 of a binary variable is spin +1.
 
     Where zeros are parities, `coset` writes all spins as signed products of the free ones, and
     the polynomial is over the free ones; `variables` is then -1 for a free bit of a larger
@@ -65,6 +66,7 @@ class SpinEncoding:
     model: Model
     polynomial: SpinPolynomial
     variables: NDArray[np.int64]
+    observed: Observed | None = None
     bits: BitModel | None = None
     coset: Coset | None = None
     reason: str = ""
@@ -95,15 +97,9 @@ class SpinEncoding:
         if self.coset is not None:
             rows = self.coset.spins_from_free(rows)
         states: NDArray[np.int64] = (1 - rows.astype(np.int64)) // 2
-        if isinstance(self.model, SpinPolynomial):
+        if self.observed is None:
             return states
-        out = np.zeros((len(states), self.model.n_variables), dtype=np.int64)
-        for v, state in self.model.evidence.items():
-            out[:, v] = state
-        out[:, self.model.free_variables] = (
-            states if self.bits is None else self.bits.states(states)
-        )
-        return out
+        return self.observed.lift_states(states if self.bits is None else self.bits.states(states))
 
     @cached_property
     def products(self) -> Products:
@@ -142,28 +138,17 @@ class SpinEncoding:
 
     def from_products(self, means: NDArray[np.float64]) -> Any:
         """Marginals of the model's variables from the means of `products`."""
-        if isinstance(self.model, SpinPolynomial):
-            return np.stack([(1 + means) / 2, (1 - means) / 2], axis=1)
-        free = self.model.free_variables
-        if (self.model.cardinalities <= 2).all():
-            out = np.zeros((self.model.n_variables, 2))
-            out[:, 0] = 1.0
-            for v, state in self.model.evidence.items():
-                out[v] = np.arange(2) == state
-            out[free, 0] = (1.0 + means) / 2.0
-            out[free, 1] = (1.0 - means) / 2.0
-            return out
-        vectors = [np.zeros(int(d)) for d in self.model.cardinalities]
-        for v in range(self.model.n_variables):
-            vectors[v][self.model.evidence.get(v, 0)] = 1.0
-        if self.bits is None:  # what has more than two states is observed
-            tables = list(np.stack([(1.0 + means) / 2.0, (1.0 - means) / 2.0], axis=1))
-        else:
-            tables = self.bits.marginals_from_products(means)
-        for v, marginal in zip(free, tables, strict=True):
-            vectors[v] = marginal
-        same = len(set(self.model.cardinalities.tolist())) == 1
-        return np.array(vectors) if same else vectors
+        pairs = np.stack([(1.0 + means) / 2.0, (1.0 - means) / 2.0], axis=1)
+        if self.observed is None:
+            return pairs
+        cards = self.observed.model.cardinalities
+        if self.bits is None and self.observed.kept.size == cards.size:
+            return pairs
+        tables = list(pairs) if self.bits is None else self.bits.marginals_from_products(means)
+        vectors = self.observed.lift_marginals(tables)
+        if cards.max(initial=0) == 2:  # one column more for variables of a single state
+            return np.array([v if v.size == 2 else [1.0, 0.0] for v in vectors])
+        return np.array(vectors) if np.unique(cards).size == 1 else vectors
 
     def spread(self, of_products: NDArray[np.float64]) -> NDArray[np.float64]:
         """(n,) standard deviation of P(state 1) per model variable; 0 where it is certain.
@@ -171,13 +156,12 @@ class SpinEncoding:
         For a variable of several bits the largest over the products of its bits.
         """
         half = np.asarray(of_products, dtype=np.float64) / 2.0
-        if isinstance(self.model, SpinPolynomial):
+        if self.observed is None:
             return half
-        free = self.model.free_variables
         many = 1 if self.bits is None else 2 ** np.diff(self.bits.ptr) - 1
-        out = np.zeros(self.model.n_variables)
+        out = np.zeros(self.observed.model.n_variables)
         with np.errstate(invalid="ignore"):  # NaN where Z = 0
-            np.maximum.at(out, np.repeat(free, many), half)
+            np.maximum.at(out, np.repeat(self.observed.kept, many), half)
         return out
 
 
@@ -191,10 +175,11 @@ def encode(model: Model, *, multivalued: bool = False) -> SpinEncoding:
     """
     if isinstance(model, SpinPolynomial):
         return SpinEncoding(model, model, np.arange(model.n))
-    variables = model.free_variables
-    reduced = model.without_fixed()
+    observed = observe(model)
+    reduced, variables = observed.reduced, observed.kept
     if not multivalued:
-        return SpinEncoding(model, SpinPolynomial.from_factor_graph(reduced), variables)
+        polynomial = SpinPolynomial.from_factor_graph(reduced)
+        return SpinEncoding(model, polynomial, variables, observed)
     bits = to_bits(reduced) if (reduced.cardinalities > 2).any() else None
     binary = reduced if bits is None else bits.binary
     owner = variables if bits is None else np.repeat(variables, np.diff(bits.ptr))
@@ -208,7 +193,7 @@ def encode(model: Model, *, multivalued: bool = False) -> SpinEncoding:
         polynomial = BlockPolynomial.of(polynomial, owner)
         if coset is not None:
             owner = np.where(model.cardinalities[owner] > 2, -1, owner)
-    return SpinEncoding(model, polynomial, owner, bits, coset, reason)
+    return SpinEncoding(model, polynomial, owner, observed, bits, coset, reason)
 
 
 def _subsets(low: int, high: int) -> list[list[int]]:

@@ -1,163 +1,62 @@
 """What happens to a model before any method runs: the same log Z over fewer variables.
 
-Evidence and zeros are propagated (`preprocess.py`), leaves summed out (`leaves.py`), and small
-components solved by themselves: log Z of a model is the sum over its components.
+Evidence and zeros are propagated, barren variables and leaves taken out, and small components
+solved by themselves.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
-
-from tightz.elimination.exact import exact
-from tightz.judge.reductions import check_substitution, check_sum
+from tightz.judge.reductions import check_barren, check_substitution, check_sum
 from tightz.models.factor_graph import FactorGraph
-from tightz.reductions.leaves import Leaves, sum_out_leaves
-from tightz.reductions.preprocess import Simplified, simplify
-from tightz.runtime.seeds import Seed, generator
-
-_MAX_COMPONENTS = 1000
-"""Small components solved apart; more of them are left in the model."""
-
-
-@dataclass(frozen=True, eq=False)
-class Component:
-    """One part solved exactly: its variables, their marginals, and its joint distribution."""
-
-    variables: NDArray[np.int64]
-    marginals: list[NDArray[np.float64]]
-    model: FactorGraph
+from tightz.reductions.barren import Barren, drop_barren
+from tightz.reductions.components import solve_components
+from tightz.reductions.leaves import sum_out_leaves
+from tightz.reductions.reduction import Chain, Reduction
+from tightz.reductions.zeros import Simplified, simplify
 
 
-@dataclass(frozen=True, eq=False)
-class Components:
-    """`reduced` is the model without the parts that were solved, their log Z a constant."""
+def prepare(model: FactorGraph, *, log2_size: float = 16.0, barren: bool = True) -> Chain:
+    """Propagate zeros, drop barren variables, sum out leaves, solve small components.
 
-    model: FactorGraph
-    reduced: FactorGraph
-    kept: NDArray[np.int64]
-    solved: list[Component]
-    rounding: float = 0.0
+    Components of at most 2^log2_size joint states are solved. `barren=False` keeps barren
+    variables, whose marginals nothing smaller has exactly.
+    """
+    steps: list[Reduction] = []
 
-    def lift_marginals(self, marginals: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-        """Marginals of the reduced model's variables as marginals of the model's."""
-        out = [np.ones(1)] * self.model.n_variables
-        parts = [(self.kept, marginals), *((c.variables, c.marginals) for c in self.solved)]
-        for variables, vectors in parts:
-            for v, marginal in zip(variables.tolist(), vectors, strict=True):
-                out[v] = np.asarray(marginal)
-        return out
+    def take(step: Reduction) -> bool:
+        """Whether the step did anything; it is then kept."""
+        done = step.reduced is not step.model
+        if done:
+            _check(step)
+            steps.append(step)
+        return done
 
-    def lift_states(self, states: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Rows of states of the reduced model as rows of the model's; solved parts are drawn."""
-        out = np.zeros((len(states), self.model.n_variables), dtype=np.int64)
-        out[:, self.kept] = states
-        for part in self.solved:
-            cards = tuple(part.model.cardinalities.tolist())
-            every = np.stack(np.unravel_index(np.arange(math.prod(cards)), cards), axis=1)
-            logs = part.model.log_weight(every)
-            weights = np.exp(logs - logs.max())
-            drawn = rng.choice(len(every), size=len(out), p=weights / weights.sum())
-            out[:, part.variables] = every[drawn]
-        return out
+    def now() -> FactorGraph:
+        return steps[-1].reduced if steps else model
 
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """`reduced` has the same log Z as `model`; `steps` led to it and lift its answers back."""
-
-    model: FactorGraph
-    reduced: FactorGraph
-    steps: list[Simplified | Leaves | Components]
-
-    @property
-    def rounding(self) -> float:
-        """Error in nats that the reductions' own sums can have put into log Z."""
-        return math.fsum(getattr(step, "rounding", 0.0) for step in self.steps)
-
-    @property
-    def contradiction(self) -> bool:
-        """Whether no state has weight, as far as this shows."""
-        return not self.reduced.n_variables and bool((self.reduced.log_tables == -np.inf).any())
-
-    def lift_marginals(self, marginals: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-        """Marginals of the reduced model's variables as marginals of the model's."""
-        out = list(marginals)
-        for step in reversed(self.steps):
-            out = step.lift_marginals(out)
-        return out
-
-    def lift_states(self, states: NDArray[np.int64], seed: Seed = None) -> NDArray[np.int64]:
-        """Rows of states of the reduced model as rows of the model's; what is gone is drawn."""
-        rng = generator(seed)
-        for step in reversed(self.steps):
-            if isinstance(step, Simplified):
-                states = step.lift_states(states)
-            else:
-                states = step.lift_states(states, rng)
-        return states
-
-
-def prepare(model: FactorGraph, *, log2_size: float = 16.0) -> Prepared:
-    """Simplify, sum out leaves, solve components of at most 2^log2_size joint states."""
-    steps: list[Simplified | Leaves | Components] = []
     while True:
-        steps.append(simplify(model if not steps else steps[-1].reduced))
-        steps.append(sum_out_leaves(steps[-1].reduced))
-        before, after = (np.isneginf(s.reduced.log_tables).any() for s in steps[-2:])
-        if not after or before:  # tables summed together may show a state to be impossible
+        take(simplify(now()))
+        zeros = now().has_zeros
+        # A leaf's table on its neighbour hides that the neighbour is barren, so these come first;
+        # each may free work for the other.
+        while True:
+            if barren:
+                take(drop_barren(now()))
+            if not take(sum_out_leaves(now())) or not barren:
+                break
+        if not now().has_zeros or zeros:  # sums may show a state to be impossible
             break
-    steps.append(solve_components(steps[-1].reduced, log2_size))
-    for step in steps:
-        _check(step)
-    return Prepared(model, steps[-1].reduced, steps)
+    take(solve_components(now(), log2_size))
+    return Chain(model, steps)
 
 
-def _check(step: Simplified | Leaves | Components) -> None:
+def _check(step: Reduction) -> None:
     """Hold a step against the judge; RefutedError where it changed the model."""
     if isinstance(step, Simplified):
         if not step.contradiction:
             check_substitution(step.model, step.reduced, step.source, step.maps, step.fixed)
+    elif isinstance(step, Barren):
+        gone = [(b.variable, b.factor) for b in step.gone]
+        check_barren(step.model, step.reduced, gone, step.rounding)
     else:
-        check_sum(step.model, step.reduced, step.kept, step.rounding)
-
-
-def solve_components(model: FactorGraph, log2_size: float) -> Components:
-    """Solve the small components of a model that has several; no evidence allowed."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    n = model.n_variables
-    named = model.arities > 0  # a factor joins its first variable to the others
-    hubs = np.repeat(model.scope_vars[model.scope_ptr[:-1][named]], model.arities[named])
-    links = np.ones(hubs.size, np.int8), (hubs, model.scope_vars)
-    count, label = connected_components(coo_matrix(links, shape=(n, n)), directed=False)
-    sizes = np.bincount(label, np.log2(model.cardinalities), minlength=count)
-    small = np.flatnonzero(sizes <= log2_size)[:_MAX_COMPONENTS]
-    if count < 2 or not small.size:
-        return Components(model, model, np.arange(n), [])
-    chosen = np.isin(label, small)
-    number = np.zeros(n, dtype=np.int64)
-    members = {int(c): np.flatnonzero(label == c) for c in small}
-    kept = np.flatnonzero(~chosen)
-    for variables in (kept, *members.values()):
-        number[variables] = np.arange(variables.size)
-    inside: dict[int, list[tuple[list[int], NDArray[np.float64]]]] = {c: [] for c in members}
-    rest: list[tuple[list[int], NDArray[np.float64]]] = []
-    for scope, table in model.factors:
-        home = inside[int(label[scope[0]])] if scope and chosen[scope[0]] else rest
-        home.append(([int(number[v]) for v in scope], table))
-    solved = []
-    rounding = 0.0
-    for c, variables in members.items():
-        part = FactorGraph(model.cardinalities[variables], inside[c])
-        result = exact(part)
-        rest.append(([], np.array(result.log_z)))
-        rounding += result.rounding
-        solved.append(Component(variables, result.marginals, part))
-    reduced = FactorGraph(model.cardinalities[kept], rest, name=model.name)
-    return Components(model, reduced, kept, solved, rounding)
+        check_sum(step.model, step.reduced, step.kept, step.rounding)  # type: ignore[attr-defined]

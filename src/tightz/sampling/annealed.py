@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,21 +34,16 @@ from tightz.sampling.calibration import (
 )
 from tightz.workspace.findings import Finding, PointEstimate
 from tightz.workspace.symmetry import flips, symmetrise_means
-
-if TYPE_CHECKING:
-    from tightz.interval.portfolio import Job
+from tightz.workspace.working import Working
 
 KEY = 2**31 + 1
 """Key of the stream's random numbers."""
 
-SHARE = 0.28
-"""Of one core's time: the streams of bounds need the rest."""
-
 FIRST = 0.08
 """Seconds of the first round; each further round takes twice the one before."""
 
-WAIT = 0.3
-"""Seconds before the first round, in which other streams find the first bounds."""
+LONGEST = 0.1
+"""Part of the time left that a round may take: it then ends in time on a machine that is busy."""
 
 POPULATIONS = 8
 """Independent populations of a round: enough to see their scatter, few enough to be large."""
@@ -128,19 +122,18 @@ class Round:
         )
 
 
-def annealed(job: Job) -> Iterator[Finding]:
+def annealed(working: Working, clock: Clock) -> Iterator[Finding]:
     """Estimates, marginals and samples of positive models (zeros only where they are parities)."""
-    pacer = Pacer(job.clock)
-    pacer.rest(WAIT)
     try:
-        run = Annealing.of(job.encoding, generator(job.seed, KEY))
+        run = Annealing.of(working.encoding, generator(working.seed, KEY))
     except UnsupportedModelError:
         return
-    if run is None or 16.0 * UNIT * float(np.abs(job.encoding.polynomial.theta).sum()) > BLUR:
+    weights = np.abs(working.encoding.polynomial.theta).sum()
+    if run is None or 16.0 * UNIT * float(weights) > BLUR:
         return
     for number in itertools.count():
         wanted = FIRST * 2**number
-        size = pacer.allowance(wanted)
+        size = min(wanted, LONGEST * clock.left)
         if not run.affords(size):
             if size < wanted:  # no larger allowance will come: the model is too large for the time
                 return
@@ -148,31 +141,6 @@ def annealed(job: Job) -> Iterator[Finding]:
         if not run.advance(size, product=number % PRODUCT_EVERY == PRODUCT_EVERY - 1):
             return
         yield run.finding()
-        pacer.rest_after_work()
-        if job.clock.expired:
-            return
-
-
-class Pacer:
-    """Keeps the stream at its share of a core, and rounds within the time left."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock, self._used = clock, time.thread_time()
-
-    def rest(self, seconds: float) -> None:
-        """Wait, in naps short enough to notice the clock's end."""
-        until = time.perf_counter() + seconds
-        while not self.clock.expired and time.perf_counter() < until:
-            time.sleep(max(0.0, min(0.05, until - time.perf_counter())))
-
-    def rest_after_work(self) -> None:
-        """Give back what the share does not cover of the processor time since the last rest."""
-        self.rest((time.thread_time() - self._used) * (1.0 / SHARE - 1.0))
-        self._used = time.thread_time()
-
-    def allowance(self, wanted: float) -> float:
-        """Seconds of work that end in time on a machine that is three times as busy."""
-        return min(wanted, 0.3 * self.clock.left)
 
 
 @dataclass(eq=False)

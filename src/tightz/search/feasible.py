@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
-from tightz.reductions.preprocess import possible_states, state_ptr, supported_states
+from tightz.reductions.zeros import possible_states, state_ptr, supported_states
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, generator
 from tightz.search.repair import repair

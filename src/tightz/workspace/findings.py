@@ -57,10 +57,15 @@ class PointEstimate:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """One step of a stream; every part is optional. All of it is about the working model."""
+    """One step of a stream; every part is optional.
+
+    All of it is about `working.graph`, except with `of_model`: marginals and sampler are then
+    those of the model itself and are not lifted.
+    """
 
     bound: Bound | None = None
     marginals: Marginals | None = None
     estimate: PointEstimate | None = None
     sampler: Callable[..., Any] | None = None
     note: str = ""
+    of_model: bool = False

@@ -15,6 +15,7 @@ from tightz.errors import ModelError, UnsupportedModelError
 from tightz.models.builders import ising
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model, as_number, shown
+from tightz.models.observed import observe
 from tightz.models.spin_polynomial import SpinPolynomial
 
 Pairs = Mapping[tuple[Any, Any], float]
@@ -111,7 +112,7 @@ def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int]
     Observed and one-state variables are taken out; labels are the model's variable numbers.
     """
     as_model(model, "to_ising", only="FactorGraph")
-    poly = SpinPolynomial.from_factor_graph(model.without_fixed())
+    poly = SpinPolynomial.from_factor_graph(observe(model).reduced)
     if poly.degree > 2:
         raise UnsupportedModelError(
             f"the model has a term of {poly.degree} spins; an Ising model has pairs at most. "

@@ -25,6 +25,7 @@ from tightz.errors import require_range
 from tightz.judge.edges import EdgesEvidence
 from tightz.judge.spanning import Forests
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.observed import Observed, blocks_of, observe
 from tightz.models.pairwise import PairwiseModel, pairwise_model
 from tightz.runtime.rounding import EPSILON
 from tightz.shown import Shown
@@ -143,7 +144,8 @@ def tree_reweighted(
     """An upper bound on log Z of a model whose factors touch at most two variables each."""
     started = time.perf_counter()
     config = config or TreeReweighted()
-    free, numbers = model.condition()
+    observed = observe(model, single_states=False)
+    free, numbers = observed.reduced, observed.kept
     flat = pairwise_model(free)
     run = _Run(flat, free, numbers, config)
     history = [_with_constant(flat, value) for value in run.values()]
@@ -157,7 +159,7 @@ def tree_reweighted(
         status=status,
         iterations=run.iterations,
         history=np.array(history),
-        marginals=_full_marginals(model, free, numbers, flat, run),
+        marginals=_full_marginals(observed, flat, run),
         edges=numbers[np.stack([arrays.first, arrays.second], axis=1)],
         edge_probabilities=rho,
         seconds=time.perf_counter() - started,
@@ -175,7 +177,8 @@ def tree_reweighted_bounds(
     The same bound comes again where judging an improvement would take too large a share.
     """
     started = time.perf_counter()
-    free, numbers = model.condition()
+    observed = observe(model, single_states=False)
+    free, numbers = observed.reduced, observed.kept
     flat = pairwise_model(free)
     run = _Run(flat, free, numbers, config or TreeReweighted())
     bound: Bound | None = None
@@ -328,23 +331,16 @@ def _judged(model: FactorGraph, run: _Run, started: float) -> Bound:
 
 
 def _full_marginals(
-    model: FactorGraph, free: FactorGraph, numbers: NDArray, flat: PairwiseModel, run: _Run
+    observed: Observed, flat: PairwiseModel, run: _Run
 ) -> list[NDArray[np.float64]]:
     """Node beliefs over all states of all variables; uniform where Z = 0."""
-    marginals = []
     if flat.constant == -np.inf:
-        return [np.full(c, 1.0 / c) for c in model.cardinalities.tolist()]
+        return [np.full(c, 1.0 / c) for c in observed.model.cardinalities.tolist()]
     compact = np.empty(flat.arrays.unary.size)
     node_beliefs(flat.arrays, run.best_rho, run.best_messages, compact)
     beliefs = np.zeros(flat.live.size)
     beliefs[flat.live] = compact
-    marginals = [np.zeros(c) for c in model.cardinalities.tolist()]
-    for v, state in model.evidence.items():
-        marginals[v][state] = 1.0
-    blocks = np.split(beliefs, np.cumsum(free.cardinalities)[:-1]) if free.n_variables else []
-    for v, block in zip(numbers.tolist(), blocks, strict=True):
-        marginals[v] = block
-    return marginals
+    return observed.lift_marginals(blocks_of(beliefs, observed.reduced.cardinalities))
 
 
 def _full_pair_tables(
@@ -354,7 +350,7 @@ def _full_pair_tables(
     beliefs, information = np.empty(a.tables.size), np.empty(rho.size)
     widest = int(np.diff(a.var_ptr).max(initial=1))
     edge_beliefs(a, rho, messages, widest, beliefs, information)
-    live = np.split(flat.live, np.cumsum(free.cardinalities)[:-1]) if free.n_variables else []
+    live = blocks_of(flat.live, free.cardinalities)
     tables = []
     for e, (i, j) in enumerate(zip(a.first.tolist(), a.second.tolist(), strict=True)):
         table = np.zeros((live[i].size, live[j].size))

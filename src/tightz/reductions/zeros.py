@@ -32,6 +32,7 @@ class Simplified:
     source: NDArray[np.int64]
     maps: list[NDArray[np.int64]]
     fixed: NDArray[np.int64]
+    rounding: float = 0.0
 
     @property
     def contradiction(self) -> bool:
@@ -48,8 +49,10 @@ class Simplified:
                 out[v][self.maps[v]] = marginals[self.source[v]]
         return out
 
-    def lift_states(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of states of the reduced model as rows of states of the model."""
+    def lift_states(
+        self, states: NDArray[np.int64], rng: np.random.Generator | None = None
+    ) -> NDArray[np.int64]:
+        """Rows of states of the reduced model as rows of states of the model: nothing is drawn."""
         out: NDArray[np.int64] = np.tile(self.fixed, (len(states), 1))
         for v in np.flatnonzero(self.fixed < 0):
             out[:, v] = self.maps[v][states[:, self.source[v]]]

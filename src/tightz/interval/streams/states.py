@@ -1,0 +1,188 @@
+"""Lower ends on states themselves: any cardinality, zeros welcome."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.errors import ResourceError, UnsupportedModelError
+from tightz.families.block import BlockMeanField, block_mean_field
+from tightz.families.clustered import ClusterMeanField, cluster_labels
+from tightz.interval.streams.cutset_sum import CutsetSum
+from tightz.judge import Audited, StatesEvidence
+from tightz.judge.rounding import UNIT
+from tightz.propagation import bethe
+from tightz.propagation.propagation import BetheStatus
+from tightz.runtime.clock import Clock
+from tightz.runtime.seeds import generator, stream
+from tightz.search.feasible import Feasibility, feasible_state, feasible_states
+from tightz.workspace.findings import Finding, Marginals, Mixing, PointEstimate
+from tightz.workspace.working import Working
+
+_KEY = 6_000_000
+"""Key of these streams' random numbers; levels and widths never reach it."""
+
+_GIBBS_STARTS = 4
+
+_MANY_FACTORS = 100_000
+"""Above this belief propagation is left out."""
+
+_CLUSTER_SIZES = (10.0, 14.0, 17.0, 20.0)
+"""log2 of the tables inside clusters, phase by phase; only the first where exact is off."""
+
+_NARROW = (6, 8, 10)
+"""log2 of the tables of cutset sums where wide elimination is forbidden."""
+
+
+def solved(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
+    """The answer where the reductions have left nothing to do, or shown that Z = 0."""
+    graph = working.graph
+    if graph.n_variables:
+        return
+    value = -math.inf if working.reduction.contradiction else math.fsum(graph.log_tables)
+    yield Bound(
+        Side.BOTH, value, Proof.DETERMINISTIC, "reductions", confidence=1.0,
+        why="evidence, zeros and exact sums leave no variable, or contradict each other",
+        evidence=Audited(value, 0.0 if value == -math.inf else UNIT * abs(value)),
+    )  # fmt: skip
+    if value > -math.inf:
+        yield Finding(marginals=Marginals([], "exact", math.inf, Mixing.EXACT))
+
+
+def first_state(working: Working, clock: Clock) -> Iterator[Bound]:
+    """A state of positive weight at once where zeros hide them: before anything is planned."""
+    if not working.graph.n_variables or not working.graph.has_zeros:
+        return
+    found = feasible_state(
+        working.graph, time_limit=0.05 * clock.left, seed=stream(working.seed, _KEY, 0)
+    )
+    if found.state is not None:
+        yield _one_state(found.state, found.log_weight)
+
+
+def blocks(working: Working, clock: Clock) -> Iterator[Finding]:
+    """A table per variable, then tables per cluster, each started from the last marginals."""
+    graph = working.graph
+    if not _beyond_spins(working) or graph.has_zeros:
+        return
+    seed = stream(working.seed, _KEY, 1)
+    r = block_mean_field(graph, config=BlockMeanField(restarts=2), seed=seed)
+    yield Finding(r.bound, Marginals(r.marginals, "block mean field", r.log_z))
+    if graph.arities.max(initial=0) == 2:
+        yield from _clusters(working, clock, r.marginals)
+
+
+def cutset_sums(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
+    """Sums over a cutset's states that block Gibbs sampling met, the rest eliminated exactly."""
+    graph = working.graph
+    if not _beyond_spins(working):
+        return
+    state: NDArray[np.int64] | None = np.zeros(graph.n_variables, dtype=np.int64)
+    if graph.has_zeros:
+        state = yield from _feasible(working, clock)
+    beliefs = yield from _beliefs(working)
+    if state is None:
+        return
+    if beliefs is not None and not graph.has_zeros:
+        state = np.array([int(q.argmax()) for q in beliefs], dtype=np.int64)
+    run = CutsetSum(
+        graph,
+        state,
+        generator(working.seed, _KEY, 2),
+        clock,
+        working.max_memory // 8,
+        _fresh_states(working, clock, beliefs) if graph.has_zeros else None,
+    )
+    yield from run.burn_in()
+    if run.pool:
+        yield from _block_from_samples(working, run)
+    for bound in run.sums() if working.exact else run.sums(_NARROW):
+        yield Finding(bound, Marginals(run.marginals, "block Gibbs samples", bound.log_z))
+
+
+def _beyond_spins(working: Working) -> bool:
+    """Whether spins are not the variables themselves: many states, or zeros."""
+    try:
+        return bool(working.graph.n_variables) and not working.encoding.direct
+    except UnsupportedModelError:
+        return True
+
+
+def _clusters(
+    working: Working, clock: Clock, marginals: list[NDArray[np.float64]]
+) -> Iterator[Finding]:
+    """Clustered mean field of growing width, each started from the last one's marginals."""
+    for log2_size in _CLUSTER_SIZES if working.exact else _CLUSTER_SIZES[:1]:
+        begun = clock.elapsed
+        try:
+            clusters = ClusterMeanField(
+                working.graph, cluster_labels(working.graph, log2_size), marginals
+            )
+            for bound in clusters.bounds(clock):
+                now = [q.copy() for q in clusters.marginals]
+                yield Finding(bound, Marginals(now, "clustered mean field", bound.log_z))
+        except ResourceError as error:
+            yield Finding(note=f"clustered mean field: {error}")
+            return
+        marginals = clusters.marginals
+        if len(clusters.members) == 1 or 3.0 * (clock.elapsed - begun) > clock.left:
+            return
+
+
+def _one_state(state: NDArray[np.int64], log_weight: float) -> Bound:
+    return Bound(
+        Side.LOWER, log_weight, Proof.DETERMINISTIC, "one state", confidence=1.0,
+        why="the weight of one state is part of Z", evidence=StatesEvidence(state[None, :]),
+    )  # fmt: skip
+
+
+def _beliefs(working: Working) -> Generator[Finding, None, list[NDArray[np.float64]] | None]:
+    """Belief propagation: marginals to search by, and where it converges the point estimate."""
+    if working.graph.n_factors > _MANY_FACTORS:
+        return None
+    r = bethe(working.graph, max_iterations=300)
+    if r.status is BetheStatus.CONVERGED:
+        source = "Bethe estimate (belief propagation)"
+        yield Finding(estimate=PointEstimate(r.log_z, math.inf, source, "bethe"))
+    usable = all(np.isfinite(q).all() for q in r.marginals)
+    return r.marginals if usable else None
+
+
+def _feasible(
+    working: Working, clock: Clock
+) -> Generator[Finding | Bound, None, NDArray[np.int64] | None]:
+    """Search for a state of positive weight; it is the value of the stream, None if none."""
+    for found in feasible_states(working.graph, clock=clock, seed=stream(working.seed, _KEY, 0)):
+        if found.status is Feasibility.IMPOSSIBLE:
+            yield Bound(
+                Side.BOTH, -math.inf, Proof.DETERMINISTIC, "backtracking", confidence=1.0,
+                why="a complete search found no state of positive weight",
+                evidence=Audited(-math.inf),
+            )  # fmt: skip
+            return None
+        if found.state is not None:
+            yield _one_state(found.state, found.log_weight)
+            return found.state
+    yield Finding(note="lower bound: " + Feasibility.UNKNOWN.value)
+    return None
+
+
+def _fresh_states(
+    working: Working, clock: Clock, beliefs: list[NDArray[np.float64]] | None
+) -> Iterator[NDArray[np.int64]]:
+    for found in feasible_states(
+        working.graph, clock=clock, seed=stream(working.seed, _KEY, 3), beliefs=beliefs
+    ):
+        if found.state is not None:
+            yield found.state
+
+
+def _block_from_samples(working: Working, run: CutsetSum) -> Iterator[Finding]:
+    """Block mean field from states that the sampler met: zeros allow no other starts."""
+    for state in run.pool[:: max(1, len(run.pool) // _GIBBS_STARTS)]:
+        r = block_mean_field(working.graph, config=BlockMeanField(restarts=0), states=state)
+        yield Finding(r.bound, Marginals(r.marginals, "block mean field", r.log_z))

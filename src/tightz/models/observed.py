@@ -1,0 +1,75 @@
+"""A model without the variables that cannot vary, and the way back to all of them.
+
+The first of the reductions (`reductions/reduction.py`), kept here because every method needs it:
+nobody else turns answers about the unobserved variables into answers about all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.models.factor_graph import FactorGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """`reduced` is `model` over the variables `kept`; the others stand in their only state.
+
+    log Z is the same: tables are sliced, and factors left without a variable become constants.
+    """
+
+    model: FactorGraph
+    reduced: FactorGraph
+    kept: NDArray[np.int64]
+    rounding: float = 0.0
+
+    @property
+    def only_state(self) -> NDArray[np.int64]:
+        """(n,) a state of the model that agrees with the evidence; 0 where nothing is observed."""
+        state = np.zeros(self.model.n_variables, dtype=np.int64)
+        state[list(self.model.evidence)] = list(self.model.evidence.values())
+        return state
+
+    def lift_marginals(self, marginals: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """Marginals of the kept variables as marginals of all; certainty for the others."""
+        out = [np.zeros(int(d)) for d in self.model.cardinalities]
+        for vector, state in zip(out, self.only_state.tolist(), strict=True):
+            vector[state] = 1.0
+        for v, marginal in zip(self.kept.tolist(), marginals, strict=True):
+            out[v] = np.asarray(marginal)
+        return out
+
+    def lift_states(
+        self, states: NDArray, rng: np.random.Generator | None = None
+    ) -> NDArray[np.int64]:
+        """Rows of states of the kept variables as rows of states of all."""
+        out: NDArray[np.int64] = np.tile(self.only_state, (len(states), 1))
+        out[:, self.kept] = states
+        return out
+
+
+def blocks_of(flat: NDArray, cardinalities: NDArray) -> list[NDArray]:
+    """An array with one entry per (variable, state), cut into one vector per variable."""
+    return np.split(flat, np.cumsum(cardinalities)[:-1]) if len(cardinalities) else []
+
+
+def observe(model: FactorGraph, *, single_states: bool = True) -> Observed:
+    """Take out what is observed and, with `single_states`, what has one state only."""
+    kept = model.free_variables
+    if not single_states:
+        kept = np.setdiff1d(np.arange(model.n_variables), list(model.evidence))
+    if kept.size == model.n_variables:
+        return Observed(model, model, kept)
+    number = np.full(model.n_variables, -1, dtype=np.int64)
+    number[kept] = np.arange(kept.size)
+    sliced = []
+    for scope, table in model.factors:
+        # evidence picks a state, a variable of one state has only state 0
+        at = tuple(slice(None) if number[v] >= 0 else model.evidence.get(v, 0) for v in scope)
+        sliced.append(([int(number[v]) for v in scope if number[v] >= 0], table[at]))
+    reduced = FactorGraph(model.cardinalities[kept], sliced, name=model.name)
+    return Observed(model, reduced, kept)

@@ -1,0 +1,194 @@
+"""The working model of a run: what streams would otherwise prepare each for itself, made once."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.elimination.exact import plan
+from tightz.elimination.exact.planning import EliminationPlan
+from tightz.errors import ResourceError, UnsupportedModelError
+from tightz.families.evidence import link_of
+from tightz.judge.links import SpinLink
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.reductions.barren import Barren
+from tightz.reductions.encoding import SpinEncoding, encode
+from tightz.reductions.preparation import prepare
+from tightz.reductions.reduction import Chain
+from tightz.runtime.backends import Backend
+from tightz.runtime.clock import Clock
+from tightz.runtime.executors import Submits
+from tightz.runtime.memory import parse_memory
+from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
+from tightz.workspace.findings import Marginals, Mixing
+from tightz.workspace.samples import Samples
+from tightz.workspace.symmetry import flips_of, symmetrise_marginals, symmetrise_states
+from tightz.workspace.workspace import Workspace
+
+Sampler = Callable[..., Samples]
+
+NARROW = 10
+"""The widest elimination when exact is off."""
+
+POOL_SHARE = 0.2
+"""Part of the time left that the search for states may take."""
+
+DENSE_SWEEPS = 1000
+"""Tempering sweeps on dense models: only tempering finds the modes; the share may cut it short."""
+
+
+@dataclass(frozen=True, eq=False)
+class Working:
+    """What streams read. Nothing in it changes while they run: they answer by yielding findings.
+
+    Everything below is computed when it is first asked for, by whoever asks first, and kept:
+    `graph` (the model reduced), its elimination `plan`, its spin `encoding` and `link`, the
+    `spins` with collapse and pool of states, the `flips` that leave it unchanged.
+    """
+
+    model: FactorGraph
+    clock: Clock = field(default_factory=Clock)
+    delta: float = 0.05
+    seed: np.random.SeedSequence = field(default_factory=lambda: seed_sequence(None))
+    exact: bool = True
+    max_memory: int = field(default_factory=lambda: parse_memory("8GB"))
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    executor: Submits | None = None
+    backend: Backend = "auto"
+    _made: dict[str, Any] = field(default_factory=dict)
+    _locks: dict[str, Any] = field(default_factory=dict)
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def _once(self, key: str, make: Callable[[], Any]) -> Any:
+        """`make()` by whichever stream asks first; others who need the same wait for it."""
+        with self._lock:
+            own = self._locks.setdefault(key, threading.Lock())
+        with own:
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
+
+    @property
+    def reduction(self) -> Chain:
+        """From the model to `graph`: evidence, zeros, barren variables, leaves, components."""
+        made: Chain = self._once("reduction", lambda: prepare(self.model, log2_size=self._small))
+        return made
+
+    @property
+    def _small(self) -> float:
+        """log2 of the joint states of a component that is solved by itself."""
+        return 16.0 if self.exact else float(NARROW)
+
+    @property
+    def graph(self) -> FactorGraph:
+        """What the streams run on: the same log Z as `model`, perhaps fewer variables."""
+        return self.reduction.reduced
+
+    @property
+    def plan(self) -> EliminationPlan | None:
+        """How exact elimination would sum `graph`; None where it is too wide for any memory."""
+        made: EliminationPlan | None = self._once("plan", lambda: _plan(self.graph))
+        return made
+
+    @property
+    def encoding(self) -> SpinEncoding:
+        """`graph` as a polynomial of spins; UnsupportedModelError where it has none."""
+        made: SpinEncoding = self._once("encoding", lambda: encode(self.graph, multivalued=True))
+        return made
+
+    @property
+    def spins(self) -> Workspace:
+        """The polynomial, collapsed, with a pool of states from tempering."""
+        made: Workspace = self._once("spins", self._make_spins)
+        return made
+
+    def _make_spins(self) -> Workspace:
+        return Workspace.build(
+            self.encoding,
+            seed=self.seed,
+            search_sweeps=DENSE_SWEEPS if is_dense(self.encoding.polynomial) else None,
+            time_limit=None if math.isinf(self.clock.left) else POOL_SHARE * self.clock.left,
+        )
+
+    @property
+    def link(self) -> SpinLink:
+        """How the encoding stands for `graph`, for the judge."""
+        made: SpinLink = self._once("link", lambda: link_of(self.encoding))
+        return made
+
+    @property
+    def flips(self) -> NDArray[np.uint8] | None:
+        """Flips of `graph`'s variables that leave it unchanged; None where none are known."""
+        made: NDArray[np.uint8] | None = self._once("flips", self._find_flips)
+        return made
+
+    def _find_flips(self) -> NDArray[np.uint8] | None:
+        try:
+            basis = flips_of(self.encoding)
+        except UnsupportedModelError:
+            return None
+        return basis if basis is not None and basis.any() else None
+
+    @property
+    def with_barren(self) -> Chain | None:
+        """The reduction without barren variables' removal, where exact marginals need it."""
+        if all(step.lifts_exactly for step in self.reduction.steps if isinstance(step, Barren)):
+            return None
+        made: Chain = self._once(
+            "with_barren", lambda: prepare(self.model, log2_size=self._small, barren=False)
+        )
+        return made
+
+    def lift_marginals(self, found: Marginals) -> Marginals:
+        """Marginals of `graph` as the model's; a known symmetry is used, not broken."""
+        vectors = found.vectors
+        if found.mixing is not Mixing.EXACT and self.flips is not None:
+            vectors = symmetrise_marginals(vectors, self.flips)
+        lifted = self.reduction.lift_marginals(vectors)
+        if found.mixing is Mixing.EXACT and self.with_barren is not None:
+            # counted from draws of the product of what is left: exact draws if nothing is
+            status = Mixing.VARIATIONAL if self.graph.n_variables else Mixing.MIXED
+            source = f"{found.source}, completed by draws"
+            return Marginals(lifted, source, found.quality, status)
+        return replace(found, vectors=lifted)
+
+    def lift_sampler(self, sampler: Sampler) -> Sampler:
+        """A sampler of `graph`'s states as one of the model's, spread over known symmetries."""
+
+        def sample(k: int, seed: Seed = None) -> Samples:
+            drawn = sampler(k, seed)
+            states = drawn.states
+            if self.flips is not None:
+                states = symmetrise_states(states, self.flips, generator(stream(seed, 2)))
+            return replace(drawn, states=self.reduction.lift_states(states, stream(seed, 1)))
+
+        return sample
+
+
+def is_dense(polynomial: SpinPolynomial) -> bool:
+    """Pairwise with many couplings a spin, as in an RBM: no narrow structure to exploit."""
+    return polynomial.degree <= 2 and polynomial.n_terms > 8 * polynomial.n
+
+
+def _plan(graph: FactorGraph) -> EliminationPlan | None:
+    try:
+        return plan(graph)
+    except ResourceError:
+        return None
+
+
+Method = Callable[[Working, Clock], Iterator[Any]]
+"""A stream: it yields findings, bare bounds or a `Launch` about `working.graph`, until the clock
+ends or it has nothing more to say."""
+
+
+class Launch(tuple[Method, ...]):
+    """Yielded by a stream that wants other streams started beside it."""
