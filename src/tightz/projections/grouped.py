@@ -73,6 +73,9 @@ def group_terms(
     n_free: int,
 ) -> GroupedPolynomial:
     """Substitute the coset into `poly` and factor it. See the module's formula."""
+    # Sort the terms: without constrained members and of one or two spins they stay plain fields
+    # and pairs; with constrained members and at most one free one they share a group with all
+    # terms of the same constrained set; everything else is a group of its own.
     owner = np.repeat(np.arange(poly.n_terms), poly.arities)
     row = pivot_row[poly.spins]
     held = np.bincount(owner, row >= 0, minlength=poly.n_terms).astype(np.int64)
@@ -93,6 +96,8 @@ def group_terms(
     # Images: for a shared group, of its constrained members; for a lone long term, of all.
     words = np.zeros((n_groups, support.shape[1]), dtype=np.uint64)
     flips = np.ones(n_groups)
+    # Any term of a group serves as leader, since all share the same constrained members; writing
+    # backwards leaves the first.
     first = np.full(n_shared, -1, dtype=np.int64)
     first[group_of[::-1]] = shared[::-1]
     leaders = np.concatenate([first, single])
@@ -106,6 +111,8 @@ def group_terms(
 
     coef = np.zeros(n_groups)
     coef[n_shared:] = poly.theta[single] * flips[n_shared:]
+    # A term with no free member adds to its group's coefficient; one with a free member j is
+    # linear in u_j.
     bare = loose[shared] == 0
     theta = poly.theta[shared] * flips[group_of]
     np.add.at(coef, group_of[bare], theta[bare])
@@ -116,6 +123,8 @@ def group_terms(
     partner[owner[is_free]] = free_index[poly.spins[is_free]]
     lin_spin = partner[shared[linked]]
     lin_group = group_of[linked]
+    # j may itself be in S_g: multiplying by v_j again takes it out of the product (s_j^2 = 1), so
+    # the factor is 1 / v_j and the kernels must guard v_j near 0.
     member = _is_member(words, lin_group, lin_spin)
 
     in_spin = base_spins
@@ -167,6 +176,7 @@ def _signatures(
     """Number the sets of constrained spins that occur in the `shared` terms."""
     if not len(shared):
         return np.zeros(0, dtype=np.int64), 0
+    # A set of constrained spins as a bit mask over the rows; equal masks are equal groups.
     words = max(1, -(-rank // 64))
     place = np.full(poly.n_terms, -1, dtype=np.int64)
     place[shared] = np.arange(len(shared))
