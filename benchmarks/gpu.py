@@ -16,8 +16,9 @@ import numpy as np
 
 import tightz as tz
 from tightz.families.projection import evaluate, heaviest_in_coset
+from tightz.paper.batches import run_batches
 from tightz.paper.theorems import required_trials
-from tightz.paper.trials import TrialPlan, all_positions, run_batches
+from tightz.paper.trials import TrialPlan, all_positions
 from tightz.projections import Coset, DenseParity, FirstColumns
 from tightz.reductions.encoding import encode
 from tightz.runtime.seeds import generator

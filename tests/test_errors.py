@@ -40,7 +40,7 @@ def test_the_text(name, outcomes):
     outcome, case = outcomes(name), CASES[name]
     assert type(outcome.error) is case.kind
     assert matches(case.text, outcome.text), outcome.text
-    assert outcome.sites, "the error does not come from a site in src/tightz"
+    assert outcome.sites, "the error does not come from a site in src"
 
 
 @pytest.mark.parametrize("package", sorted({site.package for site in sites()}))

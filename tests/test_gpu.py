@@ -16,8 +16,9 @@ import tightz as tz
 from tightz.errors import ParameterError, UnsupportedModelError
 from tightz.families.projection import Status, evaluate
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.paper.batches import run_batches
 from tightz.paper.gpu.availability import why_not_plan
-from tightz.paper.trials import TrialPlan, all_positions, run_batches
+from tightz.paper.trials import TrialPlan, all_positions
 from tightz.projections import Coset, DenseParity, FirstColumns, Reliability, SparseParity
 from tightz.projections.gf2 import unpack
 from tightz.reductions.encoding import encode

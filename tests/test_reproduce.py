@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import runpy
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +16,6 @@ from click.testing import CliRunner
 from tests import naive
 from tightz.cli.experiments import COMMANDS
 from tightz.errors import ParameterError, TightzError
-from tightz.experiments import idea as idea_module
-from tightz.experiments import ising as ising_module
-from tightz.experiments import pivots as pivots_module
-from tightz.experiments import rbm as rbm_module
-from tightz.experiments import rbm_search
-from tightz.experiments import runtime as runtime_module
-from tightz.experiments.processes import single_threaded
-from tightz.experiments.rbm_drawing import cell
-from tightz.experiments.rbm_models import PAPER, PUBLIC, Column, RbmTable, load_column, public_file
-from tightz.experiments.store import Spent, Store, small_print
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import evaluate
 from tightz.models.builders import rbm
@@ -34,6 +23,16 @@ from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.paper.estimate import mean_field
 from tightz.projections.coset import Coset
 from tightz.reductions.encoding import encode
+from tightz_experiments import idea as idea_module
+from tightz_experiments import ising as ising_module
+from tightz_experiments import pivots as pivots_module
+from tightz_experiments import rbm as rbm_module
+from tightz_experiments import rbm_search
+from tightz_experiments import runtime as runtime_module
+from tightz_experiments.processes import single_threaded
+from tightz_experiments.rbm_drawing import cell
+from tightz_experiments.rbm_models import PAPER, PUBLIC, Column, RbmTable, load_column, public_file
+from tightz_experiments.store import Spent, Store, small_print
 
 TRAIN, REPRODUCE = COMMANDS
 NEEDS_DATA = pytest.mark.skipif("TIGHTZ_DATA" not in os.environ, reason="needs TIGHTZ_DATA")
@@ -325,9 +324,3 @@ def test_train_rbm_command(tmp_path):
     assert isinstance(
         runner.invoke(TRAIN, [*options, "--examples", "70000"]).exception, ParameterError
     )
-
-
-@pytest.mark.parametrize("name", ["ising", "runtime", "rbm", "picture"])
-def test_the_scripts_load(name):
-    script = Path(__file__).parents[1] / "experiments" / f"{name}.py"
-    assert callable(runpy.run_path(str(script))["main"])

@@ -52,6 +52,11 @@ def _no_matplotlib(patch):
     pyplot()
 
 
+def _no_experiments(patch):
+    patch.setitem(sys.modules, "tightz_experiments", None)
+    _run(experiments.reproduce, "picture", "--quick")
+
+
 def _save_nowhere(tmp):
     from tightz.plots import pyplot, save
 
@@ -105,6 +110,12 @@ CASES = [
         "TMP/grid.uai/x/quick/picture: cannot be created (Not a directory); choose another "
         "folder with --out",
         lambda tmp: _run(experiments.reproduce_picture, "--quick", "--out", _grid(tmp) / "x"),
+    ),
+    Case(
+        MissingExtraError,
+        "tightz reproduce runs the package tightz_experiments, which is not here; "
+        "pip install --force-reinstall tightz brings both",
+        _no_experiments,
     ),
     Case(MissingExtraError, "plots need matplotlib: pip install 'tightz[plot]'", _no_matplotlib),
     Case(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.errors.table import Case, refuses
 from tightz.errors import ParameterError, TightzError
-from tightz.experiments import canvas, rbm_models
-from tightz.experiments.rbm import rbm_table
-from tightz.experiments.store import Store
+from tightz_experiments import canvas, rbm_models
+from tightz_experiments.rbm import rbm_table
+from tightz_experiments.store import Store
 
 
 def _finish_below_a_file(tmp):

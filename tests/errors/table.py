@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 import pytest
 
-import tightz
 from tightz.errors import ModelError, ParameterError, TightzError
 
-SOURCE = Path(tightz.__file__).parent
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 @dataclass(frozen=True)
@@ -37,19 +36,19 @@ class Case:
 
 
 class Site(NamedTuple):
-    """Where something is said: a file relative to the package, and its lines."""
+    """Where something is said: a file relative to src, and its lines."""
 
     file: str
     first: int
     last: int
 
     def __str__(self) -> str:
-        return f"src/tightz/{self.file}:{self.first}"
+        return f"src/{self.file}:{self.first}"
 
     @property
     def package(self) -> str:
-        """The folder below src/tightz; . for its own modules."""
-        return self.file.rpartition("/")[0] or "."
+        """The folder below src."""
+        return self.file.rpartition("/")[0]
 
     @property
     def statement(self) -> str:

@@ -107,6 +107,15 @@ def reproduce() -> None:
     \b
     Example: tightz reproduce ising --quick
     """
+    from importlib.util import find_spec
+
+    from tightz.errors import MissingExtraError
+
+    if find_spec("tightz_experiments") is None:
+        raise MissingExtraError(
+            "tightz reproduce runs the package tightz_experiments, which is not here; "
+            "pip install --force-reinstall tightz brings both"
+        )
 
 
 def _sized(command: Callable) -> Callable:
@@ -137,8 +146,8 @@ def reproduce_ising(quick: bool, out: str) -> None:
     \b
     Example: tightz reproduce ising --quick
     """
-    from tightz.experiments.ising import IsingGrids, ising
-    from tightz.experiments.store import Store
+    from tightz_experiments.ising import IsingGrids, ising
+    from tightz_experiments.store import Store
 
     records, figures = _places("ising", out, quick)
     config = IsingGrids().quick() if quick else IsingGrids()
@@ -153,8 +162,8 @@ def reproduce_runtime(quick: bool, out: str) -> None:
     \b
     Example: tightz reproduce runtime --quick
     """
-    from tightz.experiments.runtime import Runtimes, runtime
-    from tightz.experiments.store import Store
+    from tightz_experiments.runtime import Runtimes, runtime
+    from tightz_experiments.store import Store
 
     records, figures = _places("runtime", out, quick)
     config = Runtimes().quick() if quick else Runtimes()
@@ -177,9 +186,9 @@ def reproduce_rbm(
     from dataclasses import replace
 
     from tightz.errors import ParameterError
-    from tightz.experiments.rbm import rbm_table
-    from tightz.experiments.rbm_models import RbmTable
-    from tightz.experiments.store import Store
+    from tightz_experiments.rbm import rbm_table
+    from tightz_experiments.rbm_models import RbmTable
+    from tightz_experiments.store import Store
 
     records, figures = _places("rbm", out, quick)
     config = RbmTable().quick() if quick else RbmTable()
@@ -202,9 +211,9 @@ def reproduce_picture(quick: bool, out: str) -> None:
     \b
     Example: tightz reproduce picture --quick
     """
-    from tightz.experiments.idea import idea
-    from tightz.experiments.pivots import PivotPicture, pivots
-    from tightz.experiments.store import Store
+    from tightz_experiments.idea import idea
+    from tightz_experiments.pivots import PivotPicture, pivots
+    from tightz_experiments.store import Store
 
     records, figures = _places("picture", out, quick)
     store = Store(records)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,6 +67,7 @@ class FactorGraph(Shown):
     Z sums over the states that agree with `evidence`.
     """
 
+    model_kind: ClassVar[str] = "FactorGraph"
     cardinalities: NDArray[np.int32]
     scope_ptr: NDArray[np.int64]
     scope_vars: NDArray[np.int32]

@@ -212,20 +212,20 @@ def is_sparse(values: Any) -> bool:
 
 
 def as_model(model: Any, where: str, *, only: str = "") -> FactorGraph | SpinPolynomial:
-    """`model` itself where it is one; `only` names the one type that the function `where` takes."""
-    from tightz.models.factor_graph import FactorGraph
-    from tightz.models.spin_polynomial import SpinPolynomial
+    """`model` itself where it is one; `only` names the one type that the function `where` takes.
 
-    if isinstance(model, FactorGraph) and only != "SpinPolynomial":
-        return model
-    if isinstance(model, SpinPolynomial) and only != "FactorGraph":
-        return model
+    Both types say what they are (`model_kind`), since they use this module and not it them.
+    """
+    kind = getattr(type(model), "model_kind", "")
+    if kind and only in ("", kind):
+        accepted: FactorGraph | SpinPolynomial = model
+        return accepted
     remedy = "tz.FactorGraph(cardinalities, factors) builds a model, tz.read_uai(path) reads one"
     if isinstance(model, str | os.PathLike):
         remedy = "read the file first: tz.read_uai(path), or tz.load_rbm, tz.read_fg, tz.read_bif"
-    elif isinstance(model, FactorGraph):
+    elif kind == "FactorGraph":
         remedy = "tz.SpinPolynomial.from_factor_graph(model) makes one of a positive binary model"
-    elif isinstance(model, SpinPolynomial):
+    elif kind == "SpinPolynomial":
         remedy = "pass the factor graph that it was made from"
     elif isinstance(model, Mapping | np.ndarray) or is_sparse(model):
         remedy = "tz.ising(couplings, fields) makes a model of couplings"

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ParameterError
-from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import told
+
+if TYPE_CHECKING:
+    from tightz.models.factor_graph import FactorGraph
 
 BELOW = -1e9
 """An entry this far below its table's largest is taken for a zero in disguise."""
@@ -40,7 +42,7 @@ class _Tables(NamedTuple):
 def with_zeros(model: FactorGraph, below: float) -> FactorGraph:
     """See `FactorGraph.with_zeros`."""
     hidden = _hidden(_tables(model), below)
-    return FactorGraph.from_arrays(
+    return type(model).from_arrays(
         model.cardinalities,
         model.scope_ptr,
         model.scope_vars,

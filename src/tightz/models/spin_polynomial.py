@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numba import njit
@@ -29,6 +30,7 @@ class SpinPolynomial:
     partition function is zero.
     """
 
+    model_kind: ClassVar[str] = "SpinPolynomial"
     n: int
     constant: float
     ptr: NDArray[np.int64]
@@ -122,6 +124,8 @@ class SpinPolynomial:
                 f"variable {v} has a single state; this method expects 2. Observe it: "
                 f"model.with_evidence({{{v}: 0}}).condition()[0]"
             )
+        # A log table over r spins is a polynomial of 2^r terms (its Walsh expansion); tables with
+        # a zero have none, and are refused rather than approximated.
         blocks: list[tuple[NDArray, NDArray]] = []
         zeros: list[int] = []
         for indices, scopes, tables in model.batches():
@@ -204,6 +208,8 @@ def _add_terms(ptr, spins, theta, s, total):  # type: ignore[no-untyped-def]
 def _walsh_blocks(scopes: NDArray, tables: NDArray) -> list[tuple[NDArray, NDArray]]:
     """theta_a = 2^-r sum_x log t(x) chi_a(x) for all subsets a of each scope (F, r)."""
     count, arity = scopes.shape
+    # The fast transform, one axis after the other: (mean, half difference) of the two entries is
+    # the expansion in 1 and s along that axis, since s = +1 at state 0 and -1 at state 1.
     theta = np.array(tables, dtype=np.float64)
     for axis in range(1, arity + 1):
         zero, one = np.take(theta, 0, axis=axis), np.take(theta, 1, axis=axis)
@@ -211,6 +217,7 @@ def _walsh_blocks(scopes: NDArray, tables: NDArray) -> list[tuple[NDArray, NDArr
         theta = np.stack([zero / 2 + one / 2, zero / 2 - one / 2], axis=axis)
     theta = theta.reshape(count, -1)
     blocks = []
+    # Axis j of the table is bit arity - 1 - j of the flat index (C order).
     for subset in range(2**arity):
         columns = [j for j in range(arity) if subset >> (arity - 1 - j) & 1]
         blocks.append((np.sort(scopes[:, columns], axis=1), theta[:, subset]))

@@ -17,14 +17,16 @@ from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
 from tightz.judge.links import SpinLink
 from tightz.models.inputs import as_model
+from tightz.paper.batches import run_batches
 from tightz.paper.results import Estimate, MeanFieldResult
 from tightz.paper.setup import Setup, set_up
 from tightz.paper.stored import Store, open_table, opened, through_store
-from tightz.paper.trials import Backend, Position, TrialBatch, all_positions, run_batches
+from tightz.paper.trials import Position, TrialBatch, all_positions
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, HashFamily
 from tightz.projections.pivots import FirstColumns, PivotPolicy
 from tightz.reductions.encoding import Model, encode, model_digest
+from tightz.runtime.backends import Backend
 from tightz.runtime.executors import Submits
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence

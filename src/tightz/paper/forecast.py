@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tightz.paper.batches import run_batches
 from tightz.paper.setup import Setup
-from tightz.paper.trials import Backend, TrialPlan, run_batches
+from tightz.paper.trials import TrialPlan
+from tightz.runtime.backends import Backend
 from tightz.runtime.executors import Submits
 from tightz.runtime.memory import format_bytes
 

@@ -17,9 +17,10 @@ from tightz.paper.results import Estimate
 from tightz.paper.setup import Setup, set_up
 from tightz.paper.stored import Store, opened, table_identity
 from tightz.paper.theorems import TheoremStatement, required_trials
-from tightz.paper.trials import Backend, TrialBatch
+from tightz.paper.trials import TrialBatch
 from tightz.projections.hashing import DenseParity
 from tightz.reductions.encoding import Model
+from tightz.runtime.backends import Backend
 from tightz.runtime.executors import Submits
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.shown import Shown

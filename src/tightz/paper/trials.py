@@ -7,10 +7,8 @@ size, so that what comes back does not depend on who computed it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +22,6 @@ from tightz.projections.hashing import HashFamily, Parities
 from tightz.projections.pivots import PivotPolicy, Reliability
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import Products, mean_products
-from tightz.runtime.backends import Backend as Backend
-from tightz.runtime.backends import on_device
-from tightz.runtime.executors import Submits, map_ordered
 from tightz.runtime.seeds import generator
 from tightz.search.annealing import AnnealedMeanField
 from tightz.workspace.workspace import lifted_means
@@ -210,37 +205,3 @@ def batch_size(plan: TrialPlan, levels: Sequence[int], trials: int) -> int:
     work = plan.family.restarts * (plan.polynomial.spins.size + n) * level
     seconds = 2e-4 + 1e-7 * work * (5.0 if plan.polish else 1.0)
     return max(1, min(int(BATCH_SECONDS / seconds), positions // MIN_BATCHES))
-
-
-def run_batches(
-    plan: TrialPlan,
-    positions: Iterable[Position],
-    *,
-    executor: Submits | None = None,
-    threads: int | None = None,
-    batch: int = BATCH,
-    backend: Backend = "auto",
-) -> Iterator[TrialBatch]:
-    """All the positions' trials in batches of `batch`, in the order of the positions.
-
-    backend: "cpu", "cuda" (an error where that cannot be), or "auto": a GPU where one is usable
-    and can run this plan, unless an executor is given.
-    """
-    if on_device(backend, partial(_why_not_device, plan), worthwhile=executor is None):
-        from tightz.paper.gpu.batches import run_batches_cuda
-
-        return run_batches_cuda(plan, positions, batch=batch, fall_back=backend == "auto")
-    run = partial(run_batch, plan)
-    return map_ordered(run, _batches(positions, batch), executor=executor, threads=threads)
-
-
-def _why_not_device(plan: TrialPlan, simulator: bool) -> str:
-    from tightz.paper.gpu.availability import why_not
-
-    return why_not(plan, simulator=simulator)
-
-
-def _batches(positions: Iterable[Position], size: int) -> Iterator[tuple[Position, ...]]:
-    source = iter(positions)
-    while chunk := tuple(islice(source, size)):
-        yield chunk

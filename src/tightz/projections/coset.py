@@ -77,6 +77,9 @@ class Coset:
         rows = pack(matrix)
         pivots = np.full(m, -1, dtype=np.int64)
         order = (policy or FirstColumns()).order(n).astype(np.int64) if m else np.zeros(0, np.int64)
+        # Row r now reads x_pivot + (sum of free x in the row) = b_r: the constrained spin is
+        # sign_r times the product of the row's free spins. Which columns become pivots changes the
+        # parametrisation, never the set.
         rank = int(row_reduce(rows, rhs, order, pivots))
         pivots = pivots[:rank]
         pivot_row = np.full(n, -1, dtype=np.int64)
@@ -89,6 +92,8 @@ class Coset:
         return cls(
             polynomial=polynomial,
             m=m,
+            # Rows beyond the rank are 0 = b_r. They are kept and counted, never redrawn: E[Z(A,
+            # b)] = 2^-m Z needs infeasible draws to count as 0.
             feasible=not rhs[rank:].any(),
             pivots=pivots,
             free=free,
@@ -193,6 +198,8 @@ def _images(ptr, spins, pivot_row, free_index, support, sign, words, signs):  # 
         for p in range(ptr[a], ptr[a + 1]):
             i = spins[p]
             row = pivot_row[i]
+            # s^2 = 1, so a free spin that occurs twice cancels: xor of bit sets is multiplication
+            # of spins.
             if row < 0:
                 k = free_index[i]
                 words[a, k >> 6] ^= np.uint64(1) << np.uint64(k & 63)
@@ -217,6 +224,9 @@ def _expectations(ptr, spins, pivot_row, free_index, support, sign, v, out):  # 
                 for r in range(lanes):
                     out[a, r] *= v[k, r]
             continue
+        # Under a product q, E of a product of distinct free spins is the product of their means.
+        # That is Proposition 1 of the paper in all three of its cases at once: the image decides
+        # which spins are left.
         image[:] = np.uint64(0)
         s = 1.0
         for p in range(ptr[a], ptr[a + 1]):

@@ -34,6 +34,9 @@ def row_reduce(rows, rhs, order, pivots):  # type: ignore[no-untyped-def]
             break
         word = column >> 6
         bit = np.uint64(column & 63)
+        # Columns in the caller's order: the first that still has a one below `rank` becomes a
+        # pivot. Clearing it in all other rows, above too, makes the form reduced, hence unique for
+        # the order.
         found = -1
         for r in range(rank, m):
             if (rows[r, word] >> bit) & np.uint64(1):

@@ -24,6 +24,16 @@ from numpy.typing import NDArray
 from tightz.models.spin_polynomial import SpinPolynomial
 
 
+class _Substitution(NamedTuple):
+    """What a spin becomes on the coset: free spin `free_index[i]` where pivot_row[i] is -1, else
+    sign[row] times the product over the packed set support[row] of free spins."""
+
+    pivot_row: NDArray[np.int64]
+    free_index: NDArray[np.int64]
+    support: NDArray[np.uint64]
+    sign: NDArray[np.float64]
+
+
 class GroupedPolynomial(NamedTuple):
     """Arrays of the factored polynomial over `n` free spins; CSR lists are per free spin k.
 
@@ -63,6 +73,9 @@ def group_terms(
     n_free: int,
 ) -> GroupedPolynomial:
     """Substitute the coset into `poly` and factor it. See the module's formula."""
+    # Sort the terms: without constrained members and of one or two spins they stay plain fields
+    # and pairs; with constrained members and at most one free one they share a group with all
+    # terms of the same constrained set; everything else is a group of its own.
     owner = np.repeat(np.arange(poly.n_terms), poly.arities)
     row = pivot_row[poly.spins]
     held = np.bincount(owner, row >= 0, minlength=poly.n_terms).astype(np.int64)
@@ -83,13 +96,14 @@ def group_terms(
     # Images: for a shared group, of its constrained members; for a lone long term, of all.
     words = np.zeros((n_groups, support.shape[1]), dtype=np.uint64)
     flips = np.ones(n_groups)
+    # Any term of a group serves as leader, since all share the same constrained members; writing
+    # backwards leaves the first.
     first = np.full(n_shared, -1, dtype=np.int64)
     first[group_of[::-1]] = shared[::-1]
     leaders = np.concatenate([first, single])
     whole = np.arange(n_groups) >= n_shared
-    _group_images(
-        poly.ptr, poly.spins, pivot_row, free_index, support, sign, leaders, whole, words, flips
-    )
+    given = _Substitution(pivot_row, free_index, support, sign)
+    _group_images(poly.ptr, poly.spins, given, leaders, whole, words, flips)
     base_ptr = np.zeros(n_groups + 1, dtype=np.int64)
     base_ptr[1:] = np.cumsum(np.bitwise_count(words).sum(axis=1, dtype=np.int64))
     base_spins = np.empty(base_ptr[-1], dtype=np.int32)
@@ -97,6 +111,8 @@ def group_terms(
 
     coef = np.zeros(n_groups)
     coef[n_shared:] = poly.theta[single] * flips[n_shared:]
+    # A term with no free member adds to its group's coefficient; one with a free member j is
+    # linear in u_j.
     bare = loose[shared] == 0
     theta = poly.theta[shared] * flips[group_of]
     np.add.at(coef, group_of[bare], theta[bare])
@@ -107,6 +123,8 @@ def group_terms(
     partner[owner[is_free]] = free_index[poly.spins[is_free]]
     lin_spin = partner[shared[linked]]
     lin_group = group_of[linked]
+    # j may itself be in S_g: multiplying by v_j again takes it out of the product (s_j^2 = 1), so
+    # the factor is 1 / v_j and the kernels must guard v_j near 0.
     member = _is_member(words, lin_group, lin_spin)
 
     in_spin = base_spins
@@ -158,6 +176,7 @@ def _signatures(
     """Number the sets of constrained spins that occur in the `shared` terms."""
     if not len(shared):
         return np.zeros(0, dtype=np.int64), 0
+    # A set of constrained spins as a bit mask over the rows; equal masks are equal groups.
     words = max(1, -(-rank // 64))
     place = np.full(poly.n_terms, -1, dtype=np.int64)
     place[shared] = np.arange(len(shared))
@@ -185,8 +204,9 @@ def _position(base_ptr: NDArray, base_spins: NDArray, groups: NDArray, spins: ND
 
 
 @njit(cache=True, nogil=True)
-def _group_images(ptr, spins, pivot_row, free_index, support, sign, leaders, whole, words, flips):  # type: ignore[no-untyped-def]
+def _group_images(ptr, spins, given, leaders, whole, words, flips):  # type: ignore[no-untyped-def]
     """Symmetric difference of the supports of each leader's constrained (or all) members."""
+    pivot_row, free_index, support, sign = given
     for g in range(leaders.size):
         a = leaders[g]
         for p in range(ptr[a], ptr[a + 1]):

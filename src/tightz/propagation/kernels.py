@@ -37,6 +37,8 @@ def propagate(
     mass = np.empty(widest)
     largest = 0.0
     count = model.scope_ptr.size - 1
+    # Factors in turn, each seeing the newest beliefs. Alternating directions carry news both ways
+    # along a chain.
     for step in range(count):
         f = count - 1 - step if backward else step
         change = _update_table(model, state, f, keep, cap, cavity, top, mass)
@@ -61,6 +63,9 @@ def bethe_log_z(model: BetheArrays, state: BetheState, widest: int) -> float:
         degree[v] += 1.0
     for v in model.parity_vars:
         degree[v] += 1.0
+    # The Bethe free energy counts every factor's region once and corrects variables that were
+    # counted degree times (Yedidia, Freeman and Weiss 2005). Its value is exact on trees and an
+    # estimate otherwise: it is never offered as a bound.
     total = 0.0
     for v in range(n):
         total += (1.0 - degree[v]) * _log_norm(model, state, v)
@@ -69,6 +74,9 @@ def bethe_log_z(model: BetheArrays, state: BetheState, widest: int) -> float:
         _gather(model, state, f, cavity)
         total += _log_sum_joint(model, f, cavity)
     for p in range(model.parity_ptr.size - 1):
+        # A parity factor sums half of the joint states: with odds o_k = log p(0) / p(1), the odds
+        # of their xor come from box_plus, and the share of states with the right parity is
+        # -softplus.
         joint = np.inf
         for k in range(model.parity_ptr[p], model.parity_ptr[p + 1]):
             v = model.parity_vars[k]
@@ -104,6 +112,9 @@ def _update_table(
     mass: NDArray,
 ) -> float:
     """New messages from factor f to all its variables; -1 when a variable has no state left."""
+    # The message to a slot needs the sum over all entries that hold its state, without the slot's
+    # own cavity: sum with all cavities once, subtract the slot's own afterwards, so all messages
+    # of a factor cost one pass over its table.
     width = _gather(model, state, f, cavity)
     top[:width] = -np.inf
     mass[:width] = 0.0
@@ -121,6 +132,9 @@ def _update_table(
             if state.alive[start + x] and top[at + x] > -np.inf:
                 mass[at + x] = top[at + x] + np.log(mass[at + x]) - cavity[at + x]
                 best = max(best, mass[at + x])
+            # No entry supports this state any more. Supports only shrink under exact propagation
+            # of zeros, so it is dead in every solution, and a change of 1 keeps the iteration from
+            # stopping.
             elif state.alive[start + x]:
                 state.alive[start + x] = False
                 state.beliefs[start + x] = -np.inf
@@ -131,6 +145,9 @@ def _update_table(
         for x in range(states):
             if state.alive[start + x]:
                 old = state.messages[model.message_ptr[k] + x]
+                # Messages are kept relative to their largest entry and above -cap; the belief
+                # follows by the same change, which saves a rebuild but lets rounding build up:
+                # each sweep starts from rebuilt beliefs.
                 change = (1.0 - keep) * (max(mass[at + x] - best, -cap) - old)
                 state.messages[model.message_ptr[k] + x] = old + change
                 state.beliefs[start + x] = cavity[at + x] + old + change
@@ -173,6 +190,8 @@ def _sum_joint(
     """For each state of each slot, the sum of entry weights that hold it: exp(top) * mass."""
     at = np.empty(model.scope_ptr[f + 1] - model.scope_ptr[f], dtype=np.int64)
     entries = model.table_ptr[f + 1] - model.table_ptr[f]
+    # Two passes: the largest entry for each state first, then sums relative to it. Where one
+    # common scale serves (almost always), an entry is exponentiated once instead of once a slot.
     for index in range(entries):
         value = _entry(model, f, index, cavity, at)
         for place in at:
@@ -221,6 +240,8 @@ def _share_scale(top: NDArray, width: int) -> float:
     for place in range(width):
         highest = max(highest, top[place])
     for place in range(width):
+        # exp reaches down to about -745: within 600 of the highest nothing that matters
+        # underflows.
         if top[place] > highest - 600.0:
             top[place] = highest
     return highest

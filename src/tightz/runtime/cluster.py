@@ -14,11 +14,13 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tightz.errors import MissingExtraError, ParameterError, require_range
-from tightz.runtime.executors import Submits
 from tightz.runtime.parcels import ExecutorError
+
+if TYPE_CHECKING:
+    from tightz.runtime.executors import Submits
 
 PATIENCE = 10.0
 """Seconds to wait for a scheduler, and then for its first worker."""

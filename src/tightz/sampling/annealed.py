@@ -128,10 +128,14 @@ def annealed(working: Working, clock: Clock) -> Iterator[Finding]:
         run = Annealing.of(working.encoding, generator(working.seed, KEY))
     except UnsupportedModelError:
         return
+    # Weights differ by sums of about this many nats; where float64 cannot resolve BLUR in them,
+    # chains would compare rounding errors.
     weights = np.abs(working.encoding.polynomial.theta).sum()
     if run is None or 16.0 * UNIT * float(weights) > BLUR:
         return
     for number in itertools.count():
+        # Rounds double, so the last one is about half of all work and no earlier choice weighs
+        # much; a cap on the time left lets the last round end before the clock.
         wanted = FIRST * 2**number
         size = min(wanted, LONGEST * clock.left)
         if not run.affords(size):
@@ -164,6 +168,8 @@ class Annealing:
         polynomial = encoding.polynomial
         path = polynomial_path(polynomial)
         collapsed = None
+        # Summing spins out exactly before annealing only lowers the variance (Rao-Blackwell): the
+        # weights are of the same Z, with fewer coordinates to equilibrate.
         if isinstance(path, SpinPath) and not encoding.reason:
             smaller = collapse(polynomial, NEIGHBOURS)
             if smaller.kept.size == 0:
@@ -185,6 +191,7 @@ class Annealing:
 
     def advance(self, seconds: float, *, product: bool) -> bool:
         """One more round of about `seconds`; False where it would say no more than the last."""
+        # A shorter round than the last would only dilute it.
         if seconds < 0.7 * self.work:
             return False
         path, start = self.path, "fields"
@@ -194,6 +201,8 @@ class Annealing:
         if shape is None:
             return False
         size, chains, temperatures = shape
+        # The schedule comes from a pilot run with random numbers of its own, so it is fixed before
+        # the chains that count: their weights stay unbiased.
         betas = tuned_schedule(*self._pilot(path, start), temperatures)
         words = self._words(chains)
         begun = time.thread_time()
@@ -203,6 +212,9 @@ class Annealing:
             walk = path.walk(betas, words, with_slopes=False, threads=1)
         self.pace = max(1e-9, time.thread_time() - begun) / (chains * temperatures)
         self.work = seconds
+        # A group is what is unbiased by itself: a population, or (size 1) a single chain. Errors
+        # come from the scatter of groups, never from that of chains inside a resampled population,
+        # which are copies of each other.
         groups = np.array([log_mean(g) for g in walk.log_weights.reshape(-1, size)])
         ends = walk.ends
         if self.collapsed is not None:  # the exact conditional: the weights stay what they are
@@ -218,6 +230,8 @@ class Annealing:
             each = [r for r in self.rounds if r.start == start]
             if each and math.isfinite(each[-1].estimate().error):
                 found.append(_together(each))
+        # No error from the product start alone: it follows marginals that an earlier round found
+        # and would repeat its omissions.
         if not found or found[0].family != "ais":
             last = self._last("fields").estimate()
             return replace(last, error=math.inf)
@@ -250,6 +264,7 @@ class Annealing:
     def _pilot(self, path: Path, start: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Betas and slopes from which schedules are spaced, once for each start."""
         if start not in self.schedules:
+            # About half of the first round's time for 32 pilot chains.
             count = int(np.clip(0.5 * FIRST / (32 * self.pace), FEWEST, 300))
             betas = np.linspace(0.0, 1.0, count)
             walk = path.walk(betas, self._words(32), with_slopes=True, threads=1)
@@ -273,6 +288,8 @@ class Annealing:
         At zero field the symmetrised product is the uniform start again.
         """
         means = weighted_means(self._last("fields").states)
+        # Means are shrunk, so that the base covers every state: a base that rules a state out
+        # would make the weights' mean smaller than Z.
         fields = np.arctanh(SHRINK * symmetrise_means(means, self.basis))
         if not np.abs(fields).max(initial=0.0) > 0.01:
             return None
@@ -293,6 +310,8 @@ def _together(rounds: Sequence[Round]) -> PointEstimate:
     """
     each = [(r.estimate(), r.work) for r in rounds]
     usable = [(e, work) for e, work in each if math.isfinite(e.error)]
+    # Each round's error is pulled up to what the rounds together predict for its work, never down:
+    # a lucky scatter of eight groups must not dominate.
     typical = float(np.mean([e.error**2 * work for e, work in usable]))
     wide = [replace(e, error=max(e.error, math.sqrt(typical / work))) for e, work in usable]
     best = min(e.error for e in wide)

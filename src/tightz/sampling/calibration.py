@@ -66,6 +66,9 @@ def weight_error(log_weights: NDArray[np.float64], least_scatter: float = 0.0) -
     count = len(logs)
     if count < 4 or not np.isfinite(logs).all():
         return math.inf
+    # Few weights: their sample variance, corrected below by Student's quantile. Many: the mean
+    # squared distance from the median over the upper half alone, since a long tail of tiny weights
+    # does not make the mean uncertain.
     if count < 32:
         scatter = float(logs.var(ddof=1))
     else:
@@ -74,11 +77,17 @@ def weight_error(log_weights: NDArray[np.float64], least_scatter: float = 0.0) -
         if effective_size(logs) < FEW:  # the naive error would be that of a few weights
             scatter = max(scatter, 1.0, float(logs.max() - np.median(logs)))
     scatter = max(scatter, least_scatter)
+    # Beyond this the mean is carried by weights so rare that none need be among these: no error
+    # would be honest.
     if scatter > BROADEST**2:
         return math.inf
     ratios = np.exp(logs - log_mean(logs))
+    # Relative variance of the mean: what the weights show, or what a log-normal of this scatter
+    # would have, whichever is more.
     variance = max(float(ratios.var(ddof=1)), math.expm1(min(scatter, 1.0))) / count
     few = _student(count - 1)
+    # E[log mean] is below log Z (Jensen) by about half the relative variance; the shift counts as
+    # error, added in quadrature.
     low = scatter / 2.0 if scatter > 1.0 else variance / 2.0
     return math.hypot(few * math.sqrt(variance), low)
 
@@ -109,6 +118,8 @@ def pooled(estimates: Sequence[PointEstimate]) -> PointEstimate:
     variances = np.maximum([e.error**2 for e in estimates], 1e-24)
     weights = 1.0 / variances
     mean = float(weights @ values / weights.sum())
+    # Cochran's Q minus its expectation: how much more the values differ than their errors explain.
+    # `spare` scales that to a variance (DerSimonian and Laird's moment estimate), never below 0.
     excess = float(weights @ (values - mean) ** 2) - (len(estimates) - 1)
     spare = weights.sum() - (weights**2).sum() / weights.sum()
     weights = 1.0 / (variances + max(0.0, excess / spare))
@@ -136,6 +147,8 @@ def supported(estimates: Sequence[PointEstimate]) -> list[PointEstimate]:
         others = [e for e in estimates if e.family != estimate.family]
         if estimate.family not in NEEDS_SUPPORT or not others:
             continue
+        # Missing modes make a family low, never high: one that lies below an anchor is explained
+        # by its blindness and adds nothing, one that lies above is evidence and widens the answer.
         above = all(estimate.log_z > a.log_z + math.hypot(estimate.error, a.error) for a in anchors)
         if above:
             floor = min(e.error for e in others)
@@ -156,8 +169,12 @@ def combine(estimates: Sequence[PointEstimate], lower: float, upper: float) -> P
     proven = math.isfinite(lower) and math.isfinite(upper)
     middle = from_interval(lower, upper) if proven else None
     latest = list({e.family: e for e in estimates}.values())
+    # First throw out what contradicts a proof, then ask who supports whom, then pool, and last cut
+    # with the interval: a proof always has the final word.
     usable = supported([e for e in latest if _usable(e, lower, upper)])
     sampled = _within(pooled(usable), lower, upper) if usable else None
+    # The interval's own middle is a fallback with a certain error; samples are preferred only
+    # where they claim to know more.
     if sampled is not None and (middle is None or sampled.error < middle.error):
         return sampled
     return middle if middle is not None else _unknown(latest, lower, upper)
@@ -214,9 +231,12 @@ def mixing_of(
     cannot tell (2 errors above 4 * missing) leaves draws unconfirmed, that is not mixed.
     """
     logs = np.asarray(log_weights, dtype=np.float64)
+    # A handful of draws that carry all the weight cannot stand for anything.
     if effective_size(logs) < max(FEW, 0.02 * len(logs)):
         return Mixing.NOT_MIXED
     if estimate is None:
+        # Without an outside estimate the draws can only be compared with each other: interleaved
+        # halves agree unless single draws dominate.
         halves = logs[0::2], logs[1::2]
         errors = [float(np.exp(h - log_mean(h)).std()) / math.sqrt(len(h)) for h in halves]
         apart = abs(log_mean(halves[0]) - log_mean(halves[1]))
@@ -230,6 +250,7 @@ def mixing_of(
 
 def _reaches(logs: NDArray[np.float64], estimate: PointEstimate, missing: float) -> Mixing:
     own = float(np.exp(logs - log_mean(logs)).std()) / math.sqrt(len(logs))
+    # -log(1 - missing) is what log Z loses if that share of it is not reached.
     slack = 2.0 * math.hypot(own, estimate.error) - math.log1p(-missing)
     reached = abs(log_mean(logs) - estimate.log_z) <= slack
     return Mixing.MIXED if reached else Mixing.NOT_MIXED

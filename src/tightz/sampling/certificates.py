@@ -59,6 +59,7 @@ def mean_certificate(log_g: ArrayLike, delta: float) -> float:
     first, are a martingale, and Doob's inequality bounds the chance that any of them reaches
     Z / delta by E[G_1] delta / Z <= delta.
     """
+    # An infeasible draw is log G = -inf: logsumexp counts it as 0, and the size divides by it too.
     values = _check(log_g, delta)
     return float(logsumexp(values) - math.log(values.size) + math.log(delta))
 
@@ -78,6 +79,8 @@ def median_certificate(
     """
     made = np.sort(_check(log_g, delta).ravel())
     trials = _planned("trials", planned_trials, made.size)
+    # k is fixed by the plan, before any draw: a k chosen after seeing how many trials came in
+    # would be a selection that the binomial tail does not pay for.
     k = trials - (trials - 1) // 2
     if made.size < k:
         return -math.inf
@@ -119,15 +122,23 @@ def anytime_certificate(
         raise ParameterError(
             f"log_g has shape {table.shape} and no trial that was run; expected at least one trial"
         )
+    # Every draw infeasible or missing: nothing was ever won, so no z is rejected.
     finite = table[np.isfinite(table)]
     if finite.size == 0:
         return -math.inf
+    # Levels not reached keep their share of the stake at its start, 1: the weights of a mixture
+    # have to be fixed before the first draw, so an unreached level still takes its part.
     unreached = _planned("levels", planned_levels, len(table)) - len(table)
     table = np.pad(table, ((0, unreached), (0, 0)), constant_values=np.nan)
     target = -math.log(delta)
+    # The answer lies between these: no bet wins where z is above every G (each factor is at most
+    # 1), and at the low end every finite draw wins by 50 nats more than the target. If even that
+    # is not rejected, infeasible draws took more than was won: no bound.
     low, high = float(finite.min()) - target - 50.0, float(finite.max()) + 1.0
     if not _rejects(table, low, target, BETS):
         return -math.inf
+    # The rejected z are an interval from 0 (see the proof), so bisection finds its end; `low` is
+    # always a rejected value, hence a valid bound whenever this stops.
     while high - low > PRECISION:
         middle = 0.5 * (low + high)
         if middle in (low, high):  # neighbouring floats: log Z is huge
@@ -151,6 +162,8 @@ def _rejects(table, log_z, target, bets):  # type: ignore[no-untyped-def]
     for t in range(trials):
         top = -np.inf
         for i in range(levels):
+            # All in logs. A trial that was not run is NaN and multiplies by 1, which keeps the
+            # martingale; an infeasible one is -inf and costs the stake, as it must.
             ratio = table[i, t] - log_z
             for j in range(bets.size):
                 if not np.isnan(ratio):
@@ -158,6 +171,8 @@ def _rejects(table, log_z, target, bets):  # type: ignore[no-untyped-def]
                 top = max(top, wealth[i, j])
         if top < target:
             continue  # the mixture is at most its largest path
+        # The wealth of the mixture is the mean over levels and stakes. It is looked at after every
+        # trial: Ville's inequality allows the best moment to be chosen afterwards.
         total = 0.0
         for i in range(levels):
             for j in range(bets.size):
@@ -170,6 +185,8 @@ def _rejects(table, log_z, target, bets):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _log_factor(stake, ratio):  # type: ignore[no-untyped-def]
     """log(1 - stake + stake e^ratio), without overflow."""
+    # All staked: the factor is G / z itself, and an infeasible draw ends this path at -inf for
+    # good.
     if stake == 1.0:
         return ratio
     if ratio > 0.0:

@@ -97,6 +97,7 @@ def _result(
 ) -> ExactProjection:
     """Evaluate `state` independently of the solver; OPTIMAL is withdrawn if the gap says so."""
     value = float(evaluate(coset, state)[0])
+    # The solver's bound and the sum of magnitudes both hold; the smaller counts.
     top = min(log_upper, weight_ceiling(coset.polynomial)) if value > -math.inf else value
     if status is Status.OPTIMAL and top - value > PROOF_TOLERANCE * _scale(coset.polynomial):
         status = Status.NOT_CONVERGED
@@ -148,8 +149,12 @@ class StateTable:
         owner = np.repeat(np.arange(poly.n_terms), poly.arities)
         words = np.zeros(poly.n_terms, dtype=np.int64)
         np.add.at(words, owner, np.int64(1) << poly.spins.astype(np.int64))
+        # The coefficient of a term stands at the code of its spins. The Walsh-Hadamard transform
+        # of that is sum_a theta_a (-1)^|a and x| = log p~(x) - constant for every x at once.
         table[words] = poly.theta
         walsh_hadamard(table)
+        # A coset of rank r <= n / 2 is scanned in the order of weight: 2^(n/2 + 4) states hold one
+        # of it except with probability about e^-16; then it is walked instead.
         keep = min(table.size, 2 ** ((poly.n + 1) // 2 + 4))
         top = np.argpartition(table, table.size - keep)[table.size - keep :]
         return table, top[np.argsort(-table[top], kind="stable")].astype(np.int64)
@@ -171,6 +176,8 @@ class StateTable:
         """
         poly = self.polynomial
         table, order = self._arrays
+        # A row of [A | b] as one word: bit i is the coefficient of spin i, bit n the right-hand
+        # side.
         rows = matrices.astype(np.int64) @ (np.int64(1) << np.arange(poly.n, dtype=np.int64))
         rows |= rhs.astype(np.int64) << np.int64(poly.n)
         codes = np.empty(len(rows), dtype=np.int64)
@@ -204,6 +211,8 @@ def _heaviest_vertex(words, theta, n, block):  # type: ignore[no-untyped-def]
     for high in range(np.int64(1) << np.int64(n - low_bits)):
         block[:] = 0.0
         for a in range(theta.size):
+            # With the high bits of x fixed, a term is its low part times a known sign: terms that
+            # share their low part add up, and one transform of the block gives 2^low_bits weights.
             flip = _odd((words[a] >> np.int64(low_bits)) & high)
             block[words[a] & low] += -theta[a] if flip else theta[a]
         walsh_hadamard(block)
@@ -221,6 +230,7 @@ def _heaviest_by_coset(systems, table, order, n, codes):  # type: ignore[no-unty
     basis = np.empty(n + 1, dtype=np.int64)
     pivots = np.empty(n + 1, dtype=np.int64)
     for t in range(systems.shape[0]):
+        # Gauss-Jordan over GF(2) on words. Afterwards every pivot column has a single one.
         rows = systems[t].copy()
         rank, used = 0, np.int64(0)
         for column in range(n + 1):  # the last column is b: a pivot there is a contradiction
@@ -239,12 +249,18 @@ def _heaviest_by_coset(systems, table, order, n, codes):  # type: ignore[no-unty
             used |= one << column
             rank += 1
         codes[t] = -1
+        # A pivot in the last column reads 0 = 1: no state satisfies the parities.
         if (used >> n) & one:
             continue
+        # Few parities: the first state in descending weight that satisfies them is the heaviest.
         if rank <= n - rank:
             codes[t] = _first_in_order(rows[:rank], order, one << n)
         if codes[t] >= 0:
             continue
+        # Many parities: one solution (free spins at 0) and a basis of the null space. Toggling the
+        # basis vector at the lowest set bit of the step number visits all 2^free solutions, each
+        # once, one xor apiece (Gray code). The table was computed beforehand, so no rounding
+        # builds up.
         x, free = np.int64(0), 0
         for r in range(rank):
             x |= ((rows[r] >> n) & one) << pivots[r]
@@ -315,6 +331,8 @@ def _solve(
             f"the magnitudes of the model's coefficients sum to {total}; CP-SAT needs a finite "
             "sum. Rescale the model"
         )
+    # CP-SAT maximises integers. Coefficients are scaled by a power of two and rounded; `lost`
+    # bounds what that changes in any state, and is added to the bound on the way back.
     unit = 2.0 ** (OBJECTIVE_BITS - 1 - max(-900, math.frexp(total)[1]))  # total * unit < 2^49
     scaled = np.rint(poly.theta * unit)
     # unit is a power of two, so scaled / unit is exact; the factor covers the sum itself.
@@ -323,6 +341,8 @@ def _solve(
         xor_of(tuple(poly.spins[low:high].tolist()))
         for low, high in zip(poly.ptr[:-1], poly.ptr[1:], strict=True)
     ]
+    # theta (1 - 2z) summed over the terms: the constant part sum(scaled) is added to the bound
+    # below.
     model.maximize(cp_model.LinearExpr.weighted_sum(variables, (-2 * scaled).astype(int).tolist()))
     free = coset.free.tolist()
     for row, pivot in enumerate(coset.pivots.tolist()):
@@ -345,5 +365,7 @@ def _solve(
             f"CP-SAT answers {solver.status_name(status)} on a feasible coset: this is a bug"
         )
     state = np.array([1.0 - 2.0 * solver.value(x[k]) for k in free])
+    # The proven bound in the polynomial's units, plus what scaling lost, plus the rounding of a
+    # log weight on either side: no state of the coset lies above.
     reach = (solver.best_objective_bound + float(scaled.sum())) / unit + lost
     return state, poly.constant + reach + 2.0 * rounding(poly), status == cp_model.OPTIMAL

@@ -60,6 +60,17 @@ class _Tables(NamedTuple):
     touch: NDArray[np.int64]
 
 
+class _Search(NamedTuple):
+    """Where a search stands: the (variable, state) pairs still alive and how many each variable
+    has left, the log of what was dropped, for undoing it, and the queue of factors to look at."""
+
+    alive: NDArray[np.bool_]
+    left: NDArray[np.int64]
+    trail: NDArray[np.int64]
+    queue: NDArray[np.int64]
+    queued: NDArray[np.bool_]
+
+
 def feasible_state(
     model: FactorGraph, *, time_limit: float = 10.0, seed: Seed = None
 ) -> FeasibleState:
@@ -89,6 +100,8 @@ def feasible_states(
         scores = _local_scores(model, tables.ptr)
     else:
         scores = np.log(np.maximum(np.concatenate([np.zeros(0), *beliefs]), _LEAST_BELIEF))
+    # Failures counted per factor, over all restarts: later searches decide first what went wrong
+    # before. They steer the search and take no part in its proof.
     weights = np.ones(model.n_factors)
     limit = 100
     while True:
@@ -109,6 +122,8 @@ def feasible_states(
         yield FeasibleState(status, state if status is Feasibility.FOUND else None, weight)
         if status is Feasibility.IMPOSSIBLE or clock.expired:
             return
+        # Growing limits make the search complete: one of them exceeds the size of the tree, and a
+        # tree searched to its end proves that Z = 0.
         limit = limit + limit // 2 if status is Feasibility.UNKNOWN else limit
 
 
@@ -144,6 +159,7 @@ def _local_scores(model: FactorGraph, ptr: NDArray[np.int64]) -> NDArray[np.floa
     """Per (variable, state): mean over its factors of how much of the factor's weight it holds."""
     scores = np.zeros(int(ptr[-1]))
     for _, scopes, tables in model.batches():
+        # A table of zeros alone has no largest entry: any shift serves, none must be -inf.
         top = tables.reshape(len(tables), -1).max(axis=1)
         top = np.where(top > -np.inf, top, 0.0)
         flat = np.exp(tables - top.reshape(-1, *(1,) * (tables.ndim - 1)))
@@ -158,10 +174,13 @@ def _local_scores(model: FactorGraph, ptr: NDArray[np.int64]) -> NDArray[np.floa
 
 
 @njit(cache=True, nogil=True)
-def _settle(t, alive, left, v, weights, queued, queue, trail, used):  # type: ignore[no-untyped-def]
+def _settle(t, now, v, weights, used):  # type: ignore[no-untyped-def]
     """Propagate from variable v; returns (consistent, trail length). Dropped states are logged."""
+    alive, left, trail, queue, queued = now
     head, tail = 0, 0
     size = queue.size
+    # The queue is a ring with one place per factor. `queued` keeps a factor from standing in it
+    # twice, so it cannot overflow.
     for k in range(t.touch_ptr[v], t.touch_ptr[v + 1]):
         queue[tail % size] = t.touch[k]
         queued[t.touch[k]] = True
@@ -174,6 +193,9 @@ def _settle(t, alive, left, v, weights, queued, queue, trail, used):  # type: ig
         queued[f] = False
         if not consistent:
             continue  # only clear the flags
+        # A state of a scope variable stays alive only if some entry of the factor allows it
+        # together with states that are alive in the others (generalised arc consistency). What is
+        # dropped takes part in no solution below the decisions made so far, so nothing is lost.
         widest = 0
         for k in range(t.scope_ptr[f], t.scope_ptr[f + 1]):
             widest += t.ptr[t.scope_vars[k] + 1] - t.ptr[t.scope_vars[k]]
@@ -194,6 +216,7 @@ def _settle(t, alive, left, v, weights, queued, queue, trail, used):  # type: ig
                     dropped = True
                 at += 1
             if dropped:
+                # A variable without states: contradiction. The factor that caused it is blamed.
                 if left[u] == 0:
                     weights[f] += 1.0
                     consistent = False
@@ -221,6 +244,7 @@ def _next_variable(t, left, weights):  # type: ignore[no-untyped-def]
     for v in range(left.size):
         if left[v] <= 1:
             continue
+        # The small start decides by the number of states where nothing has failed yet.
         blame = 1e-3
         for k in range(t.touch_ptr[v], t.touch_ptr[v + 1]):
             blame += weights[t.touch[k]]
@@ -246,10 +270,13 @@ def _search(t, alive, wishes, weights, limit, state):  # type: ignore[no-untyped
     queue = np.empty(weights.size + 1, dtype=np.int64)
     queued = np.zeros(weights.size, dtype=np.bool_)
     trail = np.empty(total, dtype=np.int64)
+    now = _Search(alive, left, trail, queue, queued)
     marks = np.empty(n + 1, dtype=np.int64)
     decided = np.empty(n + 1, dtype=np.int64)
     used, level, failures = 0, 0, 0
     while True:
+        # Every variable has one state left and propagation found no contradiction: each hard
+        # factor allows the one tuple that remains, so this is a state of positive weight.
         v = _next_variable(t, left, weights)
         if v < 0:
             for u in range(n):
@@ -261,6 +288,8 @@ def _search(t, alive, wishes, weights, limit, state):  # type: ignore[no-untyped
         for s in range(t.ptr[v], t.ptr[v + 1]):
             if alive[s] and (chosen < 0 or wishes[s] > wishes[chosen]):
                 chosen = s
+        # Decide: drop the other states, logging them, so that undoing to the mark restores exactly
+        # what this decision and its propagation removed.
         marks[level] = used
         decided[level] = chosen
         level += 1
@@ -270,8 +299,10 @@ def _search(t, alive, wishes, weights, limit, state):  # type: ignore[no-untyped
                 trail[used] = s
                 used += 1
         left[v] = 1
-        consistent, used = _settle(t, alive, left, v, weights, queued, queue, trail, used)
+        consistent, used = _settle(t, now, v, weights, used)
         while not consistent:
+            # Go back. A refuted decision leaves its state impossible at the level above, which is
+            # itself propagated there; once no level is left the whole tree has failed.
             failures += 1
             if level == 0:
                 return 1
@@ -290,4 +321,4 @@ def _search(t, alive, wishes, weights, limit, state):  # type: ignore[no-untyped
             if left[v] == 0:
                 consistent = False
             else:
-                consistent, used = _settle(t, alive, left, v, weights, queued, queue, trail, used)
+                consistent, used = _settle(t, now, v, weights, used)

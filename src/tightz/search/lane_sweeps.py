@@ -52,16 +52,22 @@ def sweep_lanes(poly, rep, field, new, moved):  # type: ignore[no-untyped-def]
             a = spins[adj_to[p]]
             for r in range(lanes):
                 field[r] += w * a[r]
+        # products[g] holds theta_g chi_g with s_i in it; times s_i once more takes it out (s_i^2 =
+        # 1).
         for p in range(poly.in_ptr[i], poly.in_ptr[i + 1]):
             g = poly.in_group[p]
             for r in range(lanes):
                 field[r] += products[g, r] * spins[i, r]
+        # A counter-based stream: the number depends on the lane's key and the position alone, so
+        # lanes draw independently and results do not depend on how they are split over threads.
         clock[0] += GOLDEN
         position = clock[0]
         for r in range(lanes):
             coin = 2.0 * uniform(keys[r] + position) - 1.0
             new[r] = 1.0 if coin < tanh(beta[r] * field[r]) else -1.0
         for r in range(lanes):
+            # The energy follows each flip; it is recomputed from the spins every few slices, so
+            # rounding never builds up.
             step = new[r] - spins[i, r]
             energy[r] += step * field[r]
             moved[r] += 0.5 * abs(step)
@@ -106,6 +112,8 @@ def quench_lane(poly, rep, lane, x, products):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def keep_quenched(poly, best, sparse, x, products, energy, differs, queue):  # type: ignore[no-untyped-def]
     """Offer a quenched state, and its child with the best state where that is heavier."""
+    # Quenched states are starts and candidates only: their weights are evaluated anew before
+    # anything is claimed from them.
     offer(best, x[:, 0], energy)
     if sparse and best.size[0] > 1:
         top = extreme(best.energy, best.size[0], 1.0)
@@ -144,7 +152,10 @@ def temper(poly, rep, best, tally, sweeps, first, plan):  # type: ignore[no-unty
         for a in range(replicas):
             for k in range(temperatures):
                 tally.flips[k] += np.int64(moved[rep.lane_of[a, k]])
+        # Even and odd pairs in turn: exchanges of one turn share no temperature, so they commute.
         exchange(rep, number % 2, tally.swaps)
+        # Which replicas are paired alternates by a fixed rule, not by their state: a choice that
+        # looked at the states would break detailed balance.
         if plan.sparse and plan.cluster_every > 0 and number % plan.cluster_every == 0:
             shift = (number // plan.cluster_every) % 2  # pairs (0, 1), (2, 3), then (1, 2), (3, 0)
             for k in range(plan.cluster_from, temperatures):

@@ -112,6 +112,8 @@ def exchange(rep, parity, swaps):  # type: ignore[no-untyped-def]
     for a in range(replicas):
         for k in range(parity, temperatures - 1, 2):
             low, high = rep.lane_of[a, k], rep.lane_of[a, k + 1]
+            # The ratio of joint weights after and before: detailed balance for the product of all
+            # temperatures' distributions. Temperatures move between lanes, not spins.
             gain = (rep.betas[k] - rep.betas[k + 1]) * (rep.energy[high] - rep.energy[low])
             swaps[1, k] += 1
             coin = draw(rep.clock)  # always: rounding of equal energies must not shift the stream
@@ -127,6 +129,8 @@ def flip_gain(poly, spins, products, i, r):  # type: ignore[no-untyped-def]
     field = poly.field[i]
     for p in range(poly.adj_ptr[i], poly.adj_ptr[i + 1]):
         field += poly.adj_w[p] * spins[poly.adj_to[p], r]
+    # Fields and pairs change sign with s_i; a long term that holds s_i changes from products[g] to
+    # its negative.
     gain = -2.0 * spins[i, r] * field
     for p in range(poly.in_ptr[i], poly.in_ptr[i + 1]):
         gain -= 2.0 * products[poly.in_group[p], r]
@@ -147,6 +151,8 @@ def grow_cluster(poly, differs, start, queue):  # type: ignore[no-untyped-def]
 
     differs (n,) bool in place, queue (n,); returns the size: the cluster is queue[:size].
     """
+    # Breadth first. Spins leave `differs` when they enter the queue, so each is visited once and
+    # clusters of one pair of states do not overlap.
     queue[0] = start
     differs[start] = False
     size = 1
@@ -220,6 +226,8 @@ def recombine(poly, x, other, products, differs, queue):  # type: ignore[no-unty
         if not differs[start]:
             continue
         size = grow_cluster(poly, differs, start, queue)
+        # Flip the whole cluster, adding the changes as they come: the sum is exact whatever the
+        # order, terms inside the cluster included. If it does not pay, flip it back.
         gain = 0.0
         for c in range(size):
             gain += flip_gain(poly, x, products, queue[c], 0)
@@ -252,6 +260,8 @@ def offer(best, x, energy):  # type: ignore[no-untyped-def]
         at = extreme(best.energy, size, -1.0)
         if energy <= best.energy[at]:
             return False
+    # Equal hashes are taken for equal states: a collision would lose one state of a list, nothing
+    # that a bound rests on.
     h = state_hash(x)
     for c in range(size):
         if best.hash[c] == h:

@@ -41,6 +41,7 @@ def repair(t, alive, state, flips, noise, seed):  # type: ignore[no-untyped-def]
     """
     clock = np.full(2, seed, dtype=np.uint64)
     count = t.scope_ptr.size - 1
+    # Place of an entry in a factor's table: sum of stride times state, last variable fastest.
     strides = np.ones(t.scope_vars.size, dtype=np.int64)
     for f in range(count):
         for k in range(t.scope_ptr[f + 1] - 2, t.scope_ptr[f] - 1, -1):
@@ -62,6 +63,8 @@ def repair(t, alive, state, flips, noise, seed):  # type: ignore[no-untyped-def]
         if arity == 0:
             return False
         best_v, best_x, best, ties = -1, -1, 1 << 60, 0
+        # A random variable of a violated factor moves with probability `noise`, else the move that
+        # violates fewest factors; ties are broken evenly by reservoir sampling, one coin each.
         if draw(clock) < noise:
             v = t.scope_vars[t.scope_ptr[f] + int(draw(clock) * arity)]
             for x in range(t.ptr[v + 1] - t.ptr[v]):
@@ -88,6 +91,8 @@ def repair(t, alive, state, flips, noise, seed):  # type: ignore[no-untyped-def]
         state[best_v] = best_x
         for k in range(t.touch_ptr[best_v], t.touch_ptr[best_v + 1]):
             g = t.touch[k]
+            # Only factors of the moved variable can have changed. The list of violated ones is
+            # kept dense by moving its last into the gap.
             zero = _is_zero(t, strides, state, g)
             if zero and place[g] < 0:
                 place[g] = number

@@ -14,8 +14,9 @@ from tightz.families.block import family_for
 from tightz.families.evidence import JENSEN, lower_bound_of
 from tightz.families.structured import StructuredMeanField
 from tightz.judge import Audited
+from tightz.paper.batches import run_batches
 from tightz.paper.estimate import mean_field
-from tightz.paper.trials import TrialPlan, all_positions, run_batches
+from tightz.paper.trials import TrialPlan, all_positions
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
 from tightz.reductions.encoding import SpinEncoding

@@ -66,12 +66,15 @@ def ascent_kernel(slots: int, crowded: bool) -> Any:
     """
     words = (slots + 31) // 32
 
-    def ascend(  # type: ignore[no-untyped-def]
-        which, model, free, n_free, coefs, mask_at, masks, betas, tol, max_sweeps,
-        v, sweeps, gains,
-    ):  # fmt: skip
-        """Ascents of projections which[...], restarts side by side; v (P, restarts, n) in place."""
+    def ascend(which, model, lists, long_terms, betas, tol, max_sweeps, out):  # type: ignore[no-untyped-def]
+        """Ascents of projections which[...], restarts side by side; v (P, restarts, n) in place.
+
+        long_terms (coefs, mask_at, masks) as `substitute` leaves them; out (v, sweeps, gains).
+        """
         near, weight, field = model
+        free, n_free = lists[0], lists[1]
+        coefs, mask_at, masks = long_terms
+        v, sweeps, gains = out
         restarts = v.shape[1]
         ascent = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
         if ascent >= which.size * restarts:

@@ -1,4 +1,4 @@
-"""Trials in batches on the device: what `paper.trials.run_batches` does, by the thousand.
+"""Trials in batches on the device: what `tightz.paper.batches.run_batches` does, by the thousand.
 
 Positions are taken in chunks that fill the device. Only tables of bounds and one vector of
 averages per batch come back.

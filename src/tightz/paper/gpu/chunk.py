@@ -19,13 +19,12 @@ from tightz.runtime.gpu.streams import pcg64_states
 
 
 class Alike(NamedTuple):
-    """Projections that one kernel size ascends: which (indices), and their substituted terms."""
+    """Projections that one kernel size ascends: which (indices), and their substituted terms:
+    coefficients, where the masks of each start, and the masks."""
 
     slots: int
     which: Any
-    coefs: Any
-    mask_at: Any
-    masks: Any
+    long_terms: tuple[Any, Any, Any]
 
 
 class Chunk:
@@ -54,34 +53,32 @@ class Chunk:
         """The parities, as the CPU draws them."""
         words = self.model.n // 64 + 1
         ends = np.cumsum(self.levels * words)
-        self.row_at = cuda.to_device(ends - self.levels * words)
+        row_at = cuda.to_device(ends - self.levels * words)
         self.rows = cuda.device_array(max(1, int(ends[-1])), np.uint64)
         states = cuda.to_device(self._states(0))
         draw_rows[self.size, THREADS](
-            self.d_levels, states, self.model.n, self.model.density, self.row_at, self.rows
+            self.d_levels, states, self.model.n, self.model.density, row_at, self.rows
         )
+        self.pivot_row = self._device((self.model.n,), np.int32)
+        self.cosets = (self.d_levels, row_at, self.rows, self.pivot_row)
 
     def reduce(self) -> None:
         """Row reduction, then the lists of free spins and of long terms."""
         n, terms = self.model.n, self.model.plan.polynomial.n_terms
-        self.pivot_row = self._device((n,), np.int32)
-        self.free = self._device((n,), np.uint32)
-        self.long_terms = self._device((max(1, terms),), np.int32)
+        free, n_free = self._device((n,), np.uint32), self._device((), np.int32)
+        n_long = self._device((), np.int32)
+        self.lists = (free, n_free, self._device((max(1, terms),), np.int32), n_long)
         taken = self._device((max(1, int(self.levels.max())),), np.int8)
         self.d_feasible = self._device((), np.int32)
-        self.d_n_free, self.d_n_long = self._device((), np.int32), self._device((), np.int32)
         ranks = self._device((), np.int32)
         reduce_rows[self.size, THREADS](
-            self.d_levels, n, self.model.order, self.row_at, self.rows, self.pivot_row, taken,
-            ranks, self.d_feasible,
-        )  # fmt: skip
-        ptr, spins, _ = self.model.terms
-        list_members[self.size, THREADS](
-            ptr, spins, self.pivot_row, self.free, self.d_n_free, self.long_terms, self.d_n_long
+            self.cosets, self.model.order, taken, ranks, self.d_feasible
         )
+        ptr, spins, _ = self.model.terms
+        list_members[self.size, THREADS](ptr, spins, self.pivot_row, self.lists)
         self.ranks = ranks.copy_to_host()
         self.feasible = self.d_feasible.copy_to_host().astype(bool)
-        self.n_free, self.n_long = self.d_n_free.copy_to_host(), self.d_n_long.copy_to_host()
+        self.n_free, self.n_long = n_free.copy_to_host(), n_long.copy_to_host()
 
     def substitute(self) -> None:
         """Images and masks of the long terms, kernel size by kernel size, dearest first."""
@@ -98,17 +95,12 @@ class Chunk:
         image_at, image_size = self._places(which, (model.n // 64 + 1) * self.n_long)
         mask_at, mask_size = self._places(which, mask_words * WIDTH * self.n_free)
         images = cuda.device_array(image_size, np.uint64)
-        alike = Alike(
-            slots=slots,
-            which=cuda.to_device(which),
-            coefs=cuda.device_array((len(which), slots * WIDTH), np.float32),
-            mask_at=mask_at,
-            masks=cuda.device_array(mask_size, _mask_type(slots)),
-        )
+        coefs = cuda.device_array((len(which), slots * WIDTH), np.float32)
+        masks = cuda.device_array(mask_size, _mask_type(slots))
+        alike = Alike(slots, cuda.to_device(which), (coefs, mask_at, masks))
         substitute[len(which), THREADS](
-            alike.which, model.terms, self.d_levels, self.row_at, self.rows, self.pivot_row,
-            self.free, self.d_n_free, self.long_terms, self.d_n_long, image_at, images,
-            alike.coefs, mask_words, mask_at, alike.masks,
+            alike.which, model.terms, self.cosets, self.lists, image_at, images, mask_words,
+            alike.long_terms,
         )  # fmt: skip
         return alike
 
@@ -119,17 +111,14 @@ class Chunk:
         self.d_sweeps = cuda.to_device(np.zeros((self.size, family.restarts), np.int32))
         self.d_gains = cuda.to_device(np.zeros((self.size, family.restarts), np.float32))
         states = cuda.to_device(self._states(1))
-        draw_starts[self.size, THREADS](
-            states, self.free, self.d_n_free, model.spread, SMALLEST, self.v
-        )
+        draw_starts[self.size, THREADS](states, *self.lists[:2], model.spread, SMALLEST, self.v)
         if model.states is not None:
             self._start_from_states(model.states)
         for alike in self.alike:  # streams of their own, so that the slowest ascents overlap
             blocks = -(-alike.which.size * family.restarts // GROUPS)
             ascent_kernel(alike.slots, model.crowded)[blocks, (WIDTH, GROUPS), cuda.stream()](
-                alike.which, model.pairs, self.free, self.d_n_free, alike.coefs, alike.mask_at,
-                alike.masks, model.betas, np.float32(family.tol), model.sweep_limit, self.v,
-                self.d_sweeps, self.d_gains,
+                alike.which, model.pairs, self.lists, alike.long_terms, model.betas,
+                np.float32(family.tol), model.sweep_limit, (self.v, self.d_sweeps, self.d_gains),
             )  # fmt: skip
 
     def _start_from_states(self, states: Any) -> None:
@@ -137,8 +126,8 @@ class Chunk:
         repaired = self._device(states.shape, np.uint64)
         weights = self._device(states.shape[1:], np.float64)
         weigh_repaired[self.size, THREADS](
-            self.model.terms, self.model.plan.polynomial.constant, states, self.d_levels,
-            self.row_at, self.rows, self.pivot_row, self.d_feasible, repaired, weights,
+            self.model.terms, self.model.plan.polynomial.constant, states, self.cosets,
+            self.d_feasible, repaired, weights,
         )  # fmt: skip
         most = -(-3 * self.model.family.restarts // 4)
         start_from_heaviest[self.size, THREADS](
@@ -149,8 +138,8 @@ class Chunk:
         """Every restart's bound in float64."""
         self.d_log_gammas = self._device((self.model.family.restarts,), np.float64)
         evaluate[self.size, THREADS](
-            self.model.terms, self.model.plan.polynomial.constant, self.d_levels, self.row_at,
-            self.rows, self.pivot_row, self.d_feasible, self.v, self.d_log_gammas,
+            self.model.terms, self.model.plan.polynomial.constant, self.cosets, self.d_feasible,
+            self.v, self.d_log_gammas,
         )  # fmt: skip
         self.log_gammas = self.d_log_gammas.copy_to_host()
         self.sweeps, self.gains = self.d_sweeps.copy_to_host(), self.d_gains.copy_to_host()
@@ -168,8 +157,7 @@ class Chunk:
         values = self._device((max(1, width),), np.float64)[:, :width]
         if width:
             best_expectations[self.size, THREADS](
-                products, self.d_levels, self.row_at, self.rows, self.pivot_row, self.v,
-                self.d_log_gammas, values,
+                products, self.cosets, self.v, self.d_log_gammas, values,
             )  # fmt: skip
         batch_moments[batches, THREADS](log_weights, values, batch, packed)
         return packed.copy_to_host()

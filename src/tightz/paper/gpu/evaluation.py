@@ -16,8 +16,11 @@ ONE = np.uint64(1)
 
 
 @cuda.jit(device=True)
-def _expectation(ptr, spins, a, m, base, rows, pivot_row, n_words, means):  # type: ignore[no-untyped-def]
-    """E_q[prod of the spins of product a] (Proposition 1); means (n,) of the free spins."""
+def _expectation(products, a, cosets, p, means):  # type: ignore[no-untyped-def]
+    """E_q[prod of the spins of product a] (Proposition 1) on coset p; means (n,) of the free
+    spins."""
+    ptr, spins = products
+    m, base, rows, pivot_row = cosets[0][p], cosets[1][p], cosets[2], cosets[3][p]
     n = pivot_row.size
     held = False
     for i in range(ptr[a], ptr[a + 1]):
@@ -27,7 +30,7 @@ def _expectation(ptr, spins, a, m, base, rows, pivot_row, n_words, means):  # ty
         for i in range(ptr[a], ptr[a + 1]):
             value *= np.float64(means[spins[i]])
         return value
-    for w in range(n_words):
+    for w in range((n >> 6) + 1):
         bits = np.uint64(0)
         for i in range(ptr[a], ptr[a + 1]):
             row = pivot_row[spins[i]]
@@ -59,21 +62,19 @@ def _entropy(mean):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(cache=True)
-def evaluate(model, constant, levels, row_at, rows, pivot_row, feasible, v, log_gammas):  # type: ignore[no-untyped-def]
+def evaluate(model, constant, cosets, feasible, v, log_gammas):  # type: ignore[no-untyped-def]
     """log_gammas[p, restart] = theta . E_q[chi] + entropy; -inf where no state is left."""
     part = cuda.shared.array(THREADS, np.float64)
     ptr, spins, theta = model
     p, t, size = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     restarts, n = v.shape[1], v.shape[2]
-    words = (n >> 6) + 1
+    pivot_row = cosets[3]
     for restart in range(restarts):
         total = 0.0
         if feasible[p]:
             means = v[p, restart]
             for a in range(t, theta.size, size):
-                total += theta[a] * _expectation(
-                    ptr, spins, a, levels[p], row_at[p], rows, pivot_row[p], words, means
-                )
+                total += theta[a] * _expectation((ptr, spins), a, cosets, p, means)
             for k in range(t, n, size):
                 if pivot_row[p, k] < 0:
                     total += _entropy(np.float64(means[k]))
@@ -91,10 +92,9 @@ def evaluate(model, constant, levels, row_at, rows, pivot_row, feasible, v, log_
 
 
 @cuda.jit(cache=True)
-def best_expectations(products, levels, row_at, rows, pivot_row, v, log_gammas, values):  # type: ignore[no-untyped-def]
+def best_expectations(products, cosets, v, log_gammas, values):  # type: ignore[no-untyped-def]
     """values[p, a] = E_q of product a under the best restart's q; untouched where log gamma is
     -inf. products (ptr, spins)."""
-    ptr, spins = products
     p, t, size = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     best = 0
     for restart in range(v.shape[1]):
@@ -102,11 +102,8 @@ def best_expectations(products, levels, row_at, rows, pivot_row, v, log_gammas, 
             best = restart
     if log_gammas[p, best] == -math.inf:
         return
-    words = (v.shape[2] >> 6) + 1
-    for a in range(t, ptr.size - 1, size):
-        values[p, a] = _expectation(
-            ptr, spins, a, levels[p], row_at[p], rows, pivot_row[p], words, v[p, best]
-        )
+    for a in range(t, products[0].size - 1, size):
+        values[p, a] = _expectation(products, a, cosets, p, v[p, best])
 
 
 @cuda.jit(cache=True)

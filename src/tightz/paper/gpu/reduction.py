@@ -1,4 +1,8 @@
-"""Row reduction over GF(2) and the lists that follow from it, one block per projection."""
+"""Row reduction over GF(2) and the lists that follow from it, one block per projection.
+
+Kernels take what belongs together as one tuple of arrays, the same in all of these modules:
+cosets (levels, row_at, rows, pivot_row) and lists (free, n_free, long_terms, n_long).
+"""
 
 from __future__ import annotations
 
@@ -26,13 +30,15 @@ def _offsets(counts, mine):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(cache=True)
-def reduce_rows(levels, n, order, row_at, rows, pivot_row, taken, ranks, feasible):  # type: ignore[no-untyped-def]
+def reduce_rows(cosets, order, taken, ranks, feasible):  # type: ignore[no-untyped-def]
     """Reduced row-echelon form of [A | b] in place, pivots sought along `order`.
 
     rows as `draw_rows` leaves them. pivot_row[p, i] is the row whose pivot is spin i, -1 for a
     free spin; taken[p, r] tells which rows have a pivot. The form is unique, so the choice of row
     for a pivot (the first) does not matter.
     """
+    levels, row_at, rows, pivot_row = cosets
+    n = pivot_row.shape[1]
     found = cuda.shared.array(2, np.int32)
     bad = cuda.shared.array(1, np.int32)
     p, t, size = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
@@ -81,8 +87,9 @@ def reduce_rows(levels, n, order, row_at, rows, pivot_row, taken, ranks, feasibl
 
 
 @cuda.jit(cache=True)
-def list_members(ptr, spins, pivot_row, free, n_free, long_terms, n_long):  # type: ignore[no-untyped-def]
+def list_members(ptr, spins, pivot_row, lists):  # type: ignore[no-untyped-def]
     """Free spins, ascending, and long terms: those that hold a constrained spin or three spins."""
+    free, n_free, long_terms, n_long = lists
     counts = cuda.shared.array(THREADS, np.int32)
     p, t, size = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     n = pivot_row.shape[1]

@@ -16,12 +16,11 @@ ONE = np.uint64(1)
 
 
 @cuda.jit(cache=True)
-def weigh_repaired(  # type: ignore[no-untyped-def]
-    model, constant, states, levels, row_at, rows, pivot_row, feasible, repaired, weights
-):
+def weigh_repaired(model, constant, states, cosets, feasible, repaired, weights):  # type: ignore[no-untyped-def]
     """repaired[p, :, s]: state s of `states` (words, S) made to satisfy the parities;
     weights[p, s]: its log weight, summed in the CPU's order, so that ties fall the same way."""
     ptr, spins, theta = model
+    levels, row_at, rows, pivot_row = cosets
     p = cuda.blockIdx.x
     if feasible[p] == 0:
         return

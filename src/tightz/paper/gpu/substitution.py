@@ -15,11 +15,8 @@ ONE = np.uint64(1)
 
 
 @cuda.jit(cache=True)
-def substitute(  # type: ignore[no-untyped-def]
-    which, model, levels, row_at, rows, pivot_row, free, n_free, long_terms, n_long, image_at,
-    images, coefs, mask_words, mask_at, masks,
-):  # fmt: skip
-    """Images, coefficients and masks of the long terms of projections which[...].
+def substitute(which, model, cosets, lists, image_at, images, mask_words, out):  # type: ignore[no-untyped-def]
+    """Images of the long terms of projections which[...], and `out`: coefs, mask_at, masks.
 
     images: bit k of term a in images[image_at[p] + (k // 64) * A + a], A = n_long[p]. coefs[i, a],
     p = which[i]: signed theta, 1 in slots that stay empty. masks: bit j of word masks[mask_at[p] +
@@ -27,6 +24,9 @@ def substitute(  # type: ignore[no-untyped-def]
     long term (32 u + j) * WIDTH + lane.
     """
     ptr, spins, theta = model
+    levels, row_at, rows, pivot_row = cosets
+    free, n_free, long_terms, n_long = lists
+    coefs, mask_at, masks = out
     p, t, size = which[cuda.blockIdx.x], cuda.threadIdx.x, cuda.blockDim.x
     n, m, count = pivot_row.shape[1], levels[p], n_long[p]
     words = (n >> 6) + 1

@@ -29,6 +29,7 @@ def fill_uniform(state, out, n):
     """out[:n] <- uniform [0, 1); `state` holds 4 words and is advanced."""
     s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
     for i in range(n):
+        # The low bits of s0 + s3 are the weak ones of xoshiro256+; the upper 53 make a double.
         out[i] = np.float64((s0 + s3) >> np.uint64(11)) * _TO_UNIT
         t = s1 << np.uint64(17)
         s2 ^= s0
@@ -62,8 +63,12 @@ def _resample(units, field, uniform, decay, weights, other_field):
     `decay` holds exp(-|field|); rows of `weights` belong to these units. Returns nothing.
     """
     for i in range(units.size):
+        # sigmoid(t) is 1 / (1 + e^-|t|) for t >= 0 and e^-|t| / (1 + e^-|t|) below: comparing
+        # uniform times the denominator needs no division and never overflows.
         top = 1.0 if field[i] >= 0.0 else decay[i]
         new = 1.0 if uniform[i] * (1.0 + decay[i]) < top else 0.0
+        # Most units keep their value between neighbouring temperatures, so the other layer's field
+        # is updated by the rows of those that flipped instead of a matrix product.
         if new != units[i]:
             sign = new - units[i]
             units[i] = new
@@ -72,15 +77,30 @@ def _resample(units, field, uniform, decay, weights, other_field):
                 other_field[j] += sign * row[j]
 
 
-@njit(cache=True, nogil=True)
-def layer_chain(weights, weights_t, kept, kept_base, summed, summed_base, betas, state, slopes, x):
-    """One chain on a two-layer model with the second layer summed out; returns log w.
+class Layers(NamedTuple):
+    """A two-layer model of units in {0, 1}, the second layer summed out, and the base of a path.
 
-    weights (A, B); kept, kept_base (A,) and summed, summed_base (B,) are biases of the target and
-    of the base. With slopes of size K - 1, slopes[k] is d log p~_beta / d beta at step k.
+    weights (A, B) and its transpose; kept, kept_base (A,) and summed, summed_base (B,) are biases
+    of the target and of the base:
     log p_beta(x) = ((1-beta) kept_base + beta kept)'x
                     + sum_j softplus((1-beta) summed_base_j + beta (summed_j + (x W)_j)).
     """
+
+    weights: NDArray[np.float64]
+    weights_t: NDArray[np.float64]
+    kept: NDArray[np.float64]
+    kept_base: NDArray[np.float64]
+    summed: NDArray[np.float64]
+    summed_base: NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def layer_chain(layers, betas, state, slopes, x):
+    """One chain from the base through `betas`, moved by block Gibbs; returns log w.
+
+    With slopes of size K - 1, slopes[k] is d log p~_beta / d beta at step k.
+    """
+    weights, weights_t, kept, kept_base, summed, summed_base = layers
     a, b = weights.shape
     x[:] = 0.0
     y = np.zeros(b)
@@ -88,6 +108,8 @@ def layer_chain(weights, weights_t, kept, kept_base, summed, summed_base, betas,
     t_x, t_y, e_x, e_y, e_old = np.empty(a), np.empty(b), np.empty(a), np.empty(b), np.empty(b)
     uniform, scratch = np.empty(max(a, b)), np.empty(max(a, b))
     log_w = 0.0
+    # Draw x from the base. Its units are independent, so the draw is exact and the chain's weight
+    # starts at the base's own partition function, which the caller adds.
     for i in range(a):
         t_x[i] = kept_base[i]
         e_x[i] = -abs(t_x[i])
@@ -95,6 +117,9 @@ def layer_chain(weights, weights_t, kept, kept_base, summed, summed_base, betas,
     fill_uniform(state, uniform, a)
     _resample(x, t_x, uniform, e_x, weights, into_y)
     for k in range(1, betas.size):
+        # The weight's factor p~_k(x) / p~_{k-1}(x), taken before x moves (Neal 2001). The
+        # summed-out layer enters as softplus(t) = max(t, 0) + log(1 + e^-|t|), so the two logs
+        # need one exponential each.
         old, beta = betas[k - 1], betas[k]
         linear = 0.0
         for i in range(a):
@@ -111,12 +136,16 @@ def layer_chain(weights, weights_t, kept, kept_base, summed, summed_base, betas,
         exp_chunk(e_old, b, scratch)
         exp_chunk(e_y, b, scratch)
         log_w += (beta - old) * linear + positive
+        # One logarithm for 512 units instead of one each: a product of factors in [1, 2] stays
+        # below 2^512, far from overflow.
         for start in range(0, b, 512):  # products of at most 512 factors in [1, 2]
             above, below = 1.0, 1.0
             for j in range(start, min(b, start + 512)):
                 above *= 1.0 + e_y[j]
                 below *= 1.0 + e_old[j]
             log_w += np.log(above / below)
+        # d log p~_beta / d beta at the new beta: its spread over pilot chains says where
+        # temperatures should be dense.
         if slopes.size:
             slope = linear
             for j in range(b):
@@ -125,6 +154,8 @@ def layer_chain(weights, weights_t, kept, kept_base, summed, summed_base, betas,
             slopes[k - 1] = slope
         if k == betas.size - 1:
             break
+        # A block Gibbs step that leaves p_beta invariant: y given x, then x given y. Drawing y
+        # brings the summed-out layer back for one step; it is forgotten with the next.
         fill_uniform(state, uniform, b)
         _resample(y, t_y, uniform, e_y, weights_t, into_x)
         for i in range(a):
@@ -150,11 +181,22 @@ class Terms(NamedTuple):
     fields: NDArray[np.float64]
 
 
+class Lanes(NamedTuple):
+    """Chains side by side: spins (n, lanes), log weights (lanes,), slopes (K - 1, lanes) or empty,
+    and the start (lanes,) that each stems from."""
+
+    spins: NDArray[np.float64]
+    log_w: NDArray[np.float64]
+    slopes: NDArray[np.float64]
+    ancestors: NDArray[np.int64]
+
+
 @njit(cache=True, nogil=True)
 def draw_independent(base, states, s):
     """s (n, lanes) <- independent spins in the fields `base` (n,); `states` (4, lanes) advance."""
     uniform = np.empty(s.shape[1])
     for i in range(base.size):
+        # The guard keeps exp from overflowing where the probability is below 1e-260.
         up = 1.0 / (1.0 + np.exp(-2.0 * base[i])) if base[i] > -300.0 else 0.0
         fill_uniform_lanes(states, uniform)
         for c in range(uniform.size):
@@ -173,6 +215,9 @@ def _renew(log_w, uniform, s, slope, ancestors, row):
     total = 0.0
     for c in range(lanes):
         total += np.exp(log_w[c] - top)
+    # Systematic resampling: one uniform number lays a comb of equal teeth over the cumulated
+    # weights, so a lane with share w gets floor or ceil of lanes * w copies. `at < lanes - 1`
+    # catches the last tooth when rounding leaves the total short.
     source = np.empty(lanes, dtype=np.int64)
     at, reached = 0, np.exp(log_w[0] - top)
     for c in range(lanes):
@@ -180,6 +225,8 @@ def _renew(log_w, uniform, s, slope, ancestors, row):
             at += 1
             reached += np.exp(log_w[at] - top)
         source[c] = at
+    # Spins, slopes and ancestry follow the copies; the weights start anew at the mean, which keeps
+    # the product of means unbiased.
     for i in range(s.shape[0]):
         for c in range(lanes):
             row[c] = s[i, source[c]]
@@ -205,19 +252,22 @@ def _effective(log_w):
 
 
 @njit(cache=True, nogil=True)
-def spin_chains(terms, base, betas, states, s, log_w, slopes, renewal, ancestors):
-    """Chains in lanes from the states s (n, lanes) through `betas`, moved by single-site Gibbs.
+def spin_chains(terms, base, betas, states, walkers, renewal):
+    """Chains in lanes from their spins through `betas`, moved by single-site Gibbs.
 
-    log p_beta = (1 - beta) base's + beta terms' log weight. log_w (lanes,) out, slopes
-    (K - 1, lanes) out or empty; s ends at the states that the weights belong to. Betas may fall:
-    sweeps then visit the sites backwards, which is the exact reversal of a rising chain.
+    log p_beta = (1 - beta) base's + beta terms' log weight. The spins end at the states that the
+    weights belong to. Betas may fall: sweeps then visit the sites backwards, which is the exact
+    reversal of a rising chain.
     renewal > 0 makes the lanes one population (Hukushima and Iba 2003): it is resampled where
     fewer than that share of its lanes is effective, and only its mean weight is unbiased;
-    ancestors (lanes,) follow the lanes' copies.
+    the ancestors follow the lanes' copies.
     """
+    s, log_w, slopes, ancestors = walkers
     shared = 0.0
     ptr, spins, theta, site_ptr, site_terms, fields = terms
     n, lanes = fields.size, log_w.size
+    # `slope` is log p~_1 - log p~_0 of each lane's present state, kept up to date flip by flip:
+    # the path is linear in beta, so a weight's factor is the step in beta times the slope.
     slope, local, prod = np.zeros(lanes), np.empty(lanes), np.empty(lanes)
     decay, uniform, scratch = np.empty(lanes), np.empty(lanes), np.empty(lanes)
     log_w[:] = 0.0
@@ -231,6 +281,9 @@ def spin_chains(terms, base, betas, states, s, log_w, slopes, renewal, ancestors
                 prod[c] *= s[spins[e], c]
         for c in range(lanes):
             slope[c] += prod[c]
+    # A sweep in order i = 1..n reversed in time is one in order n..1: both leave p_beta invariant,
+    # and the reversed kernel is what makes a falling chain the exact time reversal of a rising
+    # one.
     backwards = betas[0] > betas[-1]
     for k in range(1, betas.size):
         beta = betas[k]
@@ -240,11 +293,15 @@ def spin_chains(terms, base, betas, states, s, log_w, slopes, renewal, ancestors
             slopes[k - 1] = slope
         if k == betas.size - 1:
             break
+        # Resampling at a random time is allowed: the decision depends on the past only, and the
+        # mean weight handed on is a martingale.
         if renewal > 0.0 and _effective(log_w) < renewal * lanes:
             fill_uniform_lanes(states, uniform)
             shared += _renew(log_w, uniform[0], s, slope, ancestors, prod)
         for site in range(n):
             i = n - 1 - site if backwards else site
+            # The part of spin i's local field that grows with beta, over all lanes at once: the
+            # terms of i with s_i itself left out.
             local[:] = fields[i] - base[i]
             for q in range(site_ptr[i], site_ptr[i + 1]):
                 t = site_terms[q]
@@ -257,6 +314,8 @@ def spin_chains(terms, base, betas, states, s, log_w, slopes, renewal, ancestors
                 for c in range(lanes):
                     local[c] += prod[c]
             for c in range(lanes):
+                # Heat bath: P(s_i = +1) = sigmoid(2 h_i), h_i at this beta. A flip changes the
+                # slope by (new - old) times the field that beta multiplies.
                 prod[c] = 2.0 * (base[i] + beta * local[c])
                 decay[c] = -abs(prod[c])
             exp_chunk(decay, lanes, scratch)
@@ -287,14 +346,16 @@ def _log_partition_of_layer(t, decay, scratch):
 
 
 @njit(cache=True, nogil=True)
-def collapsed_chain(weights, kept, kept_base, summed, summed_base, betas, state, slopes, x):
+def collapsed_chain(layers, betas, state, slopes, x):
     """As `layer_chain`, moved by single-site Gibbs on the kept layer, the other one summed out.
 
     A sweep costs A * B instead of a few rows, and mixes where block Gibbs is stuck: a change of
     one kept unit need not fit the present state of the other layer.
     """
+    weights, _, kept, kept_base, summed, summed_base = layers
     a, b = weights.shape
     x[:] = 0.0
+    # `field` is what beta multiplies in the summed-out layer; t below is the field itself at beta.
     field = summed - summed_base  # field: summed + xW - summed_base
     t, trial, decay, scratch = np.empty(b), np.empty(b), np.empty(b), np.empty(b)
     uniform = np.empty(a)
@@ -312,6 +373,8 @@ def collapsed_chain(weights, kept, kept_base, summed, summed_base, betas, state,
         for j in range(b):
             trial[j] = summed_base[j] + old * field[j]
             t[j] = summed_base[j] + beta * field[j]
+        # `before` and `now` are the summed-out layer's log partition functions at the old and the
+        # new beta, for the same x.
         before = _log_partition_of_layer(trial, decay, scratch)
         now = _log_partition_of_layer(t, decay, scratch)
         log_w += (beta - old) * linear + (now - before)
@@ -325,6 +388,8 @@ def collapsed_chain(weights, kept, kept_base, summed, summed_base, betas, state,
             break
         fill_uniform(state, uniform, a)
         for i in range(a):
+            # Metropolis-free: the flip is taken with its heat-bath probability sigmoid(gain), gain
+            # the change of log p_beta with the other layer summed out in both states.
             sign = 1.0 - 2.0 * x[i]
             row = weights[i]
             for j in range(b):
@@ -333,6 +398,8 @@ def collapsed_chain(weights, kept, kept_base, summed, summed_base, betas, state,
             bias = kept_base[i] + beta * (kept[i] - kept_base[i])
             gain = sign * bias + other - now
             if gain >= 0.0 or gain > -700.0:
+                # exp(-gain) is capped at e^700: such a flip has a probability below 1e-300 either
+                # way.
                 flip = uniform[i] * (1.0 + np.exp(-min(gain, 700.0))) < 1.0
                 if flip:
                     x[i] += sign

@@ -14,6 +14,8 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.runtime.executors import map_ordered
 from tightz.sampling.ais.kernels import (
+    Lanes,
+    Layers,
     Terms,
     collapsed_chain,
     draw_independent,
@@ -98,17 +100,17 @@ class LayerPath:
     ) -> Walk:
         base = self.base
         back = np.ascontiguousarray(self.weights.T)
+        layers = Layers(self.weights, back, self.kept, base, self.summed, self.summed)
+        run = collapsed_chain if self.collapsed else layer_chain
         slopes = np.empty((len(states), betas.size - 1 if with_slopes else 0))
         units = np.empty((len(states), base.size))
+        # log Z of the base: a product over both layers. The weights are relative to it.
         start = self.constant + float(
             np.logaddexp(0.0, base).sum() + np.logaddexp(0.0, self.summed).sum()
         )
 
         def chain(c: int) -> float:
-            layers = (self.kept, base, self.summed, self.summed, betas, states[c], slopes[c])
-            if self.collapsed:
-                return float(collapsed_chain(self.weights, *layers, units[c]))
-            return float(layer_chain(self.weights, back, *layers, units[c]))
+            return float(run(layers, betas, states[c], slopes[c], units[c]))
 
         logs = list(map_ordered(chain, range(len(states)), threads=threads))
         alone = np.arange(len(states))
@@ -177,6 +179,8 @@ class SpinPath:
         in expectation: from a good sampler's draws it shows what the forward chains miss.
         """
         parts = [slice(low, low + _LANES) for low in range(0, len(states), _LANES)]
+        # Falling betas give log(p~_0 / p~_1) along the way: _joined turns the sign, so that
+        # forward and backward weights are on the same scale.
         walks = [
             self._chains(
                 betas[::-1].copy(),
@@ -196,11 +200,11 @@ class SpinPath:
         with_slopes: bool,
         renewal: float = 0.0,
     ) -> Walk:
-        logs = np.empty(spins.shape[1])
-        slopes = np.empty((betas.size - 1 if with_slopes else 0, logs.size))
-        ancestors = np.arange(logs.size)
-        spin_chains(self.terms, self.base, betas, words, spins, logs, slopes, renewal, ancestors)
-        return Walk(logs, spins.T.astype(np.int8), slopes.T, ancestors)
+        lanes = spins.shape[1]
+        slopes = np.empty((betas.size - 1 if with_slopes else 0, lanes))
+        walkers = Lanes(spins, np.empty(lanes), slopes, np.arange(lanes))
+        spin_chains(self.terms, self.base, betas, words, walkers, renewal)
+        return Walk(walkers.log_w, spins.T.astype(np.int8), slopes.T, walkers.ancestors)
 
     def _joined(self, walks: list[Walk], sign: float) -> Walk:
         start = self.constant + np.logaddexp(self.base, -self.base).sum()
@@ -238,12 +242,15 @@ def polynomial_path(poly: SpinPolynomial) -> Path | float:
             "a coupling or field of the model overflows float64; expected finite ones. Rescale its "
             "tables"
         )
+    # Two layers without inner couplings allow block moves and an exact sum over one layer, worth
+    # it only where most pairs between the layers are coupled.
     if poly.degree == 2:
         layers = _layers(n, spins.reshape(-1, 2))
         if layers is not None:
             kept, summed = layers
             if len(theta) >= _DENSE * kept.size * summed.size:
                 return _layer_path(poly.constant, fields, spins.reshape(-1, 2), theta, kept, summed)
+    # Terms of each spin: a stable sort of the members by spin, their owners carried along.
     by_site = np.argsort(spins, kind="stable")
     owner = np.repeat(np.arange(len(theta)), arities)
     sites = np.bincount(spins, minlength=n)
@@ -265,12 +272,15 @@ def _layers(n: int, pairs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArra
     count, component = connected_components(graph, directed=False)
     colour = np.zeros(n, dtype=np.int64)
     starts = np.unique(component, return_index=True)[1]
+    # Breadth first from one spin per component: a spin's colour is the opposite of its parent's.
+    # An odd cycle shows as an edge between equal colours.
     for start in starts:
         nodes, parents = breadth_first_order(graph, start, directed=False)
         for v in nodes[1:]:
             colour[v] = 1 - colour[parents[v]]
     if (colour[pairs[:, 0]] == colour[pairs[:, 1]]).any():
         return None
+    # Colours are arbitrary per component: in each, the rarer one is kept and the other summed out.
     ones = np.bincount(component, colour, minlength=count)
     zeros = np.bincount(component, minlength=count) - ones
     keep = colour == np.where(ones[component] < zeros[component], 1, 0)
@@ -315,10 +325,12 @@ def tuned_schedule(
     step * deviation are best. A tenth of the mean deviation keeps every stretch sampled.
     """
     steps = np.diff(betas)
+    # The deviation is estimated from few pilot chains: a moving average takes out its noise.
     width = min(11, len(steps))
     deviation = np.convolve(np.pad(slopes.std(axis=0), width // 2, mode="edge"), np.ones(width))
     deviation = deviation[width - 1 : width - 1 + len(steps)] / width
     floor = 0.1 * float((deviation * steps).sum()) + 1e-12
+    # Invert the cumulated share: equal increments of it are equal contributions to the variance.
     share = np.concatenate([[0.0], np.cumsum((deviation + floor) * steps)])
     out = np.interp(np.linspace(0.0, share[-1], count), share, betas)
     out[0], out[-1] = 0.0, 1.0

@@ -236,6 +236,8 @@ class _Run:
             self.iterations = iteration
             for order, rank in self.passes:
                 sweep(self.arrays, self.rho, self.messages, order, rank, keep, self.widest)
+            # Valid at any messages, so the best iterate so far can be kept whatever happens later;
+            # a bound read off the free energy would hold at convergence only.
             value = float(valid_bound(self.arrays, self.rho, self.messages, self.widest))
             if not best or value < best[-1]:
                 self.best_rho, self.best_messages = self.rho, self.messages.copy()
@@ -272,6 +274,8 @@ class _Run:
         self.forests.add(tree == 1.0)
         # Bridges are in every tree; an edge that merely was in all so far loses its certainty.
         self.certain = self.certain & (tree == 1.0)
+        # Shrunk inside the polytope, so that rounding cannot carry rho out of what forests attain;
+        # bridges are in every spanning tree and stay at exactly 1.
         vertex = np.where(self.certain, 1.0, INSIDE * tree)
         target = (1.0 - _ANCHOR) * vertex + _ANCHOR * self.start
         step = 2.0 / (self.moves + 6.0 + self.rho.size / self.n)
@@ -279,6 +283,8 @@ class _Run:
         rho = np.where(self.certain, 1.0, np.minimum(rho, INSIDE))
         rescale(a, self.rho, rho, self.messages)
         self.rho = rho
+        # The weights of the trees seen so far, for the judge: rho is theirs by construction, and
+        # it recomputes the sum itself.
         self.mixture = np.append((1.0 - step) * self.mixture, (1.0 - _ANCHOR) * step)
         self.mixture[0] += _ANCHOR * step
 

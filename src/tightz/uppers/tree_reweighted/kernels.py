@@ -40,6 +40,7 @@ def sweep(
     largest = 0.0
     for t in order:
         states = model.var_ptr[t + 1] - model.var_ptr[t]
+        # One belief serves all messages that t sends, since none of them is heard by t itself.
         _node_belief(model, rho, messages, t, belief)
         for k in range(model.incident_ptr[t], model.incident_ptr[t + 1]):
             e = model.incident[k]
@@ -50,6 +51,8 @@ def sweep(
             others = model.var_ptr[s + 1] - model.var_ptr[s]
             into_t = model.message_ptr[2 * e + (0 if t_is_first else 1)]
             into_s = model.message_ptr[2 * e + (1 if t_is_first else 0)]
+            # The cavity leaves one whole message out although the belief counts it rho times: that
+            # is the reweighted update, M_ts = log sum_t exp(theta_st / rho_st + log b_t - M_st).
             for x in range(states):
                 cavity[x] = belief[x] - messages[into_t + x]
             step_t, step_s = (others, 1) if t_is_first else (1, states)
@@ -62,6 +65,8 @@ def sweep(
                 )
                 top = max(top, fresh[y])
             for y in range(others):
+                # Only differences between entries matter to the bound: messages are kept with
+                # largest entry 0.
                 change = (1.0 - keep) * (max(fresh[y] - top, -_CAP) - messages[into_s + y])
                 messages[into_s + y] += change
                 largest = max(largest, abs(change))
@@ -82,6 +87,7 @@ def valid_bound(model: PairwiseArrays, rho: NDArray, messages: NDArray, widest: 
     beliefs = np.empty(model.unary.size)
     log_norm = np.empty(n)
     total, carry, slack = 0.0, 0.0, 0.0
+    # Part one: log sums of the node beliefs, what normalising every b_s to 1 costs.
     for s in range(n):
         start = model.var_ptr[s]
         states = model.var_ptr[s + 1] - start
@@ -90,6 +96,9 @@ def valid_bound(model: PairwiseArrays, rho: NDArray, messages: NDArray, widest: 
         degree = model.incident_ptr[s + 1] - model.incident_ptr[s]
         slack += (degree + 4.0) * (size + 1.0) * (1.0 + load)
         total, carry = add_compensated(total, carry, log_norm[s])
+    # Part two: for each edge the smallest scaling after which both sums of b_st lie below the
+    # normalised b_s and b_t. `fresh - message` is log(sum_t b_st / b_s): at a fixed point it is
+    # the same for all states and nothing is lost.
     fresh_first = np.empty(widest)
     cavity_first = np.empty(widest)
     cavity_second = np.empty(widest)
@@ -125,6 +134,9 @@ def valid_bound(model: PairwiseArrays, rho: NDArray, messages: NDArray, widest: 
         for k in range(start, model.edge_ptr[e + 1]):
             if model.tables[k] > -np.inf:
                 magnitude = max(magnitude, abs(model.tables[k]))
+        # Forward error of the sums above, in units of the last place: every quantity that was
+        # added contributes its magnitude. The bound is raised by it, so rounding cannot make it
+        # false.
         slack += 8.0 * magnitude
         slack += 8.0 * rho[e] * (2.0 * size + abs(log_norm[i]) + abs(log_norm[j]) + rows + cols)
     return total + carry + EPSILON * slack
@@ -171,6 +183,8 @@ def edge_beliefs(
                 beliefs[start + x * cols + y] = p
                 first[x] += p
                 second[y] += p
+        # The mutual information of an edge is minus the derivative of the bound by rho_e: the
+        # conditional gradient step puts weight on the tree where it is largest.
         shared = 0.0
         for x in range(rows):
             for y in range(cols):
@@ -195,6 +209,8 @@ def node_beliefs(model: PairwiseArrays, rho: NDArray, messages: NDArray, beliefs
 def rescale(model: PairwiseArrays, old: NDArray, new: NDArray, messages: NDArray) -> None:
     """Keep rho * M, what an edge tells a variable, when rho changes."""
     for e in range(model.first.size):
+        # The node beliefs hear rho * M; keeping that product keeps them when rho moves, so the
+        # iteration goes on from where it was.
         ratio = old[e] / new[e]
         for k in range(model.message_ptr[2 * e], model.message_ptr[2 * e + 2]):
             messages[k] *= ratio

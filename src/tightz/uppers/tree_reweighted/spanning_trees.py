@@ -31,6 +31,8 @@ def starting_forests(
     touched = np.unique(np.concatenate([first, second])).size
     if touched <= MOST_VERTICES and float(n) * width * width <= _WORK_LIMIT:
         return edge_probabilities(n, first, second, order), None
+    # Too large for the inverse or for the judge: a finite set of trees that covers every edge. Its
+    # edge frequencies are attained by construction.
     trees = _covering_trees(n, first, second)
     frequency = trees.mean(axis=0)
     return np.where(trees.all(axis=0), 1.0, INSIDE * frequency), trees
@@ -62,6 +64,7 @@ def _covering_trees(
     """(T, E): trees that cover all edges, each made of the least used edges."""
     used = np.zeros(first.size)
     trees: list[NDArray[np.bool_]] = []
+    # Each tree takes the least used edges first, so every edge is reached after about E / n trees.
     while len(trees) < 20 or (used == 0.0).any():
         trees.append(maximum_spanning_tree(n, first, second, -used) == 1.0)
         used += trees[-1]
@@ -101,6 +104,8 @@ def _resistances(n: int, low: NDArray, high: NDArray, width: int, out: NDArray) 
     for e in range(low.size):
         band[high[e], 0] += 1.0
         band[high[e], high[e] - low[e]] -= 1.0
+    # One vertex per component is grounded (voltage 0): the rest of the Laplacian is positive
+    # definite.
     grounded = band[:, 0] == 0.0
     for e in range(low.size):
         if grounded[low[e]]:
@@ -118,6 +123,8 @@ def _resistances(n: int, low: NDArray, high: NDArray, width: int, out: NDArray) 
             band[i, k] = value / band[j, 0]
         for m in range(max(0, i - width), i):
             band[i, 0] -= band[i, i - m] * band[i, i - m] * band[m, 0]
+    # Only inverse entries on the band are needed, and the recursion from the last column back uses
+    # only such entries: n * width^2 work instead of n^3.
     inverse = np.zeros((n, width + 1))
     for j in range(n - 1, -1, -1):
         end = min(n, j + width + 1)
@@ -133,6 +140,8 @@ def _resistances(n: int, low: NDArray, high: NDArray, width: int, out: NDArray) 
         if grounded[i]:
             inverse[i, 0] = 0.0
     for e in range(low.size):
+        # Resistance between i and j: the voltage difference when one unit of current goes in at i
+        # and out at j.
         i, j = high[e], low[e]
         out[e] = inverse[i, 0] + inverse[j, 0] - 2.0 * inverse[i, i - j]
 
@@ -142,6 +151,8 @@ def _kruskal(n: int, first: NDArray, second: NDArray, order: NDArray, chosen: ND
     parent = np.arange(n)
     for e in order:
         i, j = first[e], second[e]
+        # Union-find with path halving; an edge joins the forest if its ends are in different
+        # trees.
         while parent[i] != i:
             parent[i] = parent[parent[i]]
             i = parent[i]

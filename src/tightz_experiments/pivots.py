@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tightz.experiments.canvas import BLUE, GREEN, INK, RED, bare, finish, new_figure, tidy
-from tightz.experiments.store import Store, small_print
+from tightz_experiments.canvas import BLUE, GREEN, INK, RED, bare, finish, new_figure, tidy
+from tightz_experiments.store import Store, small_print
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.experiments.canvas import FAINT, GREY, INK, bare, finish, new_figure
-from tightz.experiments.rbm_models import PAPER, PUBLISHED_AIS, Column, RbmTable
+from tightz_experiments.canvas import FAINT, GREY, INK, bare, finish, new_figure
+from tightz_experiments.rbm_models import PAPER, PUBLISHED_AIS, Column, RbmTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tightz.errors import require_range
-from tightz.experiments.processes import processes, single_threaded
-from tightz.experiments.rbm_drawing import draw_table
-from tightz.experiments.rbm_models import Column, RbmTable, load_column, train_column
-from tightz.experiments.rbm_search import layer_with_search, mfrp_with_search
-from tightz.experiments.store import Spent, Store, small_print
+from tightz_experiments.processes import processes, single_threaded
+from tightz_experiments.rbm_drawing import draw_table
+from tightz_experiments.rbm_models import Column, RbmTable, load_column, train_column
+from tightz_experiments.rbm_search import layer_with_search, mfrp_with_search
+from tightz_experiments.store import Spent, Store, small_print
 
 if TYPE_CHECKING:
     from tightz.models.factor_graph import FactorGraph

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.experiments.canvas import BLUE, GOLD, GREEN, GREY, INK, RED, finish, new_figure, tidy
-from tightz.experiments.store import Store, small_print
+from tightz_experiments.canvas import BLUE, GOLD, GREEN, GREY, INK, RED, finish, new_figure, tidy
+from tightz_experiments.store import Store, small_print
 
 FORCED_SWEEPS = 50
 
@@ -86,12 +86,12 @@ def exponent(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 def _time_size(
     *, size: int, levels: tuple[int, ...], grids: int, repeats: int, restarts: int, seed: int
 ) -> dict[str, Any]:
-    from tightz.experiments.ising import paper_grid
     from tightz.families.ascent import ascend
     from tightz.projections.coset import Coset
     from tightz.projections.hashing import DenseParity
     from tightz.reductions.encoding import encode
     from tightz.runtime.seeds import generator
+    from tightz_experiments.ising import paper_grid
 
     table = np.zeros((2, grids, len(levels)))
     for grid in range(grids):

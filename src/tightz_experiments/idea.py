@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.experiments.canvas import (
+from tightz_experiments.canvas import (
     FAINT,
     GREEN,
     INK,
@@ -23,7 +23,7 @@ from tightz.experiments.canvas import (
     set_layout,
     tidy,
 )
-from tightz.experiments.store import Store, small_print
+from tightz_experiments.store import Store, small_print
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from tightz.errors import TightzError
 from tightz.models.formats.text_files import write_atomically
 
-DEFAULT_FOLDER = Path("out/reproduce")
-
 
 class Spent(NamedTuple):
     """Wall seconds, and processor seconds of all threads."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.experiments.canvas import BLUE, GOLD, GREEN, GREY, INK, RED, finish, new_figure, tidy
-from tightz.experiments.store import Store, small_print
+from tightz_experiments.canvas import BLUE, GOLD, GREEN, GREY, INK, RED, finish, new_figure, tidy
+from tightz_experiments.store import Store, small_print
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
