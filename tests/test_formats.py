@@ -21,21 +21,11 @@ import tightz as tz
 from tests import naive
 from tightz.cli.options import load
 from tightz.errors import MissingExtraError, ModelError, TightzError, UnsupportedModelError
-from tightz.models.formats import (
-    from_dimod,
-    from_ising,
-    from_qubo,
-    read_bif,
-    read_cnf,
-    read_fg,
-    read_xmlbif,
-    to_ising,
-    to_qubo,
-    write_bif,
-    write_cnf,
-    write_fg,
-    write_xmlbif,
-)
+from tightz.models.formats.bif import read_bif, read_xmlbif
+from tightz.models.formats.bif_writer import write_bif, write_xmlbif
+from tightz.models.formats.cnf import read_cnf, write_cnf
+from tightz.models.formats.fg import read_fg, write_fg
+from tightz.models.formats.quadratic import from_dimod, from_ising, from_qubo, to_ising, to_qubo
 from tightz.models.large_scopes import auxiliaries, noisy_or
 
 FUZZ = int(os.environ.get("TIGHTZ_FUZZ", "1500"))
@@ -343,17 +333,17 @@ def test_rbm_archives(folder, monkeypatch):
     rng = np.random.default_rng(0)
     w, b, c = rng.normal(size=(3, 2)), rng.normal(size=3), rng.normal(size=2)
     savemat(folder / "m.mat", {"vishid": w, "visbiases": b, "hidbiases": c})
-    same_weights(tz.load_rbm(folder / "m.mat"), tz.rbm(w, b, c))
+    same_weights(tz.read(folder / "m.mat"), tz.rbm(w, b, c))
     savemat(folder / "part.mat", {"W": w})
     with pytest.raises(ModelError, match="no array visible_bias, hidden_bias"):
-        tz.load_rbm(folder / "part.mat")
+        tz.read(folder / "part.mat")
     (folder / "bad.mat").write_bytes(b"not a file of numbers" * 20)
     with pytest.raises(ModelError, match="not a MATLAB file"):
-        tz.load_rbm(folder / "bad.mat")
+        tz.read(folder / "bad.mat")
     (folder / "m.h5").write_bytes(b"\x89HDF")
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(MissingExtraError, match=r"needs h5py: pip install"):
-        tz.load_rbm(folder / "m.h5")
+        tz.read(folder / "m.h5")
 
 
 def test_hdf5(folder):
@@ -362,19 +352,19 @@ def test_hdf5(folder):
     w, b, c = rng.normal(size=(3, 2)), rng.normal(size=3), rng.normal(size=2)
     with h5py.File(folder / "w.h5", "w") as file:
         file["W"], file["visible_bias"], file["hidden_bias"] = w, b, c
-    same_weights(tz.load_rbm(folder / "w.h5"), tz.rbm(w, b, c))
+    same_weights(tz.read(folder / "w.h5"), tz.rbm(w, b, c))
     same_weights(load(str(folder / "w.h5"), None), tz.rbm(w, b, c))
     with h5py.File(folder / "old.hdf5", "w") as file:  # other names, a group beside the arrays
         file["vishid"], file["visbiases"], file["hidbiases"] = w.T, b[None, :], c[:, None]
         file.create_group("more")["W"] = np.zeros(3)
-    same_weights(tz.load_rbm(folder / "old.hdf5"), tz.rbm(w, b, c))
+    same_weights(tz.read(folder / "old.hdf5"), tz.rbm(w, b, c))
     with h5py.File(folder / "part.h5", "w") as file:
         file["W"] = w
     with pytest.raises(ModelError, match="visible_bias"):
-        tz.load_rbm(folder / "part.h5")
+        tz.read(folder / "part.h5")
     (folder / "bad.h5").write_bytes((folder / "w.h5").read_bytes()[:300])
     with pytest.raises(ModelError, match="HDF5"):
-        tz.load_rbm(folder / "bad.h5")
+        tz.read(folder / "bad.h5")
 
 
 BAD = [

@@ -21,7 +21,7 @@ def _run(command, *arguments):
 
 
 def _grid(tmp):
-    tz.write_uai(tz.ising_grid(2, seed=0), tmp / "grid.uai")
+    tz.write(tz.ising_grid(2, seed=0), tmp / "grid.uai")
     return tmp / "grid.uai"
 
 
@@ -41,7 +41,7 @@ def _load_unknown_ending(tmp):
 
 
 def _weights(tmp):
-    tz.save_rbm(tmp / "rbm.npz", [[0.0]], [0.0], [0.0])
+    tz.write(tz.rbm([[0.0]], [0.0], [0.0]), tmp / "rbm.npz")
     return tmp / "rbm.npz"
 
 

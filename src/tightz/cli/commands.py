@@ -146,8 +146,8 @@ def mfrp(
                 "command": "mfrp",
                 "estimate": e.log_z,
                 "best_level": e.best_level,
-                "lower": e.lower.log_z,
-                "lower_proof": e.lower.why,
+                "lower": e.lower,
+                "lower_proof": e.lower_proof.why,
                 "certificate": {"lower": certificate.log_z, "confidence": 1 - delta},
                 "levels": [vars(level) for level in e.by_level],
                 "log_gammas": e.log_gammas,
@@ -168,7 +168,7 @@ def mfrp(
     ]
     table(["m", "median", "mean", "best", "infeasible"], rows, "log(2^m gamma) over projections")
     click.echo(f"estimate log Z ~  {e.log_z:.4f}   (max over m of the median; not a bound)")
-    click.echo(f"lower    log Z >= {e.lower.log_z:.4f}   (holds always: {e.lower.why})")
+    click.echo(f"lower    log Z >= {e.lower:.4f}   (holds always: {e.lower_proof.why})")
     click.echo(f"lower    log Z >= {certificate.log_z:.4f}   (with confidence {1 - delta:g})")
 
 
@@ -227,9 +227,9 @@ def logz(
             resume=resume,
         )
     if uai_output:
-        tz.write_pr(r.estimate, f"{uai_output}.PR")
+        tz.write(r.estimate, f"{uai_output}.PR")
         if r.marginals is not None:
-            tz.write_mar(r.marginals, f"{uai_output}.MAR")
+            tz.write(r.marginals, f"{uai_output}.MAR")
     if plot:
         from tightz.plots import save
 
@@ -323,9 +323,7 @@ def marginals(
         rows, spread = list(e.marginals), e.marginal_spread
         label = "mfrp (estimate: average of q over projections, weighted by 2^m gamma)"
     if uai_output:
-        from tightz.models.formats.uai import write_mar
-
-        write_mar(rows, uai_output)
+        tz.write(rows, uai_output, format="MAR")
     if as_json:
         emit({"command": "marginals", "method": label, "marginals": rows, "spread": spread})
         return

@@ -114,7 +114,7 @@ def generate_ising_grid(
         periodic=periodic,
         field_per_edge=field_per_edge,
     )
-    tz.write_uai(graph, output)
+    tz.write(graph, output)
     click.echo(f"{output}: {graph}", err=True)
 
 

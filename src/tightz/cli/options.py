@@ -156,7 +156,14 @@ def parse_levels(text: str | None, n: int) -> list[int] | None:
 
 def load(path: str, evidence: str | None) -> FactorGraph:
     """Read a model by the ending of its name; --zeros-below of the command is applied."""
-    model = _read(path, evidence)
+    from tightz.models.factor_graph import FactorGraph
+    from tightz.models.formats import read
+
+    rows = _waiting(ROWS)
+    options = {} if rows is None else {"transposed": rows == "hidden"}
+    model = read(path, evidence, **options)
+    if not isinstance(model, FactorGraph):
+        raise ModelError(f"{path} holds results; expected a model")
     below = _waiting(ZEROS)
     if below is None:
         return model
@@ -167,40 +174,6 @@ def load(path: str, evidence: str | None) -> FactorGraph:
     most = log_removed(model, below)
     click.echo(f"{path}: {count} entries taken as zeros; Z loses at most exp({most:g})", err=True)
     return zeroed
-
-
-def _read(path: str, evidence: str | None) -> FactorGraph:
-    suffix = Path(path).suffix.lower()
-    if suffix in (".npz", ".mat", ".h5", ".hdf5"):
-        from tightz.models.formats.rbm_files import load_rbm
-
-        rows = _waiting(ROWS)
-        model = load_rbm(path, transposed=None if rows is None else rows == "hidden")
-        if evidence:
-            raise ModelError(
-                f"evidence goes with a UAI model; {path} holds RBM weights. Leave --evidence out"
-            )
-        return model
-    if suffix == ".uai" or not suffix:
-        from tightz.models.formats.uai import read_uai
-
-        return read_uai(path, evidence)
-    readers = {".fg": "read_fg", ".cnf": "read_cnf", ".bif": "read_bif", ".xml": "read_xmlbif"}
-    readers[".xmlbif"] = "read_xmlbif"
-    if suffix in readers:
-        from tightz.models import formats
-
-        if evidence:
-            raise ModelError(
-                f"evidence goes with a UAI model; {path} is a {suffix} file. Leave --evidence out"
-            )
-        read: FactorGraph = getattr(formats, readers[suffix])(path)
-        return read
-    if not os.path.exists(path):
-        raise ModelError(f"{path}: no such file")
-    raise ModelError(
-        f"{path}: unknown ending {suffix!r}; expected .uai, .fg, .cnf, .bif, .xml, .npz, .mat, .h5"
-    )
 
 
 def require_writable(*paths: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from numpy.typing import NDArray
 
 from tightz.errors import UnsupportedModelError
-from tightz.families.layer import layer_mean_field
+from tightz.families.layer import LayerMeanField, layer_mean_field
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.encoding import SpinEncoding
 from tightz.runtime.seeds import stream
@@ -67,8 +67,7 @@ def one_layer(
     try:
         r = layer_mean_field(
             encoding.polynomial,
-            restarts=restarts,
-            leaves=leaves,
+            LayerMeanField(restarts=restarts, leaves=leaves),
             seed=stream(job.seed, SEARCH, restarts),
             starts=None if states is None else states[:16],
             link=job.link,

@@ -14,13 +14,14 @@ from tightz.elimination.exact import ExactResult, exact, plan
 from tightz.errors import ModelError, ResourceError, UnsupportedModelError
 from tightz.families.block import family_for
 from tightz.families.evidence import JENSEN, lower_bound_of
+from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
 from tightz.interval.dense import DENSE_SWEEPS, is_dense, layers, one_layer
 from tightz.interval.discrete import discrete_lower, first_state
 from tightz.judge import Audited, LargestEntries, StatesEvidence
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import MAX_ARITY
-from tightz.paper.estimate import mean_field
+from tightz.paper.mean_field import mean_field
 from tightz.paper.trials import TrialPlan, all_positions, run_batches
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
@@ -189,7 +190,10 @@ def lower(job: Job) -> Iterator[Finding | Bound | Launch]:
 def _plain(job: Job, encoding: SpinEncoding) -> Iterator[Finding]:
     for restarts in (1, 8):
         r = mean_field(
-            encoding.polynomial, restarts=restarts, seed=stream(job.seed, restarts), link=job.link
+            encoding.polynomial,
+            family=MeanField(restarts),
+            seed=stream(job.seed, restarts),
+            link=job.link,
         )
         marginals = list(encoding.marginals(1.0 - 2.0 * r.marginals[:, 1]))
         yield Finding(r.bound, Marginals(marginals, "mean field", r.log_z))
@@ -278,7 +282,7 @@ def _splitting(job: Job, encoding: SpinEncoding) -> Iterator[Finding | Bound]:
     if result.lower == -math.inf:
         return
     sample = _decoded(result.sample, encoding)
-    value, error = result.estimate(1000, stream(job.seed, SEARCH, 2))
+    value, error = result.sampled_log_z(1000, stream(job.seed, SEARCH, 2))
     effective = result.sample(1000, stream(job.seed, SEARCH, 2)).effective_size
     source = "importance samples from the splitting tree's mixture"
     if encoding.direct:

@@ -115,9 +115,7 @@ def _tables(model: FactorGraph) -> list[Cpt]:
     found = _children(model, 0)
     again = _children(model, -1) if isinstance(found, str) else found  # as in UAI files
     if isinstance(again, str):
-        raise ModelError(
-            f"the model is no Bayesian network: {found}. tz.write_uai writes any model"
-        )
+        raise ModelError(f"the model is no Bayesian network: {found}. A .uai file holds any model")
     return again
 
 
