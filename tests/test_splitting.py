@@ -517,7 +517,7 @@ def test_a_polynomial_is_a_model_too():
 def test_the_coset_sum_is_a_lower_bound_and_exact_at_full_rank(model, m, seed):
     truth = exact_log_z(model)
     n = model.n_variables
-    options = {"seed": seed, "projections": Projections.as_printed(), "threads": 1}
+    options = {"seed": seed, "projections": tz.Projections.as_printed(), "threads": 1}
     found = coset_sum(model, min(m, n), **options)
     assert found.log_z <= truth + enumeration_error(model)
     assert found.bound.proof is Proof.DETERMINISTIC

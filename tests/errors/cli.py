@@ -37,7 +37,12 @@ def _run_in(tmp, line):
 
 def _load_unknown_ending(tmp):
     (tmp / "model.py").write_text("")
-    options.load(str(tmp / "model.py"), None)
+    options.Source(str(tmp / "model.py")).load()
+
+
+def _load_result(tmp):
+    tz.write(1.0, tmp / "z.PR")
+    options.Source(str(tmp / "z.PR")).load()
 
 
 def _weights(tmp):
@@ -62,7 +67,7 @@ CASES = [
     Case(
         ParameterError,
         "levels are 'a:b'; expected a range like 0:20 or a list like 0,5,10",
-        lambda: options.parse_levels("a:b", 4),
+        lambda: options.parse_levels("a:b"),
     ),
     Case(
         ParameterError,
@@ -71,23 +76,35 @@ CASES = [
     ),
     Case(
         ModelError,
-        "evidence goes with a UAI model; TMP/rbm.npz holds RBM weights. Leave --evidence out",
-        lambda tmp: options.load(str(_weights(tmp)), "e.evid"),
+        "e.evid does not exist",
+        lambda tmp: options.Source(str(_weights(tmp)), "e.evid").load(),
     ),
     Case(
         ModelError,
-        "evidence goes with a UAI model; TMP/f.cnf is a .cnf file. Leave --evidence out",
-        lambda tmp: options.load(str(tmp / "f.cnf"), "e.evid"),
+        "TMP/z.PR holds results; expected a model",
+        _load_result,
     ),
     Case(
         ModelError,
-        "TMP/model.txt: no such file",
-        lambda tmp: options.load(str(tmp / "model.txt"), None),
+        "TMP/model.txt does not exist",
+        lambda tmp: options.Source(str(tmp / "model.txt")).load(),
     ),
     Case(
         ModelError,
-        "TMP/model.py: unknown ending '.py'; expected .uai, .fg, .cnf, .bif, .xml, .npz, .mat, .h5",
+        "TMP/model.py: unknown ending '.py'; expected .uai, .fg, .cnf, .bif, .xml, .xmlbif, .npz, "
+        ".mat, .h5, .hdf5, .PR, .MAR, or say what it is: format='uai'",
         _load_unknown_ending,
+    ),
+    Case(
+        ParameterError,
+        "format is 'txt'; expected one of .uai, .fg, ...",
+        lambda: tz.read("m.uai", format="txt"),
+    ),
+    Case(
+        ParameterError,
+        "evidence is no option of .PR files (UAI results, log10 Z in the file and log Z here); "
+        "expected none",
+        lambda: tz.read("z.PR", {0: 1}),
     ),
     Case(
         ParameterError,

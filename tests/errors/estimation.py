@@ -69,6 +69,7 @@ def _boasting_leaf(patch):
 
 
 ESTIMATES = [
+    refuses("restarts is 0; expected at least 1", tz.Projections, restarts=0),
     refuses("trials is 0; expected at least 1", tz.estimate, GRID, trials=0),
     refuses(
         "levels are [1, 1]; expected distinct numbers of parities",

@@ -282,7 +282,7 @@ def _bad_hdf5(tmp, patch):
 
 
 def _no_weights(tmp, patch):
-    patch.setattr("tightz.models.formats.rbm_files.read_mat", lambda _: {"W": np.zeros(2)})
+    patch.setattr("tightz.models.formats.arrays.read_mat", lambda _: {"W": np.zeros(2)})
     tz.read(tmp / "w.mat")
 
 
@@ -377,19 +377,19 @@ CASES = [
     ),
     Case(
         ModelError,
-        "variable 0 has 3 states; CNF variables have 2. tz.write writes any model",
+        "variable 0 has 3 states; CNF variables have 2. A .uai file holds any model",
         lambda tmp: tz.write(TERNARY, tmp / "f.cnf"),
     ),
     Case(
         ModelError,
         "factor 4 over variables (0, 1) holds potentials other than 0 and 1; CNF clauses "
-        "cannot express them. tz.write writes any model",
+        "cannot express them. A .uai file holds any model",
         lambda tmp: tz.write(GRID, tmp / "f.cnf"),
     ),
     Case(
         ModelError,
         "variable 0 has a log weight of 800; weights are doubles, which hold -708 to 709."
-        " tz.write(..., wide=True) writes such models",
+        " tz.write(model, 'm.uai', wide=True) writes such models",
         lambda tmp: tz.write(_logs((0,), [0.0, 800.0]), tmp / "f.cnf"),
     ),
     Case(
@@ -401,7 +401,7 @@ CASES = [
     Case(
         ModelError,
         "factor 0 has a log potential of 800; .fg tables are doubles, which hold -708 to "
-        "709. tz.write(..., wide=True) writes such models",
+        "709. tz.write(model, 'm.uai', wide=True) writes such models",
         lambda tmp: tz.write(_logs((1,), [0.0, 800.0]), tmp / "m.fg"),
     ),
     Case(
@@ -422,8 +422,8 @@ CASES = [
     ),
     Case(
         UnsupportedModelError,
-        "the model has a term of 3 spins; an Ising model has pairs at most. tz.write "
-        "writes any model",
+        "the model has a term of 3 spins; an Ising model has pairs at most. A .uai "
+        "file holds any model",
         lambda: tz.to_ising(_logs((0, 1, 2), np.arange(8.0) ** 2 % 5, cards=(2, 2, 2))),
     ),
     Case(
@@ -461,7 +461,7 @@ CASES = [
     Case(
         ModelError,
         "the model is no Bayesian network: factor 0 does not sum to 1 over variable 0, "
-        "its own by position. tz.write writes any model",
+        "its own by position. A .uai file holds any model",
         lambda tmp: _write_bif(tmp, GRID),
     ),
 ]

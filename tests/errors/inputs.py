@@ -36,7 +36,7 @@ def _evidence(tmp):
 TEXTS = [
     (
         "exact was given a str, 'grid.uai'; expected a tz.FactorGraph: read the file first: "
-        "tz.read(path), or tz.read, tz.read, tz.read",
+        "tz.read(path)",
         lambda: tz.exact("grid.uai"),
     ),
     (
@@ -136,7 +136,7 @@ TEXTS = [
     ),
     (
         "W is 2 x 2, so nothing tells whether its rows are visible or hidden units; expected a "
-        "file of tz.save_rbm, which says so, or tz.read(path, transposed=False) where W[i, j] "
+        "file of tz.write, which says so, or tz.read(path, transposed=False) where W[i, j] "
         "joins visible i and hidden j, else True; on the command line --rbm-rows visible or hidden "
         "(TMP/r.npz)",
         _square,
@@ -150,7 +150,8 @@ TEXTS = [
         lambda: tz.write(3, "x.MAR"),
     ),
     (
-        "evidence is a list; expected a mapping of names to states, such as {'rain': 'yes'}",
+        "evidence is a list; expected the name of a file or a mapping of variables to states, such "
+        "as {3: 1} or {'rain': 'yes'}",
         _evidence,
     ),
     (

@@ -371,6 +371,11 @@ TRAINING = [
     ),
     Case(
         ParameterError,
+        "learning_rate is -1; expected at least 0.0",
+        lambda: train_rbm(UNITS, tz.Training(learning_rate=-1)),
+    ),
+    Case(
+        ParameterError,
         "momentum is 1.0; expected between 0.0 and 0.999",
         lambda: train_rbm(UNITS, tz.Training(momentum=1.0)),
     ),
@@ -422,14 +427,13 @@ RBM_FILES = [
         tz.read,
         "r.npz",
         b"nothing",
-        "TMP/r.npz is not an .npz file (or a damaged one); expected one with W, "
-        "visible_bias, hidden_bias",
+        "TMP/r.npz is not an .npz file (or a damaged one); expected named arrays",
     ),
     reads(
         tz.read,
         "r.npz",
         _single(np.zeros(3)),
-        "TMP/r.npz holds a single array; expected an .npz file with W, visible_bias, hidden_bias",
+        "TMP/r.npz holds a single array; expected an .npz file of named arrays",
     ),
     reads(
         tz.read,

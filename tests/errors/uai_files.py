@@ -115,7 +115,7 @@ MAR = [
 
 
 def _with_evidence(path: os.PathLike[str]) -> object:
-    model = path.__fspath__() + ".model"
+    model = path.__fspath__() + ".uai"
     with open(model, "w") as out:
         out.write(PAIR)
     return tz.read(model, path)
@@ -130,7 +130,7 @@ def _unreadable(tmp):
 
 
 def _write_twice(tmp):
-    path = tmp / "both"
+    path = tmp / "both.uai"
     tz.write(tz.ising_grid(2, seed=0), path, evidence_path=path)
 
 
@@ -156,7 +156,7 @@ CASES = [
     ),
     Case(
         ModelError,
-        "cannot write TMP/both: two files would be written there; give each its own path",
+        "cannot write TMP/both.uai: two files would be written there; give each its own path",
         _write_twice,
     ),
     Case(

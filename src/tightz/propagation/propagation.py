@@ -57,9 +57,9 @@ class BetheStatus(enum.Enum):
 class BetheResult(OneBound):
     """What belief propagation says about log Z.
 
-    `log_z` is the Bethe estimate. `lower` (and `proven`) is a proven lower bound where the
-    theorem for attractive models applies, `rounding` included, else -inf. `marginals` has one
-    vector per variable, `factor_marginals` one table per factor, shaped by its scope. `residual` is the
+    `log_z` is the Bethe estimate. `lower` (and `proven`) is a proven lower bound where the theorem
+    for attractive models applies, `rounding` included, else -inf. `marginals` has one vector per
+    variable, `factor_marginals` one table per factor, shaped by its scope. `residual` is the
     largest message change in the last sweep, relative to its size where that exceeds one.
     """
 

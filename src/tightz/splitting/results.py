@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.bounds import Bound
+from tightz.bounds import Bound, Proof, Side
 from tightz.errors import TightzError, require_range
 from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.collapse import Collapsed
@@ -162,12 +162,12 @@ class SplittingResult(Result):
     @property
     def lower_proof(self) -> Bound:
         """The record of the lower end."""
-        return max(self.history, key=lambda bound: bound.low)
+        return max(self.history, key=lambda bound: bound.low, default=_nothing(Side.LOWER))
 
     @property
     def upper_proof(self) -> Bound:
         """The record of the upper end."""
-        return min(self.history, key=lambda bound: bound.high)
+        return min(self.history, key=lambda bound: bound.high, default=_nothing(Side.UPPER))
 
     @cached_property
     def marginals(self) -> NDArray[np.float64]:
@@ -229,3 +229,9 @@ class SplittingResult(Result):
             f"SplittingResult(lower={self.lower:.6f}, upper={self.upper:.6f}, "
             f"leaves={len(self.depths)}, seconds={self.seconds:.3g})"
         )
+
+
+def _nothing(side: Side) -> Bound:
+    """What is known before the first finding."""
+    value = -math.inf if side is Side.LOWER else math.inf
+    return Bound(side, value, Proof.DETERMINISTIC, "splitting", confidence=1.0)

@@ -6,7 +6,6 @@ dictionaries come and go without a file (`quadratic`).
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from tightz.errors import ModelError, ParameterError
 from tightz.models.formats import array_files, bif, cnf, fg, uai, uai_results
 from tightz.models.formats.evidence import Evidence
 from tightz.models.formats.format import Format
-from tightz.models.formats.text_files import FilePath, file_name
+from tightz.models.formats.text_files import FilePath, file_name, read_bytes
 
 FORMATS = (
     uai.FORMAT,
@@ -47,7 +46,7 @@ def read(
     return kind.call(kind.read, path, **options)
 
 
-def write(content: Any, path: FilePath, *, format: str | None = None, **options: Any) -> Any:
+def write(model: Any, path: FilePath, *, format: str | None = None, **options: Any) -> Any:
     """Write a model (to .PR log Z, to .MAR marginals), atomically, as the ending of `path` says.
 
     format     the ending to write it by, where the name says another or nothing
@@ -56,7 +55,7 @@ def write(content: Any, path: FilePath, *, format: str | None = None, **options:
                out; .bif and .xml take `names` and `states`
     """
     kind = _chosen(path, format, reading=False)
-    return kind.call(kind.write, content, path, **options)
+    return kind.call(kind.write, model, path, **options)
 
 
 def _chosen(path: FilePath, format: str | None, *, reading: bool) -> Format:
@@ -70,8 +69,8 @@ def _chosen(path: FilePath, format: str | None, *, reading: bool) -> Format:
     ending = Path(label).suffix
     if ending[1:].lower() in known:
         return known[ending[1:].lower()]
-    if reading and not os.path.exists(path):
-        raise ModelError(f"{label} does not exist")
+    if reading:
+        read_bytes(path)  # where the file itself is the matter, that is said first
     raise ModelError(
         f"{label}: unknown ending {ending!r}; expected {listed}, or say what it is: format='uai'"
     )

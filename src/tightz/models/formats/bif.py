@@ -102,7 +102,7 @@ class _Network:
             self.fail(f"variable {missing[0]!r} has no table; expected one for every variable")
         names, states = list(self.states), list(self.states.values())
         cards = np.array([len(s) for s in states], dtype=np.int64)
-        known = observed(evidence, cards, names, states)
+        known = observed(evidence, cards, names, states, f" ({self.label})")
         return FactorGraph(cards, self.factors, evidence=known, name=Path(self.label).name)
 
 

@@ -38,7 +38,7 @@ def write_bif(
 
     `names` and `states` default to x0, x1, ... and s0, s1, ...; both are quoted in the file.
     """
-    as_model(model, "write_bif", only="FactorGraph")
+    as_model(model, "write", only="FactorGraph")
     labels, outcomes = _labels(model, names, states)
     for word in itertools.chain(labels, *outcomes):
         if set(word) & _RESERVED:
@@ -65,7 +65,7 @@ def write_xmlbif(
     states: Sequence[Sequence[str]] | None = None,
 ) -> None:
     """Write a network as an XMLBIF file, atomically; names as in `write_bif`."""
-    as_model(model, "write_xmlbif", only="FactorGraph")
+    as_model(model, "write", only="FactorGraph")
     labels, outcomes = _labels(model, names, states)
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>"]
     lines.append("<NAME>unknown</NAME>")

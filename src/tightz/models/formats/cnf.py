@@ -190,7 +190,7 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
     The model must be binary and without evidence; tables over two variables or more (or none) may
     hold only zeros and ones. Tables over one variable become weights.
     """
-    as_model(model, "write_cnf", only="FactorGraph")
+    as_model(model, "write", only="FactorGraph")
     if model.evidence:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which a CNF file cannot "

@@ -24,8 +24,11 @@ def observed(
     cardinalities: Sequence[int] | NDArray,
     names: Sequence[str] = (),
     states: Sequence[Sequence[str]] = (),
+    where: str = "",
 ) -> Mapping[int, int]:
     """Numbers of variables and states; mappings of numbers are checked by the model itself.
+
+    `names` and `states` are those of the format, `where` is the place of the model, as " (m.bif)".
 
     An evidence file is `k v1 s1 ... vk sk`, or the number of samples, which must be 1, and then
     the same. The number of words tells them apart: it is 1 + 2k, odd, in the first dialect and
@@ -48,13 +51,15 @@ def observed(
         if isinstance(variable, str):
             if variable not in number:
                 known = f"variables {list(names)[:8]}" if names else "numbers for names"
-                raise ModelError(f"evidence names {variable!r}; the model has {known}")
+                raise ModelError(f"evidence names {variable!r}; the model has {known}{where}")
             v = number[variable]
         if isinstance(state, str):
             listed = list(states[v]) if _is_variable(v, states) else []
             if state not in listed:
                 known = str(listed[:8]) if listed else "states without names"
-                raise ModelError(f"evidence puts {variable!r} in state {state!r}; it has {known}")
+                raise ModelError(
+                    f"evidence puts {variable!r} in state {state!r}; it has {known}{where}"
+                )
             state = listed.index(state)
         found[v] = state
     return found

@@ -129,7 +129,7 @@ def _read_entries(words: Words, at: int, f: int, size: int) -> tuple[NDArray[np.
 
 def write_fg(model: FactorGraph, path: FilePath) -> None:
     """Write a libDAI file, atomically. Evidence and potentials beyond doubles are refused."""
-    as_model(model, "write_fg", only="FactorGraph")
+    as_model(model, "write", only="FactorGraph")
     if model.evidence:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which an .fg file cannot "

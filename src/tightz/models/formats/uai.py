@@ -73,7 +73,7 @@ def write_uai(
     - `wide=True` writes what is still out of range as decimals with long exponents
       (3.03e+434294). `read_uai` reads them; most other programs take them for 0 or inf.
     """
-    as_model(model, "write_uai", only="FactorGraph")
+    as_model(model, "write", only="FactorGraph")
     if model.evidence and evidence_path is None:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which a UAI model file "

@@ -51,7 +51,7 @@ def wish(
                    unestablished, the result says so, and its `band` still holds
     time_limit     seconds for the whole run: CP-SAT problems share it, and problems not started in
                    time are left at one feasible state and a trivial upper bound
-    family         default ExactPointMass(); or PointMass, which proves nothing beyond its enumeration
+    family         default ExactPointMass(); PointMass proves nothing beyond its enumeration
     on_trial       called with each WishTrial, level by level; level 0 is one problem and one call
 
     Models of at most 24 binary variables are tabulated once and every trial is a search in the
