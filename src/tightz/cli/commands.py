@@ -81,26 +81,47 @@ def mean_field(
     click.echo(f"status: {r.status.value}; {r.sweeps} sweeps, {r.seconds:.2f} s")
 
 
+@dataclass(frozen=True)
+class Variant:
+    """Which levels `mfrp` runs, and whether with the aids."""
+
+    m: int | None
+    tight: bool
+
+    def levels(self, size: Trials) -> list[int] | None:
+        if self.m is None:
+            return parse_levels(size.levels)
+        if size.levels is not None:
+            raise ParameterError(
+                f"-m is {self.m} and --levels is {size.levels!r}; expected one, not both"
+            )
+        return [self.m]
+
+
 @click.command("mfrp")
 @model_argument
-@click.option("-m", "m", type=int, help="One level: m = 5 keeps about 1 state in 32.")
+@bundle(
+    "variant",
+    Variant,
+    click.option("-m", "m", type=int, help="One level: m = 5 keeps about 1 state in 32."),
+    click.option(
+        "--tight/--paper",
+        default=False,
+        show_default=True,
+        help="Add collapse, tempering starts and reliability pivots, or run Algorithm 1 as "
+        "printed.",
+    ),
+)
 @trial_options(5, T_HELP, f"{LEVELS_HELP}  [default: 0:20]")
 @delta_option
-@click.option(
-    "--tight/--paper",
-    default=False,
-    show_default=True,
-    help="Add collapse, tempering starts and reliability pivots, or run Algorithm 1 as printed.",
-)
 @store_options
 @executor_options
 @common_options
 def mfrp(
     source: Source,
-    m: int | None,
+    variant: Variant,
     size: Trials,
     delta: float,
-    tight: bool,
     kept: Kept,
     where: Workers,
     seed: int,
@@ -118,10 +139,8 @@ def mfrp(
     """
     import tightz as tz
 
-    if m is not None and size.levels is not None:
-        raise ParameterError(f"-m is {m} and --levels is {size.levels!r}; expected one, not both")
     graph = source.load()
-    chosen = [m] if m is not None else parse_levels(size.levels)
+    chosen = variant.levels(size)
     trials, printed = size.trials or 0, tz.Projections.as_printed(restarts=size.restarts)
     total = trials * (len(chosen) if chosen else 21)
     with where.open() as executor, progress("projections", total) as step:
@@ -129,7 +148,7 @@ def mfrp(
             graph,
             levels=chosen,
             trials=trials,
-            projections=tz.Projections(restarts=size.restarts) if tight else printed,
+            projections=tz.Projections(restarts=size.restarts) if variant.tight else printed,
             seed=seed,
             executor=executor,
             on_batch=lambda done: step(len(done)),

@@ -42,12 +42,13 @@ PLAIN_EVERY = 10.0
 
 @dataclass(frozen=True)
 class How:
-    """What the trials are made of, and where they run."""
+    """What the trials are made of, where they run, and whether they do."""
 
     family: str
     collapse: int
     search: bool
     backend: str
+    dry_run: bool
 
     def arguments(self, size: Trials) -> dict[str, Any]:
         """The same for `theorem_run` and `theorem_forecast`."""
@@ -99,8 +100,8 @@ class How:
         show_default=True,
         help="Where trials run.",
     ),
+    click.option("--dry-run", is_flag=True, help="Print the forecast and stop."),
 )
-@click.option("--dry-run", is_flag=True, help="Print the forecast and stop.")
 @store_options
 @executor_options
 @common_options
@@ -109,7 +110,6 @@ def theorem(
     delta: float,
     size: Trials,
     how: How,
-    dry_run: bool,
     kept: Kept,
     where: Workers,
     seed: int,
@@ -131,7 +131,7 @@ def theorem(
     graph = source.load()
     arguments: dict[str, Any] = {"delta": delta, "seed": seed, **how.arguments(size)}
     with where.open() as executor:
-        if dry_run:
+        if how.dry_run:
             plan = theorem_forecast(graph, executor=executor, **arguments)
             if as_json:
                 emit({"command": "theorem", **_forecast_record(plan)})

@@ -57,7 +57,8 @@ def mean_field(
     """
     as_model(model, "mean_field")
     if isinstance(family, BlockMeanField) and isinstance(model, FactorGraph):
-        return block_mean_field(model, config=family, states=states, seed=seed)
+        rows = None if states is None else integer_array(states, "states")
+        return block_mean_field(model, config=family, states=rows, seed=seed)
     if isinstance(family, LayerMeanField):
         starts = None if states is None else _spins(encode(model), states)
         return layer_mean_field(model, family, starts=starts, seed=seed, link=link)

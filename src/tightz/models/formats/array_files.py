@@ -102,7 +102,10 @@ def _flat_model(arrays: dict[str, NDArray], label: str) -> FactorGraph:
         visible, hidden = np.ravel(arrays["layers"]).tolist()
         layout = Bipartite(int(visible), int(hidden))
     return FactorGraph.from_arrays(
-        **flat, evidence=dict(pairs.tolist()), name=Path(label).stem, layout=layout
+        **flat,
+        evidence=dict(zip(*pairs.T.tolist(), strict=True)),
+        name=Path(label).stem,
+        layout=layout,
     )
 
 
