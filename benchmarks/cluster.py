@@ -37,10 +37,10 @@ def model() -> tz.FactorGraph:
 
 def run(trials: int = TRIALS, restarts: int = 16, **options: Any) -> Estimate:
     """Algorithm 1 as printed, all levels; 16 restarts so that it takes long enough to measure."""
+    printed = tz.Projections.as_printed(restarts=restarts)
     return tz.estimate(
-        model(), levels=LEVELS, trials=trials, restarts=restarts, seed=0,
-        collapse=0, search_sweeps=0, **options,
-    )  # fmt: skip
+        model(), levels=LEVELS, trials=trials, projections=printed, seed=0, **options
+    )
 
 
 def same(a: Estimate, b: Estimate) -> str:
@@ -116,14 +116,15 @@ def bytes_per_batch() -> None:
             sent.append(len(pickle.dumps((function, args))))
             return super().submit(function, *args, **kwargs)
 
-    for label, options in (("as printed", {}), ("tight", {"collapse": None, "search_sweeps": 200})):
+    tight = tz.Projections(search_sweeps=200)
+    for label, how in (("as printed", tz.Projections.as_printed()), ("tight", tight)):
         sent.clear()
         came.clear()
         with Counting(2, mp_context=mp.get_context("spawn")) as pool:
             batches: list[seam.TrialBatch] = []
             tz.estimate(
                 model(), levels=LEVELS, trials=20, seed=0, executor=pool, on_batch=batches.append,
-                **{"collapse": 0, "search_sweeps": 0, **options},
+                projections=how,
             )  # fmt: skip
         came = [len(pickle.dumps(batch)) for batch in batches]
         small = [size for size in sent if size < 2 * min(sent)]

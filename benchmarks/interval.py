@@ -77,7 +77,9 @@ def large() -> None:
     for seed in list(FRESH)[:2]:
         model = tz.ising_grid(30, coupling=(-10, 10), field=(-1, 1), seed=seed)
         r = tz.log_partition(model, time_limit=60, seed=seed, exact=False)
-        best = tz.ground_state(model, time_limit=30 if QUICK else 600, seed=seed, patience=1e9)
+        best = tz.ground_state(
+            model, tz.Search(patience=1e9), time_limit=30 if QUICK else 600, seed=seed
+        )
         print(
             f"30x30 w=10, 60 s: [{r.lower:.3f}, {r.upper:.3f}], width {r.width:.2f}; lower end "
             f"minus the best state found in {best.seconds:.0f} s: "
@@ -98,7 +100,7 @@ def on_time() -> None:
     models = {"50x50 grid": tz.ising_grid(50, coupling=(-10, 10), seed=0)}
     if "TIGHTZ_DATA" in os.environ:
         path = os.path.join(os.environ["TIGHTZ_DATA"], "rbm/rbm_mnist_CD25_500_salakhutdinov.npz")
-        models["784x500 RBM"] = tz.load_rbm(path)
+        models["784x500 RBM"] = tz.read(path)
     for name, model in models.items():
         for limit in (1, 5) if QUICK else (1, 5, 60):
             start = time.perf_counter()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tightz.families import MeanField
-from tightz.families.layer import layer_mean_field
+from tightz.families.layer import LayerMeanField, layer_mean_field
 from tightz.families.layer.ascent import LayerProblem
 from tightz.models import rbm
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -37,12 +37,12 @@ def main() -> None:
         seconds = time.perf_counter() - start
         print(f"  mean field, best of 8          {plain.log_gamma:12.6f}  {seconds:6.1f} s")
         for label, summed in (("hidden", np.arange(b.size, poly.n)), ("visible", range(b.size))):
-            result = layer_mean_field(model, seed=0, summed=list(summed))
+            result = layer_mean_field(model, LayerMeanField(summed=list(summed)), seed=0)
             print(
                 f"  {label:<8}layer summed, one q    {result.log_z:12.6f}  {result.seconds:6.1f} s"
             )
         for leaves in leaf_counts:
-            result = layer_mean_field(model, seed=0, leaves=leaves)
+            result = layer_mean_field(model, LayerMeanField(leaves=leaves), seed=0)
             print(
                 f"  better layer, {leaves} leaves         {result.log_z:12.6f}  "
                 f"{result.seconds:6.1f} s   (target {target:g})"

@@ -112,7 +112,8 @@ LARGE = """
 import time, resource, tightz as tz
 model = tz.ising_grid(100, coupling=(-10, 10), seed=0)
 family = tz.MeanField(restarts=8, max_sweeps=50, tol=0.0)
-plain = {"levels": [20], "trials": 1, "threads": 1, "collapse": 0, "search_sweeps": 0}
+printed = tz.Projections.as_printed()
+plain = {"levels": [20], "trials": 1, "threads": 1, "projections": printed}
 tz.estimate(model, family=tz.MeanField(restarts=8, max_sweeps=1), **plain)
 start = time.perf_counter()
 e = tz.estimate(model, family=family, seed=1, **plain)
@@ -129,12 +130,11 @@ def protocol() -> None:
         "import time, numba, tightz as tz\n"
         "model = tz.ising_grid(20, coupling=(-10, 10), seed=0)\n"
         "start = time.perf_counter()\n"
-        "tz.estimate(model, levels=range(21), trials=5, restarts=8, seed=0, "
-        "collapse=0, search_sweeps=0)\n"
+        "printed = tz.Projections.as_printed()\n"
+        "tz.estimate(model, levels=range(21), trials=5, seed=0, projections=printed)\n"
         "first = time.perf_counter() - start\n"
         "start = time.perf_counter()\n"
-        "tz.estimate(model, levels=range(21), trials=5, restarts=8, seed=1, "
-        "collapse=0, search_sweeps=0)\n"
+        "tz.estimate(model, levels=range(21), trials=5, seed=1, projections=printed)\n"
         "second = time.perf_counter() - start\n"
         "from tightz.families.ascent import ascend\n"
         "hits = sum(ascend.stats.cache_hits.values())\n"
@@ -156,7 +156,11 @@ def accuracy() -> None:
     """Where the paper's protocol stands against the exact value, so speed is seen beside it."""
     model = tz.ising_grid(12, coupling=(-10, 10), seed=0)
     e = tz.estimate(
-        model, levels=range(21), trials=5, restarts=8, seed=0, collapse=0, search_sweeps=0
+        model,
+        projections=tz.Projections(restarts=8, collapse=0, search_sweeps=0),
+        levels=range(21),
+        trials=5,
+        seed=0,
     )
     horizontal, vertical, fields = grid_parts(model, 12)
     exact = naive.transfer_matrix_log_z(12, 12, horizontal, vertical, fields)

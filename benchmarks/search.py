@@ -16,16 +16,16 @@ import numpy as np
 from tightz.families.mean_field import MeanField
 from tightz.models.builders import ising_grid
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.rbm_files import load_rbm
+from tightz.models.formats.array_files import read_model
 from tightz.projections.coset import Coset
 from tightz.reductions.encoding import encode
 from tightz.search.annealing import AnnealedMeanField
-from tightz.search.ground_state import ground_state
+from tightz.search.ground_state import Search, ground_state
 from tightz.search.pool import sample_pool
 
 
 def main() -> None:
-    ground_state(grid(5, 0), enumerate_up_to=0, sweeps=20)  # compile outside the clock
+    ground_state(grid(5, 0), Search(enumerate_up_to=0, sweeps=20))  # compile outside the clock
     annealing()
     grids(20, limit=1.0, references=1, reference_seconds=5.0, count=5)
     full = bool(os.environ.get("TIGHTZ_FULL"))
@@ -63,14 +63,16 @@ def grids(
     """The ground state within `limit` seconds against the best of longer runs."""
     for seed in range(count):
         model = grid(side, seed)
-        found = ground_state(model, time_limit=limit, seed=0, patience=math.inf)
+        found = ground_state(model, Search(patience=math.inf), time_limit=limit, seed=0)
         best = max(
             ground_state(
-                model, time_limit=reference_seconds, seed=1 + run, patience=math.inf
+                model, Search(patience=math.inf), time_limit=reference_seconds, seed=1 + run
             ).log_weight
             for run in range(references)
         )
-        again = ground_state(model, time_limit=limit, seed=0, patience=math.inf, target=best - 1e-6)
+        again = ground_state(
+            model, Search(patience=math.inf, target=best - 1e-6), time_limit=limit, seed=0
+        )
         agreed = ground_state(model, time_limit=10 * limit, seed=0)
         print(
             f"{side}x{side}, seed {seed}: {found.log_weight:.6f} in {found.seconds:.2f} s, best of "
@@ -101,8 +103,8 @@ def machines(folder: Path) -> None:
         ("rbm_mnist_tiny_15", "heaviest state by enumeration 155.488492, exact log Z 216.0615"),
         ("rbm_mnist_CD25_500_salakhutdinov", "published AIS 451.28"),
     ):
-        model = load_rbm(folder / f"{name}.npz")
-        found = ground_state(model, time_limit=5.0, seed=0, patience=math.inf)
+        model = read_model(folder / f"{name}.npz")
+        found = ground_state(model, Search(patience=math.inf), time_limit=5.0, seed=0)
         pool = sample_pool(encode(model).polynomial, time_limit=5.0, seed=0)
         lanes = pool.runs * 2 * pool.betas.size
         print(

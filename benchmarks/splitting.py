@@ -14,6 +14,7 @@ from tests import naive
 from tightz.bounds import Side
 from tightz.models.builders import ising_grid
 from tightz.paper.coset_sum import coset_sum
+from tightz.paper.settings import Projections
 from tightz.splitting import PRODUCT, SplittingTree, split
 
 
@@ -84,7 +85,7 @@ def _coset_sums() -> None:
     model = ising_grid(10, coupling=(-3.0, 3.0), seed=900)
     log_z = naive.grid_log_z(10, 10, list(model.factors))
     for m in (0, 2, 4, 6, 8):
-        found = coset_sum(model, m, collapse=4, seed=0)
+        found = coset_sum(model, m, projections=Projections(collapse=4), seed=0)
         print(f"  m = {m}: gap {log_z - found.log_z:.4f} in {found.seconds:.2f} s", flush=True)
 
 

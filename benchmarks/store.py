@@ -25,8 +25,9 @@ KILLS = int(os.environ.get("TIGHTZ_KILLS", "30"))
 TRIALS = int(os.environ.get("TIGHTZ_STORE_TRIALS", "100000"))
 
 MODEL = tz.ising_grid(6, coupling=(-2, 2), seed=1)
-PLAIN: dict[str, Any] = {"collapse": 0, "search_sweeps": 0, "seed": 5, "backend": "cpu"}
-SHORT: dict[str, Any] = {**PLAIN, "levels": range(37), "trials": 40, "restarts": 4}
+PLAIN: dict[str, Any] = {"seed": 5, "backend": "cpu"}
+PRINTED = tz.Projections.as_printed(restarts=4)
+SHORT: dict[str, Any] = {**PLAIN, "levels": range(37), "trials": 40, "projections": PRINTED}
 
 
 def run_short(path: str) -> Estimate:
@@ -145,7 +146,13 @@ def long_run(folder: Path) -> None:
 
     path = folder / "long.db"
     start = time.perf_counter()
-    options: dict[str, Any] = {**PLAIN, "levels": range(37), "trials": trials, "restarts": 8}
+    printed = tz.Projections.as_printed()
+    options: dict[str, Any] = {
+        **PLAIN,
+        "levels": range(37),
+        "trials": trials,
+        "projections": printed,
+    }
     e = tz.estimate(MODEL, store=path, on_batch=watch, **options)
     seconds = time.perf_counter() - start
     print(f"{37 * trials:,} trials with 8 restarts of a 6x6 grid in {seconds:.0f} s")

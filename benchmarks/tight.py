@@ -35,7 +35,7 @@ def strong() -> None:
         e = tz.estimate(model, seed=seed)
         seconds = time.perf_counter() - start
         gaps.append(e.log_z - exact)
-        lowers.append(e.lower.log_z - exact)
+        lowers.append(e.lower - exact)
         deep.append(e.by_level[20].median - exact)
         print(
             f"  20x20 seed {seed}: estimate {gaps[-1]:+.3f} (m = {e.best_level}), deterministic "
@@ -61,19 +61,23 @@ def levels_against_restarts() -> None:
         model, exact = grid(10, 10, seed)
         best, spent = -np.inf, 0
         for m in range(1, 8):
-            r = coset_sum(model, m, seed=seed, collapse=0)
+            r = coset_sum(model, m, projections=tz.Projections(collapse=0), seed=seed)
             best = max(best, r.log_z)
             spent += r.updates
 
         def restarts(key: np.random.SeedSequence, model: tz.FactorGraph = model) -> Outcome:
-            e = tz.estimate(model, levels=[0], trials=5, seed=key, collapse=0)
-            return Outcome(e.lower.log_z, e.updates)
+            e = tz.estimate(
+                model, projections=tz.Projections(collapse=0), levels=[0], trials=5, seed=key
+            )
+            return Outcome(e.lower, e.updates)
 
         (plain,) = at_equal_work({"mean field": restarts}, updates=spent, seed=seed)
         gap = exact - plain.log_z
         closed.append(1.0 - (exact - best) / gap)
-        six = tz.estimate(model, levels=[0], trials=5, seed=seed, collapse=6)
-        at_six.append(exact - six.lower.log_z)
+        six = tz.estimate(
+            model, projections=tz.Projections(collapse=6), levels=[0], trials=5, seed=seed
+        )
+        at_six.append(exact - six.lower)
         print(
             f"  10x10 seed {seed}: mean field at m = 0, {plain.runs * 40} ascents, {-gap:+.3f}; "
             f"best level {best - exact:+.3f}; {closed[-1]:.0%} of the gap closed"
@@ -95,7 +99,11 @@ def hash_families() -> None:
             for seed in list(FRESH)[:3]:
                 model, exact = grid(size, width, seed)
                 e = tz.estimate(
-                    model, levels=range(1, 9), trials=40, seed=seed, hashing=family, collapse=0
+                    model,
+                    projections=tz.Projections(hashing=family, collapse=0),
+                    levels=range(1, 9),
+                    trials=40,
+                    seed=seed,
                 )
                 values.append(e.certificate().log_z - exact)
             line.append(f"{family}: {np.mean(values):+.3f}")

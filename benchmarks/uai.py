@@ -103,18 +103,18 @@ def hellinger(found: list[np.ndarray], truth: list[np.ndarray]) -> float:
 
 def run(folder: Path, entry: dict[str, str], seconds: float) -> Row:
     path = folder / entry["file"]
-    model = tz.read_uai(path, f"{path}.evid" if Path(f"{path}.evid").exists() else None)
+    model = tz.read(path, f"{path}.evid" if Path(f"{path}.evid").exists() else None)
     start = time.perf_counter()
     result = tz.log_partition(model, time_limit=seconds, seed=0)
     taken = time.perf_counter() - start
     distance = math.nan
     checked = entry["PR_log10_exact_checked"]
     if Path(f"{path}.MAR").exists() and result.marginals is not None:
-        distance = hellinger(result.marginals, tz.read_mar(f"{path}.MAR"))
+        distance = hellinger(result.marginals, tz.read(f"{path}.MAR"))
     return Row(
         entry["file"].removesuffix(".uai"),
         result,
-        float(checked) * math.log(10.0) if checked else tz.read_pr(f"{path}.PR"),
+        float(checked) * math.log(10.0) if checked else tz.read(f"{path}.PR"),
         bool(checked),
         distance,
         taken,

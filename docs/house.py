@@ -37,9 +37,9 @@ ORDER = {
     "errors": "what can go wrong",
     "shown": "one-line representations",
     "version": "the version",
-    "results": "what every result has",
     "bounds": "a bound and its proof",
     "plots": "matplotlib, when asked",
+    "results": "what every result has",
     "runtime": "clocks, seeds, stores, executors",
     "models": "factor graph, formats",
     "judge": "checks every bound afresh",
@@ -414,7 +414,7 @@ def table(columns: Mapping[str, Mapping[str, Any]]) -> str:
 
 # The picture --------------------------------------------------------------------------------
 
-GROUND = ("errors", "shown", "version", "results", "bounds", "plots", "runtime")
+GROUND = ("errors", "shown", "version", "bounds", "plots", "results", "runtime")
 """Used nearly everywhere: drawn as one bar, without arrows."""
 
 LEFT_OUT = (*GROUND, "__init__", "__main__")

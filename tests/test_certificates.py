@@ -11,8 +11,12 @@ from scipy.stats import binom
 
 import tightz as tz
 from tests import naive
+from tightz.paper.estimate import run_setup
+from tightz.paper.settings import Where
+from tightz.paper.setup import set_up
 from tightz.paper.stored import read_estimate
 from tightz.paper.theorem_run import statements
+from tightz.runtime.store import RunStore
 from tightz.sampling.certificates import (
     BETS,
     anytime_certificate,
@@ -96,7 +100,7 @@ def test_anytime_shifts_with_log_z_however_large():
 def test_missing_trials_are_neutral():
     table = np.array([[0.3, 1.0, np.nan], [0.1, np.nan, np.nan]])
     assert np.isfinite(anytime_certificate(table, 0.05))
-    with pytest.raises(tz.ParameterError, match="at least one trial"):
+    with pytest.raises(tz.errors.ParameterError, match="at least one trial"):
         anytime_certificate(np.full((2, 2), np.nan), 0.05)
 
 
@@ -130,17 +134,16 @@ def test_a_stopped_run_pays_for_what_was_planned(kind, stop, tmp_path):
             raise KeyboardInterrupt
 
     model = tz.ising_grid(3, seed=0)
-    e = tz.estimate(
+    setup = set_up(
         model,
         levels=range(8),
         trials=3,
-        seed=0,
-        family=tz.PointMass(restarts=1),  # one trial a batch
-        store=tmp_path / "run.db",
-        partial=True,
-        on_batch=interrupt,
-        **PLAIN,
+        family=tz.PointMass(restarts=1),
+        projections=tz.Projections(**PLAIN),
+        seed=np.random.SeedSequence(0),
     )
+    store = RunStore(tmp_path / "run.db")
+    e = run_setup(setup, Where(), store=store, partial=True, on_batch=interrupt, start=0.0)
     assert not e.complete
     assert (e.planned_levels.tolist(), e.planned_trials) == (list(range(8)), 3)
     table = np.full((8, 3), np.nan)
@@ -162,7 +165,7 @@ def test_a_stopped_run_pays_for_what_was_planned(kind, stop, tmp_path):
 def test_a_theorem_run_bets_on_levels_planned_not_reached():
     """Levels 22 and 9 in that order: the bet is on 9 alone, reached or not."""
     model = tz.ising_grid(5, seed=0)
-    e = tz.estimate(model, levels=[22, 9], trials=1, seed=0, **PLAIN)
+    e = tz.estimate(model, levels=[22, 9], trials=1, seed=0, projections=tz.Projections(**PLAIN))
     one = replace(e, levels=e.levels[:1], log_gammas=e.log_gammas[:1], statuses=e.statuses[:1])
     assert statements(one, 0.1, (2, 1)).certificate.log_z == -np.inf
     assert one.certificate(0.1, kind="mean").log_z > -np.inf
@@ -171,7 +174,12 @@ def test_a_theorem_run_bets_on_levels_planned_not_reached():
 
 
 def test_theorems_want_the_number_of_trials_that_was_planned():
-    e = tz.estimate(tz.ising_grid(2, seed=0), trials=1200, restarts=1, seed=0, **PLAIN)
+    e = tz.estimate(
+        tz.ising_grid(2, seed=0),
+        trials=1200,
+        seed=0,
+        projections=tz.Projections(restarts=1, **PLAIN),
+    )
     assert e.assumptions(0.1).enough_trials
     stopped = replace(e, log_gammas=e.log_gammas[:, :1100], planned_trials=1200)
     assert tz.required_trials(4, 0.1) < 1100
@@ -188,9 +196,9 @@ def test_many_trials_approach_the_mean():
 def test_zero_draws_and_bad_delta(certificate):
     assert certificate(np.full(5, -np.inf), 0.1) == -np.inf
     for delta in (0.0, 1.0, -0.1):
-        with pytest.raises(tz.ParameterError, match="delta"):
+        with pytest.raises(tz.errors.ParameterError, match="delta"):
             certificate(np.zeros(3), delta)
-    with pytest.raises(tz.ParameterError, match="at least one trial"):
+    with pytest.raises(tz.errors.ParameterError, match="at least one trial"):
         certificate(np.zeros(0), 0.1)
 
 
@@ -223,8 +231,9 @@ def thousand_runs():
             seed=i,
             threads=1,
             family=tz.PointMass(restarts=1) if i % 8 == 5 else tz.MeanField(restarts=2),
-            hashing=tz.SparseParity(0.2) if i % 3 == 0 else tz.DenseParity(),
-            **PLAIN,
+            projections=tz.Projections(
+                hashing=tz.SparseParity(0.2) if i % 3 == 0 else tz.DenseParity(), **PLAIN
+            ),
         )
         runs.append((e, log_z))
     return runs

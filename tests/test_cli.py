@@ -22,7 +22,7 @@ COMMANDS = [
 @pytest.fixture
 def grid(tmp_path):
     path = tmp_path / "grid.uai"
-    tz.write_uai(tz.ising_grid(3, coupling=(-2, 2), seed=1), path)
+    tz.write(tz.ising_grid(3, coupling=(-2, 2), seed=1), path)
     return str(path)
 
 
@@ -59,7 +59,7 @@ def test_help_imports_nothing_heavy():
 
 def test_mean_field_mirrors_the_api(grid):
     record = run_json("mean-field", grid, "--restarts", 4, "--seed", 3)
-    expected = tz.mean_field(tz.read_uai(grid), restarts=4, seed=3)
+    expected = tz.mean_field(tz.read(grid), family=tz.MeanField(restarts=4), seed=3)
     assert record["lower"] == expected.log_z
     assert record["by_restart"] == expected.log_zs.tolist()
     assert record["provenance"]["seed"]["entropy"] == 3
@@ -68,7 +68,7 @@ def test_mean_field_mirrors_the_api(grid):
 
 def test_mfrp_is_the_papers_algorithm_by_default(grid):
     record = run_json("mfrp", grid, "-m", 2, "--trials", 3, "--restarts", 2, "--seed", 5)
-    expected = tz.mfrp(tz.read_uai(grid), 2, trials=3, restarts=2, seed=5)
+    expected = tz.mfrp(tz.read(grid), 2, family=tz.MeanField(restarts=2), trials=3, seed=5)
     assert record["estimate"] == expected.log_z
     assert record["log_gammas"] == expected.log_gammas.tolist()
     text = run("mfrp", grid, "--levels", "0:2", "--trials", 2).stdout
@@ -79,14 +79,14 @@ def test_mfrp_is_the_papers_algorithm_by_default(grid):
 
 
 def test_logz_is_exact_on_a_small_grid(grid, tmp_path):
-    exact = tz.exact(tz.read_uai(grid)).log_z
+    exact = tz.exact(tz.read(grid)).log_z
     prefix = tmp_path / "out"
     plot = tmp_path / "i.png"
     record = run_json("logz", grid, "-T", 20, "--uai-output", prefix, "--plot", plot)
     assert record["exact"] is True
     assert record["lower"] == pytest.approx(exact, abs=1e-9)
-    assert tz.read_pr(f"{prefix}.PR") == pytest.approx(exact, abs=1e-4)
-    marginals = tz.read_mar(f"{prefix}.MAR")
+    assert tz.read(f"{prefix}.PR") == pytest.approx(exact, abs=1e-4)
+    marginals = tz.read(f"{prefix}.MAR")
     np.testing.assert_allclose(marginals, record["marginals"], atol=1e-5)
     assert plot.stat().st_size > 5000
     assert "exact" in run("logz", grid).stdout
@@ -99,7 +99,7 @@ def test_exact_upper_ais_map_wish(grid):
     ais = run_json("ais", grid, "--chains", 64, "--temperatures", 200)
     assert abs(ais["estimate"] - exact) < 6 * ais["standard_error"] + 0.05
     best = run_json("map", grid, "--time-limit", 1)
-    model = tz.read_uai(grid)
+    model = tz.read(grid)
     assert best["log_weight"] == pytest.approx(model.log_weight(best["state"])[0])
     wish = run_json("wish", grid, "--trials", 20)
     assert wish["band"][0] <= exact <= wish["band"][1]
@@ -111,11 +111,11 @@ def test_exact_upper_ais_map_wish(grid):
 
 
 def test_marginals(grid, tmp_path):
-    exact = np.array(tz.exact(tz.read_uai(grid)).marginals)
+    exact = np.array(tz.exact(tz.read(grid)).marginals)
     record = run_json("marginals", grid, "--uai-output", tmp_path / "m.MAR")
     assert record["method"] == "exact"
     np.testing.assert_allclose(record["marginals"], exact, atol=1e-9)
-    np.testing.assert_allclose(tz.read_mar(tmp_path / "m.MAR"), exact, atol=1e-5)
+    np.testing.assert_allclose(tz.read(tmp_path / "m.MAR"), exact, atol=1e-5)
     estimate = run_json("marginals", grid, "--method", "mfrp", "--trials", 2)
     assert "estimate" in estimate["method"]
     assert len(estimate["spread"]) == 9
@@ -139,15 +139,15 @@ def test_generate(tmp_path):
     )
     assert result.exit_code == 0
     expected = tz.ising_grid(3, 4, coupling=(-2, 2), seed=7, periodic=True)
-    np.testing.assert_allclose(tz.read_uai(path).log_tables, expected.log_tables, rtol=1e-12)
+    np.testing.assert_allclose(tz.read(path).log_tables, expected.log_tables, rtol=1e-12)
 
 
 def test_rbm_weights(tmp_path):
     rng = np.random.default_rng(0)
     path = tmp_path / "r.npz"
-    tz.save_rbm(path, rng.normal(size=(4, 3)), rng.normal(size=4), rng.normal(size=3))
+    tz.write(tz.rbm(rng.normal(size=(4, 3)), rng.normal(size=4), rng.normal(size=3)), path)
     assert run_json("info", path)["variables"] == 7
-    assert run_json("exact", path)["log_z"] == pytest.approx(tz.exact(tz.load_rbm(path)).log_z)
+    assert run_json("exact", path)["log_z"] == pytest.approx(tz.exact(tz.read(path)).log_z)
 
 
 def test_demo_prints_the_story_and_saves_the_picture(tmp_path):

@@ -62,7 +62,7 @@ def test_a_client_and_its_executor_give_the_serial_numbers(client):
 
 @pytest.mark.parametrize("victims", [1, 2])
 def test_killed_workers_lose_nothing(client, victims):
-    options = {**RUN, "restarts": 32}
+    options = {**RUN, "projections": tz.Projections.as_printed(restarts=32)}
     seen = []
 
     def strike(batch):
@@ -198,7 +198,7 @@ def test_which_executor():
 
 def test_command_line(tmp_path, cluster):
     path = str(tmp_path / "grid.uai")
-    tz.write_uai(GRID, path)
+    tz.write(GRID, path)
     command = ["mfrp", path, "--levels", "0:3", "--trials", "20", "--json"]
     tables = []
     for where in ([], ["--workers", "2"], ["--cluster", cluster.scheduler_address]):

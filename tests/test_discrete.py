@@ -385,7 +385,7 @@ def test_codes_repeat_real_states():
 @given(discrete_models(zeros=False, max_variables=4))
 def test_spin_methods_run_on_bits(model):
     log_z, _ = enumerated(model)
-    r = tz.mean_field(model, restarts=2, seed=0)
+    r = tz.mean_field(model, family=tz.MeanField(restarts=2), seed=0)
     assert below(r.log_z, log_z)
     assert len(r.marginals) == model.n_variables
     for got, states in zip(r.marginals, model.cardinalities, strict=True):
@@ -422,7 +422,9 @@ def test_bits_refuse_what_blows_up():
     with pytest.raises(ModelError, match=r"evidence.*condition\(\)"):
         to_bits(tz.FactorGraph([3], evidence={0: 1}))
     with pytest.raises(ParameterError, match="binary variables"):
-        tz.estimate(potts_grid(2, states=3, seed=0), levels=[0], pairs=[(0, 1)])
+        tz.estimate(
+            potts_grid(2, states=3, seed=0), projections=tz.Projections(pairs=[(0, 1)]), levels=[0]
+        )
 
 
 # --- Potts -----------------------------------------------------------------------------------
@@ -462,8 +464,8 @@ def test_potts_refuses(build, message):
 @pytest.mark.parametrize("name", ["linkage_21", "2bitadd_11.cnf", "ra.cnf"])
 def test_uai_models_with_zeros_have_finite_lower_bounds(name):
     path = Path(os.environ["TIGHTZ_DATA"]) / "uai2014" / f"{name}.uai"
-    model = tz.read_uai(path)
-    reference = tz.read_pr(f"{path}.PR")
+    model = tz.read(path)
+    reference = tz.read(f"{path}.PR")
 
     def until_near(bound):
         if bound.low > reference - 40:
@@ -490,15 +492,19 @@ def test_estimate_keeps_a_table_per_variable(seed):
     model = tz.FactorGraph(cards, [(s, 2.0 * rng.normal(size=cards[list(s)])) for s in scopes])
     log_z, _ = naive.enumerate_model(model.cardinalities, model.factors)
     e = tz.estimate(
-        model, levels=[0], trials=1, restarts=4, collapse=0, search_sweeps=0, seed=0, pairs=[(1, 3)]
+        model,
+        projections=tz.Projections(restarts=4, collapse=0, search_sweeps=0, pairs=[(1, 3)]),
+        levels=[0],
+        trials=1,
+        seed=0,
     )
-    plain = tz.mean_field(model, restarts=4, tol=1e-9, seed=0)
+    plain = tz.mean_field(model, family=tz.MeanField(restarts=4, tol=1e-9), seed=0)
     assert plain.log_z <= log_z + 1e-9
     assert e.log_gammas.max() <= log_z + 1e-9
     for marginal, d in zip(e.marginals, cards, strict=True):
         assert marginal.shape == (d,)
         assert marginal.sum() == pytest.approx(1.0)
-    blocks = tz.block_mean_field(model, states=states_of(e.marginals), seed=0)
+    blocks = tz.mean_field(model, family=tz.BlockMeanField(), states=states_of(e.marginals), seed=0)
     assert blocks.log_z == pytest.approx(e.log_gammas.max(), abs=2e-4) or (
         blocks.log_z > e.log_gammas.max()
     )

@@ -34,18 +34,22 @@ def test_seconds_budget_stops():
 
 def test_bad_budgets():
     run = {"a": lambda seed: Outcome(0.0, 0)}
-    with pytest.raises(tz.ParameterError, match="one budget"):
+    with pytest.raises(tz.errors.ParameterError, match="one budget"):
         at_equal_work(run)
-    with pytest.raises(tz.ParameterError, match="one budget"):
+    with pytest.raises(tz.errors.ParameterError, match="one budget"):
         at_equal_work(run, updates=1, seconds=1.0)
-    with pytest.raises(tz.ParameterError, match="reports 0 updates for a run"):
+    with pytest.raises(tz.errors.ParameterError, match="reports 0 updates for a run"):
         at_equal_work(run, updates=5)
 
 
 def test_updates_count_every_coordinate_step():
     model = tz.ising_grid(4, seed=0)
     e = tz.estimate(
-        model, levels=[0, 3], trials=2, seed=0, collapse=0, search_sweeps=0,
+        model,
+        projections=tz.Projections(collapse=0, search_sweeps=0),
+        levels=[0, 3],
+        trials=2,
+        seed=0,
         family=tz.MeanField(restarts=5, tol=0.0, max_sweeps=7),
-    )  # fmt: skip
+    )
     assert e.updates == 2 * 5 * 7 * (16 + 13)

@@ -193,7 +193,7 @@ def test_other_interruptions_pass_through(monkeypatch):
     reason="TIGHTZ_DATA does not hold bnlearn/pathfinder.bif",
 )
 def test_pathfinder(capfd):
-    from tightz.models.formats import read_bif
+    from tightz.models.formats.bif import read_bif
 
     result = exact(read_bif(Path(os.environ["TIGHTZ_DATA"]) / "bnlearn" / "pathfinder.bif"))
     assert result.log_z == pytest.approx(0.0, abs=1e-6)

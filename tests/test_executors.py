@@ -42,7 +42,12 @@ from tightz.runtime.parcels import KEPT, Answer, ExecutorError, Parcel, run_parc
 
 GRID = tz.ising_grid(5, coupling=(-2, 2), field=(-1, 1), seed=3)
 PLAIN = {"collapse": 0, "search_sweeps": 0}
-RUN = {"levels": range(4), "trials": 40, "restarts": 2, "seed": 5, **PLAIN}
+RUN = {
+    "levels": range(4),
+    "trials": 40,
+    "projections": tz.Projections(restarts=2, **PLAIN),
+    "seed": 5,
+}
 
 FORKED = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

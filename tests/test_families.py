@@ -12,11 +12,12 @@ from tests import naive
 from tests.strategies import projected_models
 from tightz.families import MeanField, PointMass, Status, evaluate
 from tightz.families.ascent import ascend, best_vertex, descend_to_vertex
+from tightz.models import SpinPolynomial
 from tightz.projections import Coset, DenseParity
 
 
 def coset_of(model, parities=None, policy=None):
-    return Coset.build(tz.SpinPolynomial.from_factor_graph(model), parities, policy)
+    return Coset.build(SpinPolynomial.from_factor_graph(model), parities, policy)
 
 
 def enumerated(model, coset):
@@ -244,7 +245,7 @@ def test_extreme_couplings_neither_overflow_nor_exceed(scale, m):
     ],
 )
 def test_bad_parameters(make, message):
-    with pytest.raises(tz.ParameterError, match=message):
+    with pytest.raises(tz.errors.ParameterError, match=message):
         make()
 
 

@@ -19,23 +19,14 @@ from hypothesis import strategies as st
 
 import tightz as tz
 from tests import naive
-from tightz.cli.options import load
+from tightz.cli.options import Source
 from tightz.errors import MissingExtraError, ModelError, TightzError, UnsupportedModelError
-from tightz.models.formats import (
-    from_dimod,
-    from_ising,
-    from_qubo,
-    read_bif,
-    read_cnf,
-    read_fg,
-    read_xmlbif,
-    to_ising,
-    to_qubo,
-    write_bif,
-    write_cnf,
-    write_fg,
-    write_xmlbif,
-)
+from tightz.models.formats.arrays import read_arrays
+from tightz.models.formats.bif import read_bif, read_xmlbif
+from tightz.models.formats.bif_writer import write_bif, write_xmlbif
+from tightz.models.formats.cnf import read_cnf, write_cnf
+from tightz.models.formats.fg import read_fg, write_fg
+from tightz.models.formats.quadratic import from_dimod, from_ising, from_qubo, to_ising, to_qubo
 from tightz.models.large_scopes import auxiliaries, noisy_or
 
 FUZZ = int(os.environ.get("TIGHTZ_FUZZ", "1500"))
@@ -92,7 +83,7 @@ def test_fg_order_and_comments(folder):
     table = np.exp(model.factor(0).log_table)
     # index 1 is (x0=1, x2=0), index 4 is (x0=0, x2=2): the first variable is fastest.
     np.testing.assert_allclose(table, [[1.5, 0.0, 0.5], [2.5, 0.0, 0.0]])
-    assert load(str(path), None).n_variables == 3
+    assert Source(str(path)).load().n_variables == 3
 
 
 @settings(max_examples=60)
@@ -247,7 +238,7 @@ def test_bif(folder):
     assert log_z(model) == pytest.approx(0.0, abs=1e-12)
     seen = read_bif(path, {"bark": "loud", "light": "off"})
     assert log_z(seen) == pytest.approx(math.log(0.4 * (0.2 * 0.6 + 0.8 * 0.0)))
-    assert load(str(path), None).n_factors == 3
+    assert Source(str(path)).load().n_factors == 3
 
 
 XML = """<?xml version="1.0"?>
@@ -268,7 +259,7 @@ def test_xmlbif(folder):
     assert log_z(read_xmlbif(path)) == pytest.approx(0.0, abs=1e-12)
     seen = read_xmlbif(path, {"dog": "yes"})
     assert log_z(seen) == pytest.approx(math.log(0.6 * 0.9 + 0.4 * 0.2))
-    assert load(str(path), None).n_variables == 2
+    assert Source(str(path)).load().n_variables == 2
 
 
 @st.composite
@@ -306,7 +297,7 @@ def test_bif_and_xmlbif_round_trip(folder, case):
             for k, state in enumerate(states[v]):
                 assert read(path, {name: state}).evidence == {v: k}
         write(model, path)
-        same_weights(model, load(str(path), None))
+        same_weights(model, Source(str(path)).load())
 
 
 def test_what_is_no_network(folder):
@@ -343,17 +334,17 @@ def test_rbm_archives(folder, monkeypatch):
     rng = np.random.default_rng(0)
     w, b, c = rng.normal(size=(3, 2)), rng.normal(size=3), rng.normal(size=2)
     savemat(folder / "m.mat", {"vishid": w, "visbiases": b, "hidbiases": c})
-    same_weights(tz.load_rbm(folder / "m.mat"), tz.rbm(w, b, c))
+    same_weights(tz.read(folder / "m.mat"), tz.rbm(w, b, c))
     savemat(folder / "part.mat", {"W": w})
     with pytest.raises(ModelError, match="no array visible_bias, hidden_bias"):
-        tz.load_rbm(folder / "part.mat")
+        tz.read(folder / "part.mat")
     (folder / "bad.mat").write_bytes(b"not a file of numbers" * 20)
     with pytest.raises(ModelError, match="not a MATLAB file"):
-        tz.load_rbm(folder / "bad.mat")
+        tz.read(folder / "bad.mat")
     (folder / "m.h5").write_bytes(b"\x89HDF")
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(MissingExtraError, match=r"needs h5py: pip install"):
-        tz.load_rbm(folder / "m.h5")
+        tz.read(folder / "m.h5")
 
 
 def test_hdf5(folder):
@@ -362,19 +353,19 @@ def test_hdf5(folder):
     w, b, c = rng.normal(size=(3, 2)), rng.normal(size=3), rng.normal(size=2)
     with h5py.File(folder / "w.h5", "w") as file:
         file["W"], file["visible_bias"], file["hidden_bias"] = w, b, c
-    same_weights(tz.load_rbm(folder / "w.h5"), tz.rbm(w, b, c))
-    same_weights(load(str(folder / "w.h5"), None), tz.rbm(w, b, c))
+    same_weights(tz.read(folder / "w.h5"), tz.rbm(w, b, c))
+    same_weights(Source(str(folder / "w.h5")).load(), tz.rbm(w, b, c))
     with h5py.File(folder / "old.hdf5", "w") as file:  # other names, a group beside the arrays
         file["vishid"], file["visbiases"], file["hidbiases"] = w.T, b[None, :], c[:, None]
         file.create_group("more")["W"] = np.zeros(3)
-    same_weights(tz.load_rbm(folder / "old.hdf5"), tz.rbm(w, b, c))
+    same_weights(tz.read(folder / "old.hdf5"), tz.rbm(w, b, c))
     with h5py.File(folder / "part.h5", "w") as file:
         file["W"] = w
     with pytest.raises(ModelError, match="visible_bias"):
-        tz.load_rbm(folder / "part.h5")
+        tz.read(folder / "part.h5")
     (folder / "bad.h5").write_bytes((folder / "w.h5").read_bytes()[:300])
     with pytest.raises(ModelError, match="HDF5"):
-        tz.load_rbm(folder / "bad.h5")
+        tz.read(folder / "bad.h5")
 
 
 BAD = [
@@ -417,7 +408,7 @@ def test_errors_say_what_and_where(folder, suffix, text, message):
     path = folder / f"bad.{suffix}"
     path.write_text(text)
     with pytest.raises(ModelError, match=message) as caught:
-        load(str(path), None)
+        Source(str(path)).load()
     assert "bad." in str(caught.value)
 
 
@@ -503,7 +494,7 @@ def test_fuzz(folder, suffix):
                 tracemalloc.stop()
             path.write_bytes(mutated(rng, SEEDS[suffix].encode()))
             try:
-                model = load(str(path), None)
+                model = Source(str(path)).load()
                 assert (model.cardinalities >= 1).all()
                 assert not np.isnan(model.log_tables).any()
                 valid += 1
@@ -515,3 +506,88 @@ def test_fuzz(folder, suffix):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - high < 128 << 10
     assert 0 < valid < FUZZ
     assert not unplaced
+
+
+def whole_model() -> tz.FactorGraph:
+    """Zeros, three states, evidence, and log potentials that no double holds."""
+    tables = [((0, 2), [[0.0, 800.0, -np.inf], [-900.0, 1.0, 2.0]]), ((), np.array(0.25))]
+    return tz.FactorGraph([2, 2, 3], tables, evidence={1: 1})
+
+
+@pytest.mark.parametrize("ending", ["npz", "mat", "h5"])
+def test_arrays_hold_any_model_to_the_bit(tmp_path, ending):
+    if ending == "h5":
+        pytest.importorskip("h5py", reason="h5py is not installed")
+    grid = tz.ising_grid(3, 4, seed=0, periodic=True)
+    layers = tz.rbm(np.arange(6.0).reshape(2, 3), [1, 2], [3, 4, 5]).with_evidence({0: 1})
+    for model in (whole_model(), grid, layers, tz.FactorGraph([])):
+        path = tmp_path / f"m.{ending}"
+        tz.write(model, path)
+        again = tz.read(path)
+        assert again.digest == model.digest
+        assert again.layout == model.layout
+
+
+@pytest.mark.parametrize("ending", ["npz", "mat", "h5"])
+def test_an_rbm_is_written_as_its_weights(tmp_path, ending):
+    if ending == "h5":
+        pytest.importorskip("h5py", reason="h5py is not installed")
+    rng = np.random.default_rng(0)
+    for shape in ((3, 3), (4, 2), (1, 5)):
+        w, b, c = rng.normal(size=shape), rng.normal(size=shape[0]), rng.normal(size=shape[1])
+        model = tz.rbm(w, b, c)
+        tz.write(model, tmp_path / f"w.{ending}")
+        assert tz.read(tmp_path / f"w.{ending}").digest == model.digest
+        held = read_arrays(tmp_path / f"w.{ending}", ("W",))
+        np.testing.assert_array_equal(held["W"], w)
+
+
+FORMAT_MODELS = {
+    "uai": tz.ising_grid(2, seed=1),
+    "fg": tz.ising_grid(2, seed=1),
+    "cnf": tz.FactorGraph([2, 2], [((0, 1), [[-np.inf, 0.0], [0.0, 0.0]]), ((0,), [0.0, 1.0])]),
+    "bif": tz.FactorGraph.from_tables([2, 2], [((0,), [0.3, 0.7]), ((1, 0), [[0.5, 1], [0.5, 0]])]),
+    "npz": tz.ising_grid(2, seed=1),
+}
+FORMAT_MODELS["xml"] = FORMAT_MODELS["bif"]
+
+
+@pytest.mark.parametrize("ending", FORMAT_MODELS)
+def test_one_read_and_one_write_for_every_format(tmp_path, ending):
+    model, path = FORMAT_MODELS[ending], tmp_path / f"m.{ending.upper()}"
+    tz.write(model, path)
+    other = tmp_path / "no_ending"
+    tz.write(model, other, format=ending)
+    (tmp_path / "e.evid").write_text("1 1 0")
+    log_z = tz.exact(model).log_z
+    seen = tz.exact(model.with_evidence({1: 0})).log_z
+    for again in (tz.read(path), tz.read(other, format=f".{ending}")):
+        assert tz.exact(again).log_z == pytest.approx(log_z)
+    for evidence in ({1: 0}, tmp_path / "e.evid", str(tmp_path / "e.evid")):
+        assert tz.exact(tz.read(path, evidence=evidence)).log_z == pytest.approx(seen)
+    assert not tz.read(path, {}).evidence
+
+
+def test_evidence_by_name_or_number(tmp_path):
+    path = tmp_path / "n.bif"
+    tz.write(
+        FORMAT_MODELS["bif"], path, names=["rain", "wet"], states=[["no", "yes"], ["dry", "wet"]]
+    )
+    for evidence in ({"rain": "yes"}, {"rain": 1}, {0: 1}, {0: "yes"}):
+        assert tz.read(path, evidence).evidence == {0: 1}
+    grid = tmp_path / "m.uai"
+    tz.write(FORMAT_MODELS["uai"], grid)
+    for evidence, text in (
+        ({"rain": 1}, "evidence names 'rain'; the model has numbers for names"),
+        ({0: "yes"}, "evidence puts 0 in state 'yes'; it has states without names"),
+        ({7: 1}, "evidence names variable 7"),
+    ):
+        with pytest.raises(ModelError, match=text):
+            tz.read(grid, evidence)
+
+
+def test_results_have_endings_too(tmp_path):
+    tz.write(2.5, tmp_path / "z.PR")
+    tz.write([[0.25, 0.75]], tmp_path / "z.mar")
+    assert tz.read(tmp_path / "z.PR") == pytest.approx(2.5)
+    np.testing.assert_array_equal(tz.read(tmp_path / "z.mar"), [[0.25, 0.75]])

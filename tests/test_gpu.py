@@ -279,13 +279,17 @@ def test_backend_is_checked_and_says_what_stands_in_the_way():
     with pytest.raises(ParameterError, match="'auto', 'cpu' or 'cuda'"):
         tz.mfrp(model, 2, backend="tpu")
     with pytest.raises(ParameterError, match="collapse=0"):
-        tz.estimate(model, levels=[1], search_sweeps=0, collapse=2, backend="cuda")
+        tz.estimate(
+            model,
+            projections=tz.Projections(search_sweeps=0, collapse=2),
+            levels=[1],
+            backend="cuda",
+        )
     with pytest.raises(ParameterError, match="StructuredMeanField"):
         tz.estimate(
             model,
+            projections=tz.Projections(collapse=0, search_sweeps=0),
             levels=[1],
-            collapse=0,
-            search_sweeps=0,
             family=tz.StructuredMeanField(),
             backend="cuda",
         )

@@ -59,14 +59,16 @@ def test_auto_leaves_a_few_runs_on_the_cpu_and_cuda_insists(monkeypatch):
         "tightz.runtime.gpu.why_no_device", lambda simulator: "no device here; install one"
     )
     model = tz.ising_grid(5, seed=0)
-    assert tz.ground_state(model, sweeps=20, seed=0, backend="auto").log_weight > 0
+    assert tz.ground_state(model, tz.Search(sweeps=20), seed=0, backend="auto").log_weight > 0
     with pytest.raises(ParameterError, match="backend='cuda' cannot be used: no device here"):
-        tz.ground_state(model, sweeps=20, seed=0, backend="cuda")
+        tz.ground_state(model, tz.Search(sweeps=20), seed=0, backend="cuda")
     with pytest.raises(ParameterError, match="backend is 'tpu'; expected 'auto', 'cpu' or 'cuda'"):
-        tz.ground_state(model, sweeps=20, seed=0, backend="tpu")
+        tz.ground_state(model, tz.Search(sweeps=20), seed=0, backend="tpu")
 
 
 def test_a_run_wider_than_a_block_is_refused():
     config = ParallelTempering(replicas=512)
     with pytest.raises(ParameterError, match=r"a run has \d+ replicas; a block holds 1024"):
-        tz.ground_state(tz.ising_grid(5, seed=0), sweeps=1, seed=0, method=config, backend="cuda")
+        tz.ground_state(
+            tz.ising_grid(5, seed=0), tz.Search(sweeps=1, tempering=config), seed=0, backend="cuda"
+        )

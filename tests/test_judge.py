@@ -622,7 +622,10 @@ def test_direct_calls_are_rounded_outward():
     for seed in range(60):
         model, _ = hostile(seed)
         truth = log_z(model)
-        for r in (tz.mean_field(model, restarts=2, seed=0), block_mean_field(model, seed=0)):
+        for r in (
+            tz.mean_field(model, family=tz.MeanField(restarts=2), seed=0),
+            block_mean_field(model, seed=0),
+        ):
             assert r.log_z == r.bound.log_z <= truth
             assert r.bound.evidence.verdict(model).lower == r.log_z
             assert r.bound.rounding > 0.0
@@ -668,7 +671,7 @@ def test_a_lying_log_cosh_does_not_get_through(monkeypatch):
         return lower + 5.0, tanh, slopes
 
     monkeypatch.setattr(ascent, "expected_log_2cosh", false)
-    r = layer_mean_field(model, seed=0, leaves=4)
+    r = layer_mean_field(model, tz.LayerMeanField(leaves=4), seed=0)
     assert r.log_zs.max() > truth
     assert r.log_z == r.bound.log_z < truth
     assert r.bound.evidence.verdict(model).lower == r.log_z

@@ -405,7 +405,13 @@ def test_coset_and_cutset_sums_hold_strictly():
     for seed in range(30):
         rng, model = hunted(seed)
         truth = true_log_z(model)
-        found = coset_sum(model, int(rng.integers(4)), seed=seed, threads=1, search_sweeps=0)
+        found = coset_sum(
+            model,
+            int(rng.integers(4)),
+            projections=tz.Projections(search_sweeps=0),
+            seed=seed,
+            threads=1,
+        )
         assert brackets(found.log_z, math.inf, truth), seed
         n = model.n_variables
         order = rng.permutation(n)

@@ -164,7 +164,9 @@ def test_objective_and_gradients():
 def test_never_above_the_truth(n, strength, bipartite, seed, leaves):
     poly = pairwise_polynomial(np.random.default_rng(seed), n, strength, bipartite)
     exact = log_z_of(poly)
-    result = layer_mean_field(poly, restarts=3, seed=seed, leaves=leaves, max_sweeps=30)
+    result = layer_mean_field(
+        poly, LayerMeanField(restarts=3, leaves=leaves, max_sweeps=30), seed=seed
+    )
     size = 1.0 + np.abs(poly.theta).sum() + abs(poly.constant)
     assert result.log_z <= exact + 1e-14 * size
     assert (np.abs(result.spin_means) <= 1.0).all()
@@ -189,7 +191,7 @@ def test_at_least_mean_field_and_better_with_leaves():
         poly = SpinPolynomial.from_factor_graph(model)
         plain = MeanField(restarts=20).project(Coset.build(poly), np.random.default_rng(0))
         result = layer_mean_field(model, seed=0, starts=plain.spin_means()[None, :])
-        split = layer_mean_field(model, seed=0, leaves=8)
+        split = layer_mean_field(model, LayerMeanField(leaves=8), seed=0)
         exact = log_z_of(poly)
         assert plain.log_gamma <= result.log_z + 1e-6
         assert result.log_z <= split.log_z + 1e-6
@@ -204,7 +206,7 @@ def test_splitting_to_the_end_is_exact():
     rng = np.random.default_rng(0)
     model = rbm(2 * rng.normal(size=(6, 3)), rng.normal(size=6), rng.normal(size=3))
     poly = SpinPolynomial.from_factor_graph(model)
-    result = layer_mean_field(model, seed=0, summed=np.arange(6), leaves=8)
+    result = layer_mean_field(model, LayerMeanField(summed=np.arange(6), leaves=8), seed=0)
     assert result.log_z == pytest.approx(log_z_of(poly), abs=1e-9)
     spins = naive.all_spins(9)
     p = np.exp(poly.log_weight(spins) - log_z_of(poly))
@@ -225,7 +227,7 @@ def test_a_star_is_exact_up_to_its_centre():
     model = ising({(0, j): 0.8 for j in range(1, 7)}, np.linspace(-1, 1, 7))
     poly = SpinPolynomial.from_factor_graph(model)
     # Keeping the centre alone, q is exact: one spin's distribution is always a product.
-    result = layer_mean_field(model, seed=0, tol=1e-12)
+    result = layer_mean_field(model, LayerMeanField(tol=1e-12), seed=0)
     assert result.kept.tolist() == [0]
     assert result.log_z == pytest.approx(log_z_of(poly), abs=1e-9)
 
@@ -248,12 +250,14 @@ def test_edges_of_the_domain():
 
 def test_same_seed_same_numbers_and_a_record():
     model = ising_grid(4, coupling=(-1, 1), seed=1)
-    one, two = (layer_mean_field(model, seed=5, leaves=4) for _ in range(2))
+    one, two = (layer_mean_field(model, LayerMeanField(leaves=4), seed=5) for _ in range(2))
     assert one.log_z == two.log_z
     assert (one.spin_means == two.spin_means).all()
     assert (one.bound.side, one.bound.proof) == (Side.LOWER, Proof.DETERMINISTIC)
     assert one.status is Status.CONVERGED
-    assert layer_mean_field(model, seed=5, max_sweeps=1).status is Status.NOT_CONVERGED
+    assert (
+        layer_mean_field(model, LayerMeanField(max_sweeps=1), seed=5).status is Status.NOT_CONVERGED
+    )
     assert "LayerMeanField(" in one.provenance["parameters"]["method"]
     assert repr(one).count("\n") == 0
 
@@ -264,13 +268,13 @@ def test_what_is_refused():
         layer_mean_field(cubic)
     grid = ising_grid(3, seed=0)
     with pytest.raises(ParameterError, match="0 and 1, which are coupled"):
-        layer_mean_field(grid, summed=[0, 1])
+        layer_mean_field(grid, LayerMeanField(summed=[0, 1]))
     with pytest.raises(ParameterError, match="summed names spin 9; the model has spins 0 to 8"):
-        layer_mean_field(grid, summed=[9])
+        layer_mean_field(grid, LayerMeanField(summed=[9]))
     with pytest.raises(ModelError, match="starts have shape"):
         layer_mean_field(grid, starts=np.zeros((2, 3)))
     with pytest.raises(ParameterError, match="at least one"):
-        layer_mean_field(grid, restarts=0)
+        layer_mean_field(grid, LayerMeanField(restarts=0))
     with pytest.raises(ParameterError, match="leaves is 0"):
         LayerMeanField(leaves=0)
 

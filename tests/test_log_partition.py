@@ -236,5 +236,5 @@ def test_samples_with_their_weights_give_z():
     ],
 )
 def test_bad_parameters(options, message):
-    with pytest.raises(tz.ParameterError, match=message):
+    with pytest.raises(tz.errors.ParameterError, match=message):
         tz.log_partition(tz.ising_grid(2, seed=0), **options)

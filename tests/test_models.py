@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.strategies import binary_models
+from tightz.models import SpinPolynomial
 from tightz.reductions.encoding import encode
 
 
 @given(binary_models(max_arity=4))
 def test_walsh_expansion_equals_log_tables(model):
     states = naive.all_states(model.cardinalities)
-    polynomial = tz.SpinPolynomial.from_factor_graph(model)
+    polynomial = SpinPolynomial.from_factor_graph(model)
     expected = naive.log_weights(model.cardinalities, model.factors, states)
     np.testing.assert_allclose(polynomial.log_weight(1 - 2 * states), expected, atol=1e-10)
     np.testing.assert_allclose(model.log_weight(states), expected, atol=1e-10)
@@ -26,7 +27,7 @@ def test_walsh_expansion_of_a_wide_factor():
     rng = np.random.default_rng(0)
     model = tz.FactorGraph([2] * 12, [(rng.permutation(12), rng.normal(size=(2,) * 12))])
     states = rng.integers(0, 2, size=(200, 12))
-    polynomial = tz.SpinPolynomial.from_factor_graph(model)
+    polynomial = SpinPolynomial.from_factor_graph(model)
     np.testing.assert_allclose(
         polynomial.log_weight(1 - 2 * states), model.log_weight(states), atol=1e-10
     )
@@ -35,7 +36,7 @@ def test_walsh_expansion_of_a_wide_factor():
 
 def test_equal_terms_are_merged_and_cancelled_ones_dropped():
     pair = np.array([[1.0, -1.0], [-1.0, 1.0]])
-    doubled = tz.SpinPolynomial.from_factor_graph(
+    doubled = SpinPolynomial.from_factor_graph(
         tz.FactorGraph([2, 2, 2], [((0, 1), pair), ((1, 0), pair), ((1, 2), pair), ((2, 1), -pair)])
     )
     assert doubled.n_terms == 1
@@ -44,7 +45,7 @@ def test_equal_terms_are_merged_and_cancelled_ones_dropped():
 
 
 def test_terms_with_repeated_spins_cancel_in_pairs():
-    p = tz.SpinPolynomial.from_terms(4, 1.0, [((0, 1, 1, 2), 0.5), ((2, 0), 0.25), ((3, 3), 2.0)])
+    p = SpinPolynomial.from_terms(4, 1.0, [((0, 1, 1, 2), 0.5), ((2, 0), 0.25), ((3, 3), 2.0)])
     assert p.constant == 3.0
     assert p.n_terms == 1
     assert p.theta.tolist() == [0.75]
@@ -89,8 +90,8 @@ def test_periodic_side_of_two_is_not_doubled():
 
 
 def test_field_per_edge_counts_the_site_field_once_per_edge():
-    site = tz.SpinPolynomial.from_factor_graph(tz.ising_grid(3, seed=4))
-    edge = tz.SpinPolynomial.from_factor_graph(tz.ising_grid(3, seed=4, field_per_edge=True))
+    site = SpinPolynomial.from_factor_graph(tz.ising_grid(3, seed=4))
+    edge = SpinPolynomial.from_factor_graph(tz.ising_grid(3, seed=4, field_per_edge=True))
     degree = np.array([2, 3, 2, 3, 4, 3, 2, 3, 2])
     ones = site.arities == 1
     np.testing.assert_allclose(edge.theta[ones], site.theta[ones] * degree)
@@ -174,7 +175,7 @@ def test_arrays_are_read_only():
         (lambda: tz.ising_grid(2, field=(0, np.inf)), "field range"),
         (lambda: tz.rbm(np.zeros((2, 3)), [0, 0], [0, 0]), r"\(2, 3\).*\(2, 2\)"),
         (lambda: tz.rbm([[np.nan]], [0], [0]), r"W\[0, 0\] is nan; expected a finite number"),
-        (lambda: tz.SpinPolynomial.from_terms(2, 0, [((2,), 1.0)]), "outside 0 to 1"),
+        (lambda: SpinPolynomial.from_terms(2, 0, [((2,), 1.0)]), "outside 0 to 1"),
     ],
 )
 def test_bad_models_name_cause_and_place(build, message):
@@ -183,11 +184,13 @@ def test_bad_models_name_cause_and_place(build, message):
 
 
 def test_what_cannot_be_expanded_says_so():
-    with pytest.raises(tz.UnsupportedModelError, match=r"variable 1 has 3 states.*tz.exact"):
+    with pytest.raises(tz.errors.UnsupportedModelError, match=r"variable 1 has 3 states.*tz.exact"):
         tz.ground_state(tz.FactorGraph([2, 3], []))
-    with pytest.raises(tz.UnsupportedModelError, match=r"factor 0 has zero entries.*tz.exact"):
+    with pytest.raises(
+        tz.errors.UnsupportedModelError, match=r"factor 0 has zero entries.*tz.exact"
+    ):
         tz.mean_field(tz.FactorGraph([2, 2], [((0, 1), [[0, -np.inf], [0, 0]])]))
-    with pytest.raises(tz.UnsupportedModelError, match="arity 17"):
+    with pytest.raises(tz.errors.UnsupportedModelError, match="arity 17"):
         tz.mean_field(tz.FactorGraph([2] * 17, [(range(17), np.zeros(2**17))]))
 
 
@@ -195,4 +198,4 @@ def test_what_cannot_be_expanded_says_so():
 @given(binary_models())
 def test_repr_is_one_line(model):
     assert "\n" not in repr(model)
-    assert "\n" not in repr(tz.SpinPolynomial.from_factor_graph(model))
+    assert "\n" not in repr(SpinPolynomial.from_factor_graph(model))

@@ -19,7 +19,7 @@ NOWHERE = "its folder does not exist; create it first"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with a good model and several bad ones, which is also the working directory."""
-    tz.write_uai(tz.ising_grid(3, seed=0), tmp_path / "grid.uai")
+    tz.write(tz.ising_grid(3, seed=0), tmp_path / "grid.uai")
     whole = (tmp_path / "grid.uai").read_text()
     (tmp_path / "truncated.uai").write_text(whole[: len(whole) // 2])
     (tmp_path / "empty.uai").write_text("")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import math
 import subprocess
 import sys
+import typing
 from html import unescape
 from html.parser import HTMLParser
 
@@ -16,6 +19,7 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.cli.live import live_bounds
 from tightz.reports import notebook
 from tightz.reports.progress import Progress, in_notebook
+from tightz.results import Result
 
 GRID = tz.ising_grid(3, coupling=(-2, 2), seed=1)
 
@@ -35,35 +39,74 @@ class Tags(HTMLParser):
 
 RESULTS = {
     "LogPartition": lambda: tz.log_partition(GRID, time_limit=5, seed=0),
-    "Estimate": lambda: tz.estimate(GRID, levels=range(3), trials=2, seed=0, collapse=0),
+    "Estimate": lambda: tz.estimate(
+        GRID, projections=tz.Projections(collapse=0), levels=range(3), trials=2, seed=0
+    ),
     "WishResult": lambda: tz.wish(GRID, trials=4, seed=0),
     "MiniBucketResult": lambda: tz.upper_bound(GRID, method=tz.MiniBucket(ibound=2)),
     "TreeReweightedResult": lambda: tz.upper_bound(GRID, method=tz.TreeReweighted()),
     "AisResult": lambda: tz.ais(GRID, chains=8, temperatures=20, seed=0),
     "BetheResult": lambda: tz.bethe(GRID),
-    "SplittingResult": lambda: tz.split(GRID, time_limit=1, seed=0),
+    "SplittingResult": lambda: tz.split(GRID, time_limit=30, seed=0),
     "MeanFieldResult": lambda: tz.mean_field(GRID, seed=0),
     "ExactResult": lambda: tz.exact(GRID),
     "CosetSum": lambda: tz.coset_sum(GRID, 2, seed=0),
-    "LayerResult": lambda: tz.layer_mean_field(GRID, seed=0),
-    "BlockMeanFieldResult": lambda: tz.block_mean_field(GRID, seed=0),
+    "TheoremRun": lambda: tz.theorem_run(GRID, levels=[0, 1], trials=3, seed=0, threads=1),
+    "Forecast": lambda: tz.theorem_forecast(GRID, levels=[0, 1], trials=3, seed=0, threads=1),
+    "GroundState": lambda: tz.ground_state(GRID, seed=0),
+    "RbmTraining": lambda: tz.train_rbm(np.eye(4), tz.Training(hidden=2, k=1, epochs=2), seed=0),
+    "MeanFieldResult of clusters": lambda: tz.mean_field(
+        GRID, family=tz.StructuredMeanField(width=2), seed=0
+    ),
+    "LayerResult": lambda: tz.mean_field(GRID, family=tz.LayerMeanField(), seed=0),
+    "MeanFieldResult of blocks": lambda: tz.mean_field(GRID, family=tz.BlockMeanField(), seed=0),
 }
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_results_say_in_a_notebook_what_their_summary_says(name):
+def test_results_share_one_protocol_and_one_set_of_words(name):
     result = RESULTS[name]()
+    kind = name.split()[0]
+    assert type(result).__name__ == kind
+    assert isinstance(result, Result)
     text = result._repr_html_()
-    assert type(result).__name__ == name
     assert len(text) < 5_000
     shown = Tags(text)
     assert set(shown.tags) == {"div", "strong", "pre"}
-    assert shown.text.startswith(name)
-    if hasattr(result, "summary"):
-        assert result.summary() in shown.text
-    else:
-        assert f"{result.log_z:.6f}" in shown.text
-        assert ("exact:" in shown.text) or ("holds always" in shown.text)
+    assert shown.text.startswith(kind)
+    assert result.summary() in shown.text
+    assert "\n" not in repr(result)
+    assert isinstance(result.bounds, list)
+    assert all(isinstance(bound, Bound) for bound in result.bounds)
+    assert bool(result.bounds) == (kind not in ("Forecast", "RbmTraining"))
+    assert isinstance(result.seconds, float)
+    assert {"tightz", "versions"} & set(result.provenance)
+    for end in ("lower", "upper", "log_z", "estimate"):
+        assert isinstance(getattr(result, end, 0.0), float), end
+    for end, proof in (("lower", "lower_proof"), ("upper", "upper_proof")):
+        if hasattr(result, end) and math.isfinite(getattr(result, end)):
+            assert isinstance(getattr(result, proof), Bound)
+            exact = tz.exact(GRID).log_z
+            assert kind == "WishResult" or (result.lower <= exact + 1e-9)
+    matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    matplotlib.use("agg")
+    ax = result.plot()
+    assert result.plot(ax=ax) is ax
+    matplotlib.pyplot.close("all")
+
+
+def test_every_public_function_returns_a_result():
+    """What speaks of log Z derives from Result, so that one way to look at it serves for all."""
+    plain = {"read", "write", "required_trials", "load_mnist", "report", "to_ising", "to_qubo"} | {
+        "noisy_or"  # factors, for a FactorGraph
+    }
+    for name in tz.__all__:
+        made = getattr(tz, name)
+        if name in plain or not inspect.isfunction(made):
+            continue
+        returned = typing.get_type_hints(made)["return"]
+        kinds = typing.get_args(returned) or (returned,)
+        assert all(issubclass(kind, Result | tz.FactorGraph) for kind in kinds), name
 
 
 def test_no_colours_of_its_own():
@@ -76,7 +119,7 @@ def test_no_colours_of_its_own():
 
 def test_long_summaries_are_cut_in_the_middle(monkeypatch):
     monkeypatch.setattr(notebook, "SHOWN_LINES", 4)
-    e = tz.estimate(GRID, levels=range(8), trials=2, seed=0, collapse=0)
+    e = tz.estimate(GRID, projections=tz.Projections(collapse=0), levels=range(8), trials=2, seed=0)
     text = unescape(e._repr_html_())
     lines = e.summary().splitlines()
     assert f"... {len(lines) - 4} lines" in text
@@ -157,8 +200,15 @@ def test_progress_rewrites_one_line_on_a_terminal():
 def test_progress_of_trials_and_of_an_open_interval():
     out = Terminal()
     with Progress(total=8, stream=out) as show:
-        e = tz.estimate(GRID, levels=[0, 1], trials=4, seed=0, collapse=0, on_batch=show)
-    assert f"8 of 8 trials (100%), log Z >= {e.lower.log_z:.4f}" in out.getvalue()
+        e = tz.estimate(
+            GRID,
+            projections=tz.Projections(collapse=0),
+            levels=[0, 1],
+            trials=4,
+            seed=0,
+            on_batch=show,
+        )
+    assert f"8 of 8 trials (100%), log Z >= {e.lower:.4f}" in out.getvalue()
     log = io.StringIO()
     show = Progress(stream=log)
     show(Bound(Side.LOWER, 1.0, Proof.DETERMINISTIC, "a"))
@@ -193,7 +243,8 @@ CELLS = [
     "import tightz as tz\nmodel = tz.ising_grid(3, coupling=(-2, 2), seed=1)\nmodel",
     "from tightz.reports.progress import Progress\n"
     "r = tz.log_partition(model, time_limit=5, seed=0, on_bound=Progress())\nr",
-    "tz.estimate(model, levels=range(3), trials=40, seed=0, collapse=0,\n"
+    "plain = tz.Projections(collapse=0)\n"
+    "tz.estimate(model, levels=range(3), trials=40, projections=plain, seed=0,\n"
     "            on_batch=Progress(total=120))",
 ]
 

@@ -21,7 +21,13 @@ def closed():
 
 
 def test_levels_show_every_trial():
-    e = tz.estimate(tz.ising_grid(3, seed=0), levels=[0, 2], trials=4, seed=0, collapse=0)
+    e = tz.estimate(
+        tz.ising_grid(3, seed=0),
+        projections=tz.Projections(collapse=0),
+        levels=[0, 2],
+        trials=4,
+        seed=0,
+    )
     ax = plot_levels(e, exact=12.5, mean_field=11.0)
     dots = [line for line in ax.lines if line.get_marker() == "o" and len(line.get_xdata())]
     assert sum(len(line.get_xdata()) for line in dots) == 8

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.strategies import parity_systems, projected_models
+from tightz.models import SpinPolynomial
 from tightz.projections import Coset, Parities
 from tightz.projections.gf2 import pack, row_reduce, unpack
 
@@ -60,7 +61,7 @@ def test_coset_is_the_solution_set_whatever_the_pivots(case, data):
     n = model.n_variables
     scores = np.array(data.draw(st.permutations(range(n))), dtype=float)
     expected = {tuple(x) for x in naive.coset_states(parities.matrix, parities.rhs)}
-    polynomial = tz.SpinPolynomial.from_factor_graph(model)
+    polynomial = SpinPolynomial.from_factor_graph(model)
     for policy in (tz.FirstColumns(), tz.Reliability(scores)):
         coset = Coset.build(polynomial, parities, policy)
         assert coset.feasible == bool(expected)
@@ -74,19 +75,19 @@ def test_coset_is_the_solution_set_whatever_the_pivots(case, data):
 
 
 def test_reliability_takes_the_least_reliable_independent_columns():
-    polynomial = tz.SpinPolynomial.from_terms(4, 0.0, [])
+    polynomial = SpinPolynomial.from_terms(4, 0.0, [])
     parities = Parities(np.array([[1, 1, 0, 1], [1, 1, 1, 0]], np.uint8), np.zeros(2, np.uint8))
     coset = Coset.build(polynomial, parities, tz.Reliability([0.5, 0.1, 9.0, 0.9]))
     # column 1 first; column 0 is equal to it, hence dependent; then column 3
     assert sorted(coset.pivots.tolist()) == [1, 3]
-    with pytest.raises(tz.ParameterError, match="expected 4 scores"):
+    with pytest.raises(tz.errors.ParameterError, match="expected 4 scores"):
         Coset.build(polynomial, parities, tz.Reliability([1.0]))
 
 
 @given(projected_models(max_variables=6, max_arity=4))
 def test_substituted_and_grouped_polynomials_equal_the_model_on_the_coset(case):
     model, parities = case
-    coset = Coset.build(tz.SpinPolynomial.from_factor_graph(model), parities)
+    coset = Coset.build(SpinPolynomial.from_factor_graph(model), parities)
     if not coset.feasible:
         return
     y = 1 - 2 * naive.all_states([2] * coset.n_free)
@@ -120,7 +121,7 @@ def test_cosets_of_one_matrix_partition_z(case):
     model, parities = case
     log_z, _ = naive.enumerate_model(model.cardinalities, model.factors)
     parts = []
-    polynomial = tz.SpinPolynomial.from_factor_graph(model)
+    polynomial = SpinPolynomial.from_factor_graph(model)
     for b in naive.all_states([2] * len(parities.rhs)):
         coset = Coset.build(polynomial, Parities(parities.matrix, b.astype(np.uint8)))
         if coset.feasible:
@@ -173,15 +174,15 @@ def test_dense_parity_states_survive_pairwise_independently():
 
 
 def test_sparse_parity_density_is_checked():
-    with pytest.raises(tz.ParameterError, match=r"density is 0\.7"):
+    with pytest.raises(tz.errors.ParameterError, match=r"density is 0\.7"):
         tz.SparseParity(0.7)
     drawn = tz.SparseParity(0.1).draw(200, 300, np.random.default_rng(0)).matrix
     assert drawn.mean() == pytest.approx(0.1, abs=4 * np.sqrt(0.09 / drawn.size))
 
 
 def test_parities_of_the_wrong_size_are_refused():
-    polynomial = tz.SpinPolynomial.from_terms(4, 0.0, [])
-    with pytest.raises(tz.ModelError, match=r"\(2, 3\).*4 spins"):
+    polynomial = SpinPolynomial.from_terms(4, 0.0, [])
+    with pytest.raises(tz.errors.ModelError, match=r"\(2, 3\).*4 spins"):
         Coset.build(polynomial, Parities(np.zeros((2, 3), np.uint8), np.zeros(2, np.uint8)))
 
 
@@ -189,6 +190,6 @@ def test_parities_of_the_wrong_size_are_refused():
 @given(projected_models())
 def test_coset_repr(case):
     model, parities = case
-    text = repr(Coset.build(tz.SpinPolynomial.from_factor_graph(model), parities))
+    text = repr(Coset.build(SpinPolynomial.from_factor_graph(model), parities))
     assert f"{len(parities.rhs)} parities" in text
     assert "\n" not in text

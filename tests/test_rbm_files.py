@@ -18,8 +18,8 @@ from tests import naive
 from tightz.errors import ModelError, TightzError
 from tightz.models.builders import rbm
 from tightz.models.factor_graph import Bipartite
+from tightz.models.formats.array_files import read_model, save_weights
 from tightz.models.formats.mat import read_matrices
-from tightz.models.formats.rbm_files import load_rbm, save_rbm
 
 
 def small(visible: int = 3, hidden: int = 2) -> dict[str, np.ndarray]:
@@ -39,13 +39,13 @@ def put(folder: Path, **arrays: np.ndarray) -> Path:
 
 def message(path: Path) -> str:
     with pytest.raises(ModelError) as caught:
-        load_rbm(path)
+        read_model(path)
     return str(caught.value)
 
 
 def test_log_z_is_that_of_the_formula(tmp_path: Path) -> None:
     arrays = small()
-    model = load_rbm(put(tmp_path, **arrays))
+    model = read_model(put(tmp_path, **arrays))
     states = naive.all_states([2] * 5)
     v, h = states[:, :3], states[:, 3:]
     logs = v @ arrays["visible_bias"] + h @ arrays["hidden_bias"]
@@ -59,17 +59,17 @@ def test_orientation_follows_the_biases(tmp_path: Path) -> None:
     arrays = small()
     expected = rbm(*arrays.values()).digest
     turned = {**arrays, "W": arrays["W"].T}
-    assert load_rbm(put(tmp_path, **turned)).digest == expected
-    assert load_rbm(put(tmp_path, **arrays)).digest == expected
+    assert read_model(put(tmp_path, **turned)).digest == expected
+    assert read_model(put(tmp_path, **arrays)).digest == expected
 
 
 def test_square_weights_must_say_which_way_round_they_are(tmp_path: Path) -> None:
     arrays = small(3, 3)
     path = put(tmp_path, **arrays)
     assert "nothing tells whether its rows are visible or hidden" in message(path)
-    assert load_rbm(path, transposed=False).digest == rbm(*arrays.values()).digest
+    assert read_model(path, transposed=False).digest == rbm(*arrays.values()).digest
     turned = rbm(arrays["W"].T, arrays["visible_bias"], arrays["hidden_bias"])
-    assert load_rbm(path, transposed=True).digest == turned.digest
+    assert read_model(path, transposed=True).digest == turned.digest
 
 
 @pytest.mark.parametrize("shape", [(1, -1), (-1, 1)])
@@ -79,7 +79,7 @@ def test_row_and_column_biases_and_other_number_types(tmp_path: Path, shape, dty
     expected = rbm(*arrays.values()).digest
     arrays["visible_bias"] = arrays["visible_bias"].reshape(shape)
     arrays["hidden_bias"] = arrays["hidden_bias"].reshape(shape)
-    assert load_rbm(put(tmp_path, **arrays, extra=np.zeros(1))).digest == expected
+    assert read_model(put(tmp_path, **arrays, extra=np.zeros(1))).digest == expected
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.booleans(), st.integers(0, 2**32 - 1))
@@ -88,8 +88,8 @@ def test_round_trip(tmp_path_factory, visible, hidden, turned, seed) -> None:
     w = rng.normal(size=(visible, hidden)) * 10.0 ** rng.integers(-3, 7)
     b, c = rng.normal(size=visible), rng.normal(size=hidden)
     path = tmp_path_factory.mktemp("rbm") / "exactly_this_name"
-    save_rbm(path, w.T if turned and visible != hidden else w, b, c)
-    assert load_rbm(path).digest == rbm(w, b, c).digest
+    save_weights(path, w.T if turned and visible != hidden else w, b, c)
+    assert read_model(path).digest == rbm(w, b, c).digest
     assert [p.name for p in path.parent.iterdir()] == ["exactly_this_name"]
 
 
@@ -125,7 +125,7 @@ def test_refused_arrays(tmp_path: Path, change: dict, expected: str) -> None:
     assert found.endswith(f"({path})")
     path.unlink()
     with pytest.raises(ModelError) as caught:
-        save_rbm(path, *arrays.values())
+        save_weights(path, *arrays.values())
     assert str(caught.value).startswith(expected.rstrip())
     assert not list(tmp_path.iterdir())
 
@@ -145,11 +145,10 @@ def test_files_that_are_no_npz(tmp_path: Path) -> None:
     for content in (b"", b"MARKOV 0 0", b"PK\x03\x04 no archive", bytes(range(256))):
         path.write_bytes(content)
         assert message(path) == (
-            f"{path} is not an .npz file (or a damaged one); expected one with W, visible_bias, "
-            "hidden_bias"
+            f"{path} is not an .npz file (or a damaged one); expected named arrays"
         )
     np.save(tmp_path / "single.npy", np.zeros(3))
-    assert "holds a single array; expected an .npz file with W, " in message(
+    assert "holds a single array; expected an .npz file of named arrays" in message(
         tmp_path / "single.npy"
     )
     objects = put(tmp_path, **{**small(), "W": np.array([{}, None], dtype=object)})
@@ -171,7 +170,7 @@ def test_damaged_archives_give_a_model_or_a_model_error(tmp_path: Path) -> None:
             del content[rng.integers(len(content)) :]
         path.write_bytes(bytes(content))
         try:
-            load_rbm(path)
+            read_model(path)
         except ModelError:
             refused += 1
     assert 100 < refused < 400
@@ -181,10 +180,10 @@ def test_failed_writes_leave_everything_as_it_was(tmp_path: Path) -> None:
     path = put(tmp_path, **small())
     before = path.read_bytes()
     with pytest.raises(ModelError, match=r"W\[0, 0\] is nan"):
-        save_rbm(path, [[np.nan]], [0.0], [0.0])
+        save_weights(path, [[np.nan]], [0.0], [0.0])
     nowhere = tmp_path / "missing" / "x.npz"
     with pytest.raises(ModelError) as caught:
-        save_rbm(nowhere, *small().values())
+        save_weights(nowhere, *small().values())
     assert str(caught.value) == (
         f"cannot write {nowhere}: its folder does not exist; create it first"
     )
@@ -201,7 +200,7 @@ def test_published_machines_load(name: str, visible: int, hidden: int) -> None:
     if not root:
         pytest.skip("TIGHTZ_DATA is not set")
     path = Path(root) / "rbm" / f"{name}.npz"
-    model = load_rbm(path)
+    model = read_model(path)
     assert model.layout == Bipartite(visible, hidden)
     with np.load(path) as arrays:
         w, b, c = (arrays[key] for key in ("W", "visible_bias", "hidden_bias"))
@@ -251,7 +250,7 @@ def test_fuzz(tmp_path: Path, suffix: str) -> None:
             del data[int(rng.integers(len(data))) :]
         path.write_bytes(bytes(data))
         try:
-            finite = np.isfinite(load_rbm(path).log_tables).all()
+            finite = np.isfinite(read_model(path).log_tables).all()
             said = "fuzz."
             valid += 1
         except TightzError as error:

@@ -351,7 +351,7 @@ def test_an_interval_becomes_a_page(tmp_path):
 
 
 def test_a_table_of_trials_becomes_a_page():
-    e = tz.estimate(GRID, levels=range(4), trials=6, seed=0, collapse=0)
+    e = tz.estimate(GRID, projections=tz.Projections(collapse=0), levels=range(4), trials=6, seed=0)
     shown = report_data(e, model=GRID)
     assert shown.certified.log_z == e.certificate(0.05).log_z
     np.testing.assert_array_equal(shown.table.values, e.log_g)
@@ -377,7 +377,13 @@ def test_theorem_two_and_the_band_of_wish():
 
 def test_a_theorem_run_states_its_own_certificate(tmp_path):
     small = tz.ising_grid(2, seed=0)
-    run = theorem_run(small, trials=30, seed=0, restarts=2, store=tmp_path / "theorem.db")
+    run = theorem_run(
+        small,
+        projections=tz.Projections(restarts=2),
+        trials=30,
+        seed=0,
+        store=tmp_path / "theorem.db",
+    )
     for shown in (report_data(run, model=small), report_data(tmp_path / "theorem.db")):
         assert shown.certified.log_z == run.certificate.log_z
         assert shown.method == "theorem"
@@ -388,7 +394,7 @@ def test_a_theorem_run_states_its_own_certificate(tmp_path):
 
 
 def test_the_json_record_of_a_theorem_run(tmp_path):
-    tz.write_uai(tz.ising_grid(2, seed=0), tmp_path / "g.uai")
+    tz.write(tz.ising_grid(2, seed=0), tmp_path / "g.uai")
     arguments = ["theorem", str(tmp_path / "g.uai"), "--trials", "5", "--json"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0
@@ -404,9 +410,12 @@ def test_the_json_record_of_a_theorem_run(tmp_path):
 def test_a_theorem_that_holds_gives_an_upper_end():
     pair = tz.ising({(0, 1): 0.7}, [0.2, -0.4])
     e = tz.estimate(
-        pair, trials=tz.required_trials(2, 0.05), family=tz.ExactPointMass(), seed=0, collapse=0,
-        search_sweeps=0,
-    )  # fmt: skip
+        pair,
+        projections=tz.Projections(collapse=0, search_sweeps=0),
+        trials=tz.required_trials(2, 0.05),
+        family=tz.ExactPointMass(),
+        seed=0,
+    )
     shown = report_data(e, model=pair)
     second = e.theorem_2(0.05)
     assert second.upper_holds
@@ -419,9 +428,13 @@ def test_a_theorem_that_holds_gives_an_upper_end():
     assert "is not established" not in Page(render(shown)).seen.partition("Theorem 2")[2]
 
 
+def layer(model):
+    return tz.mean_field(model, family=tz.LayerMeanField())
+
+
 @pytest.mark.parametrize(
     "run",
-    [tz.exact, tz.mean_field, tz.ais, tz.bethe, tz.upper_bound, tz.layer_mean_field],
+    [tz.exact, tz.mean_field, tz.ais, tz.bethe, tz.upper_bound, layer],
     ids=lambda run: run.__name__,
 )
 def test_any_result_with_a_bound_becomes_a_page(run):
@@ -441,7 +454,7 @@ def invoke(*args):
 @pytest.fixture
 def grid_file(tmp_path):
     path = tmp_path / "grid.uai"
-    tz.write_uai(GRID, path)
+    tz.write(GRID, path)
     return path
 
 
@@ -474,7 +487,11 @@ def test_json_records_become_pages(command, grid_file, tmp_path):
             assert f"{told[key]:.6f}" in page.seen
     if command[0] == "mfrp":
         e = tz.estimate(
-            GRID, levels=range(4), trials=4, collapse=0, search_sweeps=0, restarts=8, seed=0
+            GRID,
+            projections=tz.Projections(collapse=0, search_sweeps=0, restarts=8),
+            levels=range(4),
+            trials=4,
+            seed=0,
         )
         shown = report_data(record)
         np.testing.assert_allclose(shown.table.values, e.log_g, rtol=1e-12)
@@ -534,7 +551,12 @@ def test_a_run_that_still_goes_on_can_be_read(tmp_path):
 
 def test_a_stored_table_becomes_a_page_whole_or_cut_short(tmp_path):
     e = tz.estimate(
-        GRID, levels=range(4), trials=100, seed=0, collapse=0, store=tmp_path / "whole.db"
+        GRID,
+        projections=tz.Projections(collapse=0),
+        levels=range(4),
+        trials=100,
+        seed=0,
+        store=tmp_path / "whole.db",
     )
     shown = report_data(tmp_path / "whole.db", model=GRID)
     np.testing.assert_array_equal(shown.table.values, e.log_g)
@@ -550,9 +572,14 @@ def test_a_stored_table_becomes_a_page_whole_or_cut_short(tmp_path):
 
     with pytest.raises(Stop):
         tz.estimate(
-            GRID, levels=range(4), trials=100, seed=0, collapse=0, on_batch=stop,
+            GRID,
+            projections=tz.Projections(collapse=0),
+            levels=range(4),
+            trials=100,
+            seed=0,
+            on_batch=stop,
             store=tmp_path / "cut.db",
-        )  # fmt: skip
+        )
     cut = report_data(tmp_path / "cut.db")
     assert 0 < cut.table.done < 400
     assert cut.interrupted

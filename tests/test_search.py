@@ -18,7 +18,7 @@ from tightz.errors import ParameterError
 from tightz.families.mean_field import MeanField
 from tightz.models.builders import ising_grid
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.rbm_files import load_rbm
+from tightz.models.formats.array_files import read_model
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
@@ -27,7 +27,7 @@ from tightz.runtime.seeds import seed_sequence
 from tightz.search.annealing import AnnealedMeanField
 from tightz.search.copies import run_copies
 from tightz.search.free_energy import bennett, log_z_by_tempering
-from tightz.search.ground_state import SEARCHER, SearchStatus, ground_state
+from tightz.search.ground_state import SEARCHER, Search, SearchStatus, ground_state
 from tightz.search.ladder import Ladder, local_scales
 from tightz.search.moves import Best, Replicas, offer, recombine, reweigh, swap_clusters
 from tightz.search.parallel_tempering import ParallelTempering, Problem, Tempering, tune_ladder
@@ -380,7 +380,7 @@ def test_ladder_respects_its_cap_and_degenerate_models():
 def test_tempering_finds_the_brute_force_ground_state(model, seed):
     n, terms = model
     found = ground_state(
-        polynomial(terms, n, 1.0), enumerate_up_to=0, sweeps=120, time_limit=None, seed=seed
+        polynomial(terms, n, 1.0), Search(enumerate_up_to=0, sweeps=120), time_limit=None, seed=seed
     )
     energies = naive.polynomial_log_weights(1.0, terms, naive.all_spins(n))
     assert found.log_weight == pytest.approx(energies.max(), rel=1e-12, abs=1e-9)
@@ -415,7 +415,7 @@ def test_evidence_isolated_and_one_state_variables(enumerate_up_to):
     states = naive.all_states(cards)
     logs = naive.log_weights(cards, factors, states)
     logs[states[:, 2] != 1] = -np.inf
-    found = ground_state(model, enumerate_up_to=enumerate_up_to, sweeps=60, seed=0)
+    found = ground_state(model, Search(enumerate_up_to=enumerate_up_to, sweeps=60), seed=0)
     assert found.state[2] == 1
     assert found.state[1] == 0
     assert found.log_weight == pytest.approx(logs.max())
@@ -430,7 +430,7 @@ def test_empty_and_zero_models(enumerate_up_to):
         (FactorGraph([1], [((0,), [1.5])]), 1.5),
         (FactorGraph([2], [((0,), [-np.inf, -np.inf])]), -math.inf),
     ):
-        found = ground_state(model, enumerate_up_to=enumerate_up_to, sweeps=20, seed=0)
+        found = ground_state(model, Search(enumerate_up_to=enumerate_up_to, sweeps=20), seed=0)
         assert found.log_weight == value
         assert found.state.shape == (model.n_variables,)
         assert (found.status is SearchStatus.ZERO) == (value == -math.inf)
@@ -471,18 +471,20 @@ def test_disconnected_grids_and_agreement():
 
 def test_target_limits_and_seeds():
     model = ising_grid(12, coupling=(-10, 10), field=(-1, 1), seed=4)
-    best = ground_state(model, seed=0, sweeps=600, time_limit=None, patience=math.inf)
+    best = ground_state(model, Search(sweeps=600, patience=math.inf), seed=0, time_limit=None)
     assert best.status is SearchStatus.LIMIT
     assert best.sweeps == 600
-    again = ground_state(model, seed=0, sweeps=600, time_limit=None, patience=math.inf, threads=1)
+    again = ground_state(
+        model, Search(sweeps=600, patience=math.inf), seed=0, time_limit=None, threads=1
+    )
     np.testing.assert_array_equal(best.state, again.state)
     assert best.found_at == again.found_at
-    early = ground_state(model, seed=1, target=0.9 * best.log_weight, patience=math.inf)
+    early = ground_state(model, Search(target=0.9 * best.log_weight, patience=math.inf), seed=1)
     assert early.status is SearchStatus.TARGET
     assert early.log_weight >= 0.9 * best.log_weight
     assert early.sweeps < 600
     start = time.perf_counter()
-    short = ground_state(model, seed=2, time_limit=0.3, patience=math.inf)
+    short = ground_state(model, Search(patience=math.inf), seed=2, time_limit=0.3)
     assert short.status is SearchStatus.LIMIT
     assert time.perf_counter() - start < 10.0  # loose: the machine may be busy
 
@@ -501,9 +503,11 @@ def test_interrupts_pass_through():
 
 def test_seeds_agree_on_the_ground_state_of_a_frustrated_grid():
     poly = encode(ising_grid(16, coupling=(-10, 10), field=(-1, 1), seed=3)).polynomial
-    reference = ground_state(poly, seed=9, sweeps=3000, time_limit=None, patience=math.inf)
+    reference = ground_state(poly, Search(sweeps=3000, patience=math.inf), seed=9, time_limit=None)
     for seed in range(3):
-        found = ground_state(poly, seed=seed, sweeps=1500, time_limit=None, patience=math.inf)
+        found = ground_state(
+            poly, Search(sweeps=1500, patience=math.inf), seed=seed, time_limit=None
+        )
         assert found.log_weight == pytest.approx(reference.log_weight, rel=1e-12)
 
 
@@ -512,7 +516,7 @@ def test_wrong_parameters_are_refused():
     with pytest.raises(ParameterError, match="time_limit is 0"):
         ground_state(poly, time_limit=0.0)
     with pytest.raises(ParameterError, match="never end"):
-        ground_state(poly, time_limit=None, patience=math.inf)
+        ground_state(poly, Search(patience=math.inf), time_limit=None)
     with pytest.raises(ParameterError, match="runs is 0"):
         sample_pool(poly, runs=0)
     with pytest.raises(ParameterError, match="sweeps is 0"):
@@ -530,7 +534,7 @@ def test_rbm_ground_state_equals_enumeration_of_the_hidden_layer():
         w, b, c = data["W"], data["visible_bias"].ravel(), data["hidden_bias"].ravel()
     hidden = naive.all_states([2] * 15)
     best = (hidden @ c + np.maximum(b + hidden @ w.T, 0.0).sum(axis=1)).max()
-    found = ground_state(load_rbm(path), seed=0, sweeps=600, time_limit=None)
+    found = ground_state(read_model(path), Search(sweeps=600), seed=0, time_limit=None)
     assert found.log_weight == pytest.approx(best, rel=1e-6)
 
 

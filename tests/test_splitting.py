@@ -395,7 +395,7 @@ def test_a_model_with_z_zero():
     result = split(model, seed=0)
     assert result.closed
     assert np.isnan(result.marginals).all()
-    assert result.estimate(10, 0).log_z == -math.inf
+    assert result.sampled_log_z(10, 0).log_z == -math.inf
     assert all(b.evidence.verdict(model).upper == -math.inf for b in bounds)
     with pytest.raises(TightzError, match="no state of positive weight"):
         result.sample(10, 0)
@@ -407,7 +407,7 @@ def test_samples_of_a_run_that_found_nothing_are_refused():
     with pytest.raises(TightzError, match="more time"):
         tree.result().sample(10, 0)
     with pytest.raises(TightzError, match="more time"):
-        tree.result().estimate(10, 0)
+        tree.result().sampled_log_z(10, 0)
 
 
 def test_effective_size_counts_equal_weights():
@@ -484,7 +484,7 @@ def test_importance_weights_are_those_of_a_normalised_mixture(family, collapse):
     assert len(distinct) == 16
     # With spins summed out a weight is shared by all their states: q is then p's conditional.
     np.testing.assert_allclose(np.exp(log_q[first]).sum(), 1.0, atol=1e-9)
-    estimate = result.estimate(4000, 4)
+    estimate = result.sampled_log_z(4000, 4)
     assert abs(estimate.log_z - exact_log_z(model)) < 5 * estimate.error + 1e-6
 
 
@@ -517,7 +517,7 @@ def test_a_polynomial_is_a_model_too():
 def test_the_coset_sum_is_a_lower_bound_and_exact_at_full_rank(model, m, seed):
     truth = exact_log_z(model)
     n = model.n_variables
-    options = {"seed": seed, "search_sweeps": 0, "threads": 1}
+    options = {"seed": seed, "projections": tz.Projections.as_printed(), "threads": 1}
     found = coset_sum(model, min(m, n), **options)
     assert found.log_z <= truth + enumeration_error(model)
     assert found.bound.proof is Proof.DETERMINISTIC
@@ -533,7 +533,7 @@ def test_dependent_rows_are_dropped():
     rows = np.zeros((3, 9), dtype=np.uint8)
     rows[0, :3] = rows[1, 2:5] = 1
     rows[2] = rows[0] ^ rows[1]
-    found = coset_sum(model, 3, matrix=rows, seed=0, search_sweeps=0)
+    found = coset_sum(model, 3, projections=tz.Projections(search_sweeps=0), matrix=rows, seed=0)
     assert found.matrix.shape == (2, 9)
     assert len(found.log_gammas) == 4
     assert found.log_z <= exact_log_z(model)
@@ -556,7 +556,9 @@ def test_coset_sum_corners():
     constant = coset_sum(tz.FactorGraph([], [((), np.array(1.5))]), 0, seed=0)
     assert constant.log_z <= 1.5 <= constant.log_z + 2 * constant.rounding
     grid = tz.ising_grid(3, seed=0)
-    collapsed = coset_sum(grid, 2, collapse=2, seed=0, hashing=SparseParity(0.3))
+    collapsed = coset_sum(
+        grid, 2, projections=tz.Projections(collapse=2, hashing=SparseParity(0.3)), seed=0
+    )
     assert collapsed.log_z <= exact_log_z(grid)
     same = [coset_sum(grid, 3, seed=4, threads=t).log_gammas for t in (1, 2)]
     np.testing.assert_array_equal(*same)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,12 @@ from tightz.runtime.store import BatchRow, RunReader, RunStore, RunWriter, Store
 from tightz.runtime.store.reader import positions
 
 MODEL = tz.ising_grid(4, coupling=(-2, 2), seed=1)
+PRINTED = tz.Projections.as_printed(restarts=3)
 RUN: dict[str, Any] = {
     "levels": range(6),
     "trials": 40,
-    "restarts": 3,
+    "projections": PRINTED,
     "seed": 5,
-    "collapse": 0,
-    "search_sweeps": 0,
     "threads": 1,
     "backend": "cpu",
 }
@@ -251,8 +251,14 @@ def small_batch(k: int) -> BatchRow:
     [
         ({"trials": 41}, "trials is 40 in the store, 41 given"),
         ({"seed": 6}, 'seed is {"entropy":5,"spawn_key":[]} in the store, {"entropy":6'),
-        ({"restarts": 4}, r"family is MeanField(restarts=3, tol=1e-06, max_sweeps=1000) in the"),
-        ({"pivots": tz.Reliability(np.arange(16.0))}, "pivots is FirstColumns in the store, Rel"),
+        (
+            {"projections": tz.Projections.as_printed(restarts=4)},
+            r"family is MeanField(restarts=3, tol=1e-06, max_sweeps=1000) in the",
+        ),
+        (
+            {"projections": replace(PRINTED, pivots=tz.Reliability(np.arange(16.0)))},
+            "pivots is FirstColumns in the store, Rel",
+        ),
         ({"levels": range(5)}, "levels is [0,1,2,3,4,5] in the store, [0,1,2,3,4] given"),
     ],
 )
@@ -641,8 +647,8 @@ def test_damaged_bounds_are_dropped_and_named(tmp_path: Path) -> None:
 
 
 def test_the_shape_of_a_lattice_is_found(tmp_path: Path) -> None:
-    tz.write_uai(tz.ising_grid(3, 5, seed=0), tmp_path / "g.uai")
-    assert model_shape(tz.read_uai(tmp_path / "g.uai")) == (3, 5)
+    tz.write(tz.ising_grid(3, 5, seed=0), tmp_path / "g.uai")
+    assert model_shape(tz.read(tmp_path / "g.uai")) == (3, 5)
     assert model_shape(tz.ising_grid(3, 5, seed=0)) == (3, 5)
     chain = tz.ising({(0, 1): 1.0, (1, 2): 1.0, (2, 3): 1.0}, np.zeros(4))
     assert model_shape(chain) is None

@@ -28,6 +28,7 @@ from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.paper.estimate import estimate
+from tightz.paper.settings import Projections
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, Parities
 from tightz.reductions.encoding import encode
@@ -271,16 +272,18 @@ def test_estimate_takes_it_as_a_family():
     model = ising_grid(4, coupling=(-1, 1), seed=2)
     log_z = naive.grid_log_z(4, 4, list(model.factors))
     family = StructuredMeanField(width=2, restarts=2)
-    plainly = {"seed": 7, "collapse": 0, "search_sweeps": 0}
+    plainly = {"seed": 7, "projections": Projections.as_printed()}
     runs = [estimate(model, levels=[0, 3, 16], trials=3, family=family, **plainly) for _ in "ab"]
     np.testing.assert_array_equal(runs[0].log_gammas, runs[1].log_gammas)
     assert runs[0].log_gammas.shape == (3, 3, 2)
-    assert runs[0].lower.log_z <= log_z
-    assert runs[0].lower.log_z > log_z - 0.5
+    assert runs[0].lower <= log_z
+    assert runs[0].lower > log_z - 0.5
     plain = estimate(model, levels=[0], trials=1, family=MeanField(restarts=20), **plainly)
-    assert runs[0].lower.log_z > plain.lower.log_z
-    guided = estimate(model, levels=[0, 3], trials=2, family=family, seed=7, collapse=2)
-    assert guided.lower.log_z <= log_z + 1e-9
+    assert runs[0].lower > plain.lower
+    guided = estimate(
+        model, projections=Projections(collapse=2), levels=[0, 3], trials=2, family=family, seed=7
+    )
+    assert guided.lower <= log_z + 1e-9
 
 
 def test_known_states_serve_as_starts():

@@ -34,7 +34,9 @@ def log_z(model: tz.FactorGraph) -> float:
 
 @pytest.fixture(scope="module")
 def run() -> TheoremRun:
-    return theorem_run(MODEL, delta=DELTA, restarts=2, seed=0, backend="cpu")
+    return theorem_run(
+        MODEL, projections=tz.Projections.as_printed(restarts=2), delta=DELTA, seed=0, backend="cpu"
+    )
 
 
 def interrupt_after(batches: int) -> Any:
@@ -50,8 +52,8 @@ def interrupt_after(batches: int) -> Any:
 def test_the_plan_is_the_theorems(run: TheoremRun) -> None:
     assert tz.required_trials(4, DELTA) == T
     assert run.planned == (5, T)
-    assert run.estimate.log_gammas.shape == (5, T, 2)
-    assert run.estimate.levels.tolist() == [0, 1, 2, 3, 4]
+    assert run.table.log_gammas.shape == (5, T, 2)
+    assert run.table.levels.tolist() == [0, 1, 2, 3, 4]
     assert run.complete
 
 
@@ -63,7 +65,7 @@ def test_statements_of_mean_field_name_what_is_missing(run: TheoremRun) -> None:
     assert run.theorem_1.confidence == pytest.approx(1 - 2 * DELTA)
     assert run.theorem_1.lower <= exact <= run.theorem_1.upper
     assert run.theorem_2 is None
-    assert run.lower.log_z <= exact + 1e-12
+    assert run.lower <= exact + 1e-12
     assert run.certificate.log_z <= exact
     assert run.certificate.confidence == 1 - DELTA
     text = run.summary()
@@ -85,8 +87,15 @@ def test_heaviest_states_establish_both_theorems() -> None:
 
 def test_the_certificate_bets_on_levels_fixed_in_advance() -> None:
     model = tz.ising_grid(5, coupling=(-1, 1), seed=0)
-    r = theorem_run(model, levels=range(26), trials=20, restarts=1, seed=0, backend="cpu")
-    table = r.estimate.log_g[:21]
+    r = theorem_run(
+        model,
+        projections=tz.Projections.as_printed(restarts=1),
+        levels=range(26),
+        trials=20,
+        seed=0,
+        backend="cpu",
+    )
+    table = r.table.log_g[:21]
     from tightz.sampling.certificates import anytime_certificate
 
     assert r.certificate.log_z == anytime_certificate(table, 0.05)
@@ -95,13 +104,18 @@ def test_the_certificate_bets_on_levels_fixed_in_advance() -> None:
 
 
 def test_an_interrupted_run_says_less_and_goes_on(tmp_path: Path, run: TheoremRun) -> None:
-    options: dict[str, Any] = {"delta": DELTA, "restarts": 2, "seed": 0, "backend": "cpu"}
+    options: dict[str, Any] = {
+        "delta": DELTA,
+        "projections": tz.Projections.as_printed(restarts=2),
+        "seed": 0,
+        "backend": "cpu",
+    }
     path = tmp_path / "run.db"
     part = theorem_run(MODEL, store=path, on_batch=interrupt_after(20), **options)
     assert not part.complete
-    made = part.estimate.log_gammas.shape[1]
+    made = part.table.log_gammas.shape[1]
     assert 0 < made < T
-    np.testing.assert_array_equal(part.estimate.log_gammas, run.estimate.log_gammas[:, :made])
+    np.testing.assert_array_equal(part.table.log_gammas, run.table.log_gammas[:, :made])
     assert not part.theorem_1.lower_holds
     assert "fewer trials than the theorem's T" in part.theorem_1.summary()
     assert f"{made} trials at 5 levels of {T} trials at 5 levels planned" in part.summary()
@@ -111,8 +125,8 @@ def test_an_interrupted_run_says_less_and_goes_on(tmp_path: Path, run: TheoremRu
         assert stored.meta().detail == {"delta": DELTA}
         assert stored.progress()[0] >= 5 * made
     whole = theorem_run(MODEL, store=path, resume=True, **options)
-    np.testing.assert_array_equal(whole.estimate.log_gammas, run.estimate.log_gammas)
-    np.testing.assert_array_equal(whole.estimate.marginals, run.estimate.marginals)
+    np.testing.assert_array_equal(whole.table.log_gammas, run.table.log_gammas)
+    np.testing.assert_array_equal(whole.table.marginals, run.table.marginals)
     assert whole.theorem_1 == run.theorem_1
     assert whole.certificate.log_z == run.certificate.log_z
 
@@ -120,14 +134,14 @@ def test_an_interrupted_run_says_less_and_goes_on(tmp_path: Path, run: TheoremRu
 def test_an_interrupted_first_repetition_keeps_its_levels() -> None:
     part = theorem_run(
         MODEL,
+        projections=tz.Projections.as_printed(restarts=2),
         trials=3,
-        restarts=2,
         seed=0,
-        family=tz.PointMass(restarts=1),  # one trial a batch
+        family=tz.PointMass(restarts=1),
         on_batch=interrupt_after(2),
     )
-    assert part.estimate.levels.tolist() == [0, 1]
-    assert part.estimate.log_gammas.shape == (2, 1, 1)
+    assert part.table.levels.tolist() == [0, 1]
+    assert part.table.log_gammas.shape == (2, 1, 1)
     assert part.certificate.log_z <= log_z(MODEL)
 
 
@@ -144,7 +158,14 @@ def test_another_run_is_refused_before_the_pilot(tmp_path: Path) -> None:
 
 def test_the_forecast_counts_the_run(tmp_path: Path) -> None:
     model = tz.ising_grid(3, seed=0)
-    plan = theorem_forecast(model, trials=200, restarts=8, seed=0, threads=1, backend="cpu")
+    plan = theorem_forecast(
+        model,
+        projections=tz.Projections.as_printed(restarts=8),
+        trials=200,
+        seed=0,
+        threads=1,
+        backend="cpu",
+    )
     assert (plan.n, plan.levels, plan.trials, plan.total) == (9, 10, 200, 2000)
     assert [c.m for c in plan.costs] == [0, 2, 4, 7, 9]
     assert all(c.seconds > 0 for c in plan.costs)
@@ -164,7 +185,7 @@ def test_the_forecast_counts_the_run(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("theorem") / "grid.uai"
-    tz.write_uai(MODEL, path)
+    tz.write(MODEL, path)
     return str(path)
 
 
@@ -217,7 +238,7 @@ def test_other_commands_keep_runs_too(grid: str, tmp_path: Path, command: str) -
 
 def test_ctrl_c_prints_what_is_known_and_how_to_go_on(tmp_path: Path) -> None:
     model, store = tmp_path / "g.uai", tmp_path / "run.db"
-    tz.write_uai(tz.ising_grid(4, coupling=(-2, 2), seed=0), model)
+    tz.write(tz.ising_grid(4, coupling=(-2, 2), seed=0), model)
     words = ["theorem", str(model), "--levels", "0:3", "--trials", "6000", "-j", "1"]
     words += ["--backend", "cpu", "--store", str(store)]
     process = subprocess.Popen(

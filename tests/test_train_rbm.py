@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,9 @@ import pytest
 from tests import naive
 from tightz.errors import ModelError, ParameterError
 from tightz.models import mnist
-from tightz.models.formats.rbm_files import load_rbm
+from tightz.models.formats.array_files import read_model
 from tightz.models.mnist import load_mnist, read_idx
-from tightz.models.train_rbm import train_rbm
+from tightz.models.train_rbm import Training, train_rbm
 
 
 def _patterns(count: int, seed: int = 0) -> np.ndarray:
@@ -33,10 +34,10 @@ def _log_likelihood(data, w, b, c) -> float:
 
 def test_a_step_follows_the_exact_gradient(tmp_path):
     data = _patterns(20_000)
-    settings = {"hidden": 2, "k": 20, "batch_size": 20_000, "learning_rate": 2.0, "seed": 3}
+    how = Training(hidden=2, k=20, epochs=40, batch_size=20_000, learning_rate=2.0)
     place = tmp_path / "run.npz"
-    before = train_rbm(data, epochs=40, checkpoint=place, **settings)
-    after = train_rbm(data, epochs=41, checkpoint=place, **settings)
+    before = train_rbm(data, how, seed=3, checkpoint=place)
+    after = train_rbm(data, replace(how, epochs=41), seed=3, checkpoint=place)
     w, b, c = before.weights, before.visible_bias, before.hidden_bias
     assert np.abs(w).max() > 1.0  # a model worth testing on
     _, vh, v, h = naive.rbm_expectations(w, b, c)
@@ -55,8 +56,8 @@ def test_a_step_follows_the_exact_gradient(tmp_path):
 def test_training_raises_the_likelihood_and_lowers_the_error():
     data = _patterns(2000)
     seen = []
-    start = train_rbm(data, hidden=3, k=2, epochs=0, seed=1)
-    end = train_rbm(data, hidden=3, k=2, epochs=8, seed=1, on_epoch=seen.append)
+    start = train_rbm(data, Training(hidden=3, k=2, epochs=0), seed=1)
+    end = train_rbm(data, Training(hidden=3, k=2, epochs=8), seed=1, on_epoch=seen.append)
     first, last = (
         _log_likelihood(data, r.weights, r.visible_bias, r.hidden_bias) for r in (start, end)
     )
@@ -70,23 +71,23 @@ def test_training_raises_the_likelihood_and_lowers_the_error():
 
 def test_no_learning_rate_no_change():
     data = _patterns(100)
-    still = train_rbm(data, hidden=3, k=1, epochs=2, learning_rate=0.0, seed=1)
-    start = train_rbm(data, hidden=3, k=1, epochs=0, seed=1)
+    still = train_rbm(data, Training(hidden=3, k=1, epochs=2, learning_rate=0.0), seed=1)
+    start = train_rbm(data, Training(hidden=3, k=1, epochs=0), seed=1)
     assert np.array_equal(still.weights, start.weights)
 
 
 def test_weight_decay_shrinks_weights():
     data = _patterns(2000)
-    free = train_rbm(data, hidden=3, k=1, epochs=4, seed=1)
-    held = train_rbm(data, hidden=3, k=1, epochs=4, seed=1, weight_decay=0.05)
+    free = train_rbm(data, Training(hidden=3, k=1, epochs=4), seed=1)
+    held = train_rbm(data, Training(hidden=3, k=1, epochs=4, weight_decay=0.05), seed=1)
     assert np.square(held.weights).sum() < 0.8 * np.square(free.weights).sum()
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_resumes_to_the_bit(tmp_path, momentum):
     data = 0.5 * _patterns(310) + 0.2  # grey values, and a last batch that is not full
-    settings = {"hidden": 4, "k": 2, "momentum": momentum, "learning_rate": 0.05, "seed": 7}
-    whole = train_rbm(data, epochs=5, **settings)
+    how = Training(hidden=4, k=2, epochs=5, momentum=momentum, learning_rate=0.05)
+    whole = train_rbm(data, how, seed=7)
     place = tmp_path / "folder" / "run.npz"
 
     def cut(epoch) -> None:
@@ -94,34 +95,34 @@ def test_resumes_to_the_bit(tmp_path, momentum):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_rbm(data, epochs=5, checkpoint=place, on_epoch=cut, **settings)
-    rest = train_rbm(data, epochs=5, checkpoint=place, **settings)
+        train_rbm(data, how, seed=7, checkpoint=place, on_epoch=cut)
+    rest = train_rbm(data, how, seed=7, checkpoint=place)
     assert rest.resumed_from == 2
-    done = train_rbm(data, epochs=5, checkpoint=place, **settings)  # nothing left to do
+    done = train_rbm(data, how, seed=7, checkpoint=place)  # nothing left to do
     spent = "seconds", "processor_seconds"
     assert [getattr(done, name) for name in spent] == [getattr(rest, name) for name in spent]
     assert min(getattr(done, name) for name in spent) > 0.0
     for name in ("weights", "visible_bias", "hidden_bias", "reconstruction_error"):
         assert np.array_equal(getattr(whole, name), getattr(rest, name))
-    other = train_rbm(data, epochs=5, **{**settings, "seed": 8})
+    other = train_rbm(data, how, seed=8)
     assert not np.array_equal(other.weights, whole.weights)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     data = _patterns(60)
     place = tmp_path / "run.npz"
-    train_rbm(data, hidden=2, k=1, epochs=2, checkpoint=place)
+    train_rbm(data, Training(hidden=2, k=1, epochs=2), checkpoint=place)
     with pytest.raises(ParameterError, match=r"other settings \(k\)"):
-        train_rbm(data, hidden=2, k=2, epochs=3, checkpoint=place)
+        train_rbm(data, Training(hidden=2, k=2, epochs=3), checkpoint=place)
     with pytest.raises(ParameterError, match="data_sha256"):
-        train_rbm(1.0 - data, hidden=2, k=1, epochs=3, checkpoint=place)
+        train_rbm(1.0 - data, Training(hidden=2, k=1, epochs=3), checkpoint=place)
     with pytest.raises(ParameterError, match="2 epochs on"):
-        train_rbm(data, hidden=2, k=1, epochs=1, checkpoint=place)
-    again = train_rbm(data, hidden=2, k=2, epochs=1, checkpoint=place, resume=False)
+        train_rbm(data, Training(hidden=2, k=1, epochs=1), checkpoint=place)
+    again = train_rbm(data, Training(hidden=2, k=2, epochs=1), checkpoint=place, resume=False)
     assert again.resumed_from == 0
     place.write_bytes(b"not an archive")
     with pytest.raises(ModelError, match="not a checkpoint"):
-        train_rbm(data, hidden=2, k=2, epochs=3, checkpoint=place)
+        train_rbm(data, Training(hidden=2, k=2, epochs=3), checkpoint=place)
 
 
 @pytest.mark.parametrize(
@@ -140,18 +141,18 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 )
 def test_bad_input_is_refused(data, options, message):
     with pytest.raises((ModelError, ParameterError), match=message):
-        train_rbm(data, **{"hidden": 2, "k": 1, "epochs": 3, **options})
+        train_rbm(data, Training(**{"hidden": 2, "k": 1, "epochs": 3, **options}))
 
 
 def test_the_model_and_the_file_are_the_same_rbm(tmp_path):
-    result = train_rbm(_patterns(200), hidden=3, k=1, epochs=2)
+    result = train_rbm(_patterns(200), Training(hidden=3, k=1, epochs=2))
     result.save(tmp_path / "rbm.npz")
     states = np.random.default_rng(0).integers(0, 2, size=(20, 9))
     v, h = states[:, :6], states[:, 6:]
     expected = v @ result.visible_bias + h @ result.hidden_bias
     expected = expected + np.einsum("ni,ij,nj->n", v, result.weights, h)
     assert np.allclose(result.model.log_weight(states), expected, atol=1e-12)
-    assert np.allclose(load_rbm(tmp_path / "rbm.npz").log_weight(states), expected, atol=1e-12)
+    assert np.allclose(read_model(tmp_path / "rbm.npz").log_weight(states), expected, atol=1e-12)
 
 
 def _idx(array: np.ndarray) -> bytes:

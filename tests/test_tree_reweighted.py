@@ -356,7 +356,7 @@ def test_result_describes_itself():
     assert result.bound.log_z == result.log_z
     assert "\n" not in repr(result)
     assert "log Z <=" in result.summary()
-    assert result.model_digest == model.digest
+    assert result.provenance["model_sha256"] == model.digest
     copy = pickle.loads(pickle.dumps(result))
     assert copy.log_z == result.log_z
     np.testing.assert_array_equal(copy.edge_marginals[0], result.edge_marginals[0])

@@ -18,7 +18,8 @@ from tests import naive
 from tightz.errors import ModelError
 from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.uai import read_mar, read_pr, read_uai, write_mar, write_pr, write_uai
+from tightz.models.formats.uai import read_uai, write_uai
+from tightz.models.formats.uai_results import read_mar, read_pr, write_mar, write_pr
 
 SMALL = """MARKOV
 3

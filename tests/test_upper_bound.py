@@ -21,5 +21,5 @@ def test_methods_bound_from_above():
 
 
 def test_unknown_method():
-    with pytest.raises(tz.ParameterError, match="expected TreeReweighted"):
+    with pytest.raises(tz.errors.ParameterError, match="expected TreeReweighted"):
         tz.upper_bound(tz.ising_grid(2, seed=0), method="trw")

@@ -9,6 +9,7 @@ import numpy as np
 
 import tightz as tz
 from tests import naive
+from tightz.reductions.collapse import collapse
 from tightz.reductions.encoding import encode
 from tightz.reductions.zeros import simplify
 from verification.models import enumerated_log_z, random_model
@@ -38,13 +39,19 @@ def enumeration_and_all_cosets(rng: np.random.Generator) -> Pair:
     """With as many parities as variables every coset is a state: the sum is Z."""
     model = random_model(rng, "higher order")
     m = model.n_variables
-    total = tz.coset_sum(model, m, matrix=np.eye(m, dtype=np.uint8), search_sweeps=0, threads=1)
+    total = tz.coset_sum(
+        model,
+        m,
+        projections=tz.Projections(search_sweeps=0),
+        matrix=np.eye(m, dtype=np.uint8),
+        threads=1,
+    )
     return enumerated_log_z(model), total.log_z
 
 
 def enumeration_and_full_collapse(rng: np.random.Generator) -> Pair:
     model = random_model(rng, "pairwise")
-    left = tz.collapse(encode(model).polynomial, 12)
+    left = collapse(encode(model).polynomial, 12)
     return enumerated_log_z(model), left.polynomial.constant
 
 
@@ -59,7 +66,13 @@ def elimination_and_wide_structured_family(rng: np.random.Generator) -> Pair:
     model = tz.ising_grid(4, coupling=(-2, 2), seed=int(rng.integers(2**31)))
     family = tz.StructuredMeanField(width=8, restarts=1)
     e = tz.estimate(
-        model, levels=[0], trials=1, family=family, collapse=0, search_sweeps=0, threads=1, seed=0
+        model,
+        projections=tz.Projections(collapse=0, search_sweeps=0),
+        levels=[0],
+        trials=1,
+        family=family,
+        threads=1,
+        seed=0,
     )
     return tz.exact(model).log_z, float(e.log_gammas.max())
 

@@ -40,14 +40,16 @@ def examine(numbers: range) -> Counter[str]:
         log_z = enumerated_log_z(model)
         e = tz.estimate(
             model,
+            projections=tz.Projections(
+                hashing=tz.SparseParity(0.2) if i % 2 else tz.DenseParity(),
+                collapse=0,
+                search_sweeps=50 if i % 4 == 0 else 0,
+            ),
             levels=range(1, min(6, model.n_variables) + 1),
             trials=6,
             seed=i,
             threads=1,
             family=tz.PointMass(restarts=1) if i % 5 == 0 else tz.MeanField(restarts=2),
-            hashing=tz.SparseParity(0.2) if i % 2 else tz.DenseParity(),
-            collapse=0,
-            search_sweeps=50 if i % 4 == 0 else 0,
         )
         for kind in KINDS:
             misses[kind] += e.certificate(DELTA, kind=kind).log_z > log_z + SLACK

@@ -90,7 +90,7 @@ def _try(tally: Tally, case: Case[Truth], name: str, method: Method, judge: Judg
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a number is judged by its side, not by its noise
             answer = method(case.model, case.number)
-    except (tz.UnsupportedModelError, tz.ParameterError, tz.ResourceError):
+    except (tz.errors.UnsupportedModelError, tz.errors.ParameterError, tz.errors.ResourceError):
         tally.refused[name] += 1
         return
     # A crash is a failure too, and so is calling a model malformed that was accepted when made:

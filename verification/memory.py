@@ -24,7 +24,7 @@ CASES: dict[str, tuple[str, float]] = {
     ),
     "exact, 40x40, refused at 1 GB": (
         "try:\n    tz.exact(tz.ising_grid(40, seed=0), max_memory='1GB')\n"
-        "    raise SystemExit('not refused')\nexcept tz.ResourceError:\n    pass",
+        "    raise SystemExit('not refused')\nexcept tz.errors.ResourceError:\n    pass",
         400.0,
     ),
     "mean field and MFRP, 100x100, m = 20": (
@@ -39,7 +39,7 @@ CASES: dict[str, tuple[str, float]] = {
         "import pathlib, tempfile\np = pathlib.Path(tempfile.mkdtemp()) / 'm.uai'\n"
         "scope = ' '.join(map(str, range(40)))\n"
         "p.write_text('MARKOV 40 ' + '2 ' * 40 + '1 40 ' + scope + ' 1099511627776 1 2')\n"
-        "try:\n    tz.read_uai(p)\n    raise SystemExit('not refused')\n"
+        "try:\n    tz.read(p)\n    raise SystemExit('not refused')\n"
         "except tz.TightzError:\n    pass",
         300.0,
     ),

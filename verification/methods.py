@@ -18,7 +18,7 @@ from tightz.runtime.clock import Clock
 from tightz.search.feasible import Feasibility, feasible_state
 from tightz.uppers.tree_reweighted import TreeReweightedStatus
 
-BARE: dict[str, Any] = {"collapse": 0, "search_sweeps": 0, "threads": 1}
+BARE: dict[str, Any] = {"projections": tz.Projections.as_printed(restarts=1), "threads": 1}
 
 
 class Claim(NamedTuple):
@@ -60,27 +60,44 @@ def inverted(lower: float, upper: float) -> list[str]:
 
 
 def mean_field(model: tz.FactorGraph, seed: int) -> Answer:
-    return Answer(claimed([tz.mean_field(model, restarts=2, seed=seed).bound]))
+    return Answer(claimed([tz.mean_field(model, family=tz.MeanField(restarts=2), seed=seed).bound]))
 
 
 def structured(model: tz.FactorGraph, seed: int) -> Answer:
     family = tz.StructuredMeanField(width=2, restarts=1)
     e = tz.estimate(model, levels=[0], trials=1, family=family, seed=seed, **BARE)
-    return Answer(claimed([e.lower]))
+    return Answer(claimed([e.lower_proof]))
 
 
 def collapsed(model: tz.FactorGraph, seed: int) -> Answer:
-    e = tz.estimate(model, levels=[0], trials=1, collapse=2, search_sweeps=0, seed=seed, threads=1)
-    return Answer(claimed([e.lower]))
+    e = tz.estimate(
+        model,
+        projections=tz.Projections(collapse=2, search_sweeps=0),
+        levels=[0],
+        trials=1,
+        seed=seed,
+        threads=1,
+    )
+    return Answer(claimed([e.lower_proof]))
 
 
 def coset_sum(model: tz.FactorGraph, seed: int) -> Answer:
     m = 1 + seed % 3
-    return Answer(claimed([tz.coset_sum(model, m, seed=seed, search_sweeps=0, threads=1).bound]))
+    return Answer(
+        claimed(
+            [
+                tz.coset_sum(
+                    model, m, projections=tz.Projections(search_sweeps=0), seed=seed, threads=1
+                ).bound
+            ]
+        )
+    )
 
 
 def layer(model: tz.FactorGraph, seed: int) -> Answer:
-    return Answer(claimed([tz.layer_mean_field(model, restarts=2, seed=seed).bound]))
+    return Answer(
+        claimed([tz.mean_field(model, family=tz.LayerMeanField(restarts=2), seed=seed).bound])
+    )
 
 
 def block(model: tz.FactorGraph, seed: int) -> Answer:
@@ -89,9 +106,13 @@ def block(model: tz.FactorGraph, seed: int) -> Answer:
     if found.status is Feasibility.IMPOSSIBLE:  # a search that proves Z = 0 is a claim too
         return Answer([Claim("both", -math.inf)])
     if found.state is None:
-        raise tz.UnsupportedModelError("block mean field starts from a state of positive weight")
+        raise tz.errors.UnsupportedModelError(
+            "block mean field starts from a state of positive weight"
+        )
     states = found.state[None, :]
-    return Answer(claimed([tz.block_mean_field(free, states=states, seed=seed).bound]))
+    return Answer(
+        claimed([tz.mean_field(free, family=tz.BlockMeanField(), states=states, seed=seed).bound])
+    )
 
 
 def splitting(model: tz.FactorGraph, seed: int) -> Answer:
@@ -142,7 +163,7 @@ def _exact(model: tz.FactorGraph, max_memory: str | int) -> Answer:
     if r.log_z > -math.inf:
         try:
             marginals = r.marginals
-        except tz.ModelError as error:  # refused where log weights are too large for any
+        except tz.errors.ModelError as error:  # refused where log weights are too large for any
             if "no digits" not in str(error):
                 raise
     return Answer(claimed([r.bound]), marginals)
@@ -167,7 +188,7 @@ def cutset_sum(model: tz.FactorGraph, seed: int) -> Answer:
     free = model.condition()[0]
     state = feasible_state(free, seed=seed).state
     if state is None or not free.n_variables:
-        raise tz.UnsupportedModelError("cutset sums start from a state of positive weight")
+        raise tz.errors.UnsupportedModelError("cutset sums start from a state of positive weight")
     run = CutsetSum(free, state, np.random.default_rng(seed), Clock(60.0), 2**20)
     first = list(itertools.islice(run.burn_in(), 4))
     return Answer(claimed([*first, *itertools.islice(run.sums((1 + seed % 4,)), 4)]))
@@ -188,13 +209,17 @@ def portfolio(model: tz.FactorGraph, seed: int) -> Answer:
 def theorems(model: tz.FactorGraph, seed: int) -> Answer:
     """The deterministic ends of the paper's own runs, whose other ends carry a confidence."""
     e = tz.estimate(
-        model, levels=range(3), trials=2, restarts=2, seed=seed, collapse=seed % 4, threads=1,
-        search_sweeps=seed % 3 * 20,
-    )  # fmt: skip
-    return Answer(claimed([e.lower]))
+        model,
+        projections=tz.Projections(restarts=2, collapse=seed % 4, search_sweeps=seed % 3 * 20),
+        levels=range(3),
+        trials=2,
+        seed=seed,
+        threads=1,
+    )
+    return Answer(claimed([e.lower_proof]))
 
 
 def not_a_bound(model: tz.FactorGraph, seed: int) -> Answer:
     """The negative control: the best of several projections, scaled up, passed off as a bound."""
-    e = tz.estimate(model, levels=[1], trials=4, restarts=1, seed=seed, **BARE)
+    e = tz.estimate(model, levels=[1], trials=4, seed=seed, **BARE)
     return Answer([Claim("lower", float(e.log_g.max()))])

@@ -33,7 +33,7 @@ WITHOUT_EXTRAS = {
     "plot": "tz.log_partition(model, time_limit=5, seed=0).plot()",
     "wish": "tz.wish(model, trials=2, seed=0, solver=tz.ExactPointMass(enumerate_up_to=0))",
     "cluster": "from tightz.runtime.cluster import connect; connect('tcp://127.0.0.1:1')",
-    "h5": "open('w.h5', 'wb').close(); tz.load_rbm('w.h5')",
+    "h5": "open('w.h5', 'wb').close(); tz.read('w.h5')",
     "gpu": "tz.mfrp(model, 1, trials=1, backend='cuda')",
 }
 """extra -> a line that needs it."""

@@ -21,6 +21,11 @@ class Side(enum.Enum):
     BOTH = "both"
     ESTIMATE = "estimate"
 
+    @property
+    def sign(self) -> str:
+        """What stands between log Z and the number."""
+        return {"lower": ">=", "upper": "<=", "both": "=", "estimate": "~"}[self.value]
+
 
 class Proof(enum.Enum):
     """Why a number holds; the value is the sentence shown to people."""
@@ -56,13 +61,40 @@ class Bound(Shown):
     @property
     def low(self) -> float:
         """What this says log Z is at least; -inf where it says nothing."""
-        if self.side is Side.UPPER:
+        if self.side in (Side.UPPER, Side.ESTIMATE):
             return -math.inf
         return self.log_z - self.rounding if self.side is Side.BOTH else self.log_z
 
     @property
     def high(self) -> float:
         """What this says log Z is at most; inf where it says nothing."""
-        if self.side is Side.LOWER:
+        if self.side in (Side.LOWER, Side.ESTIMATE):
             return math.inf
         return self.log_z + self.rounding if self.side is Side.BOTH else self.log_z
+
+    @property
+    def holds(self) -> str:
+        """In which sense it holds, in a few words."""
+        if self.proof is Proof.DETERMINISTIC:
+            return "holds always"
+        if self.proof is Proof.CONFIDENCE:
+            return f"with confidence {self.confidence:g}"
+        if self.proof is Proof.IN_EXPECTATION:
+            return "holds in expectation only"
+        return "estimate, not proven"
+
+    def summary(self) -> str:
+        """`log Z >= 12.3   (holds always: mean field)`, the style of every summary()."""
+        how = f"{self.holds}: {self.method}"
+        if self.side is Side.BOTH:
+            how = f"exact: {self.why or self.method}"
+        return f"log Z {self.side.sign} {figure(self.log_z)}   ({how})"
+
+
+def figure(value: float | None, digits: int = 6) -> str:
+    """A value for people; infinities and missing values are said, never left blank."""
+    if value is None or math.isnan(value):
+        return "none"
+    if math.isinf(value):
+        return "infinity" if value > 0 else "-infinity"
+    return f"{value:.{digits}f}"

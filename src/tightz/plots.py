@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from tightz.interval.interval import LogPartition
     from tightz.paper.results import Estimate
+    from tightz.results import Result
 
 INK = "#1b2a41"
 TRIAL = "#7a9cc6"
@@ -117,6 +119,37 @@ def plot_interval(result: LogPartition, *, ax: Axes | None = None) -> Axes:
     ax.set_ylabel("log Z   [nats]")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def plot_bounds(result: Result, *, ax: Axes | None = None) -> Axes:
+    """What a result says about log Z: one row per bound, pointing where log Z lies."""
+    if ax is None:
+        ax = pyplot().subplots(figsize=(7, 1.2 + 0.5 * max(1, len(result.bounds))))[1]
+    colours = {Side.LOWER: INK, Side.UPPER: MEDIAN, Side.BOTH: EXACT, Side.ESTIMATE: PLAIN}
+    marks = {Side.LOWER: ">", Side.UPPER: "<", Side.BOTH: "D", Side.ESTIMATE: "o"}
+    for row, bound in enumerate(result.bounds):
+        label = bound.summary()
+        value = bound.log_z if np.isfinite(bound.log_z) else np.nan  # said in the legend
+        ax.plot([value], [row], marks[bound.side], color=colours[bound.side], ms=7, label=label)
+    ax.set_yticks([])
+    ax.set_xlabel("log Z   [nats]")
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    if result.bounds:
+        ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def plot_line(
+    points: Sequence[tuple[float, float]], x: str, y: str, *, ax: Axes | None = None
+) -> Axes:
+    """A curve through a few points, axes labelled."""
+    if ax is None:
+        ax = pyplot().subplots(figsize=(7, 4.5))[1]
+    ax.plot([p[0] for p in points], [p[1] for p in points], "-o", ms=4, color=INK)
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 

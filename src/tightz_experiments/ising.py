@@ -136,18 +136,23 @@ def _one_grid(
     model = paper_grid(size, grid, seed)
     key = stream(seed, size, grid, 1)
     chosen = range(min(levels, size * size) + 1)
-    plain = tz.mean_field(model, restarts=restarts, seed=stream(key, 0))
+    plain = tz.mean_field(model, family=tz.MeanField(restarts=restarts), seed=stream(key, 0))
     printed = tz.estimate(
-        model, levels=chosen, trials=trials, restarts=restarts, collapse=0, search_sweeps=0,
+        model,
+        projections=tz.Projections(restarts=restarts, collapse=0, search_sweeps=0),
+        levels=chosen,
+        trials=trials,
         seed=stream(key, 1),
-    )  # fmt: skip
+    )
 
     def once(at: np.random.SeedSequence) -> Outcome:
-        run = tz.mean_field(model, restarts=32, seed=at)
+        run = tz.mean_field(model, family=tz.MeanField(restarts=32), seed=at)
         return Outcome(run.log_z, run.sweeps * model.n_variables)
 
     (equal,) = at_equal_work({"mean field": once}, updates=printed.updates, seed=stream(key, 2))
-    aided = tz.estimate(model, trials=trials, restarts=restarts, seed=stream(key, 3))
+    aided = tz.estimate(
+        model, projections=tz.Projections(restarts=restarts), trials=trials, seed=stream(key, 3)
+    )
     interval = tz.log_partition(model, time_limit=seconds, exact=False, seed=stream(key, 4))
     trw = tz.upper_bound(model, method=tz.TreeReweighted())
     truth = tz.exact(model, marginals=False) if exact else None
@@ -159,7 +164,7 @@ def _one_grid(
         "mfrp_level": printed.best_level,
         "mfrp_medians": [level.median for level in printed.by_level],
         "mfrp_certificate": printed.certificate(0.05).log_z,
-        "mfrp_lower": printed.lower.log_z,
+        "mfrp_lower": printed.lower,
         "mfrp_updates": printed.updates,
         "mean_field_equal": equal.log_z,
         "mean_field_equal_restarts": 32 * equal.runs,
@@ -167,7 +172,7 @@ def _one_grid(
         "estimate": aided.log_z,
         "estimate_level": aided.best_level,
         "estimate_certificate": aided.certificate(0.05).log_z,
-        "estimate_lower": aided.lower.log_z,
+        "estimate_lower": aided.lower,
         "interval_lower": interval.lower,
         "interval_certified": interval.certified.log_z,
         "interval_upper": interval.upper,

@@ -187,28 +187,36 @@ def _compare(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
     polynomial = encode(model).polynomial
     n = polynomial.n
     levels = [m for m in config.levels if m <= n]
-    shared: dict[str, Any] = {
-        "levels": levels, "trials": config.trials, "restarts": config.restarts,
-    }  # fmt: skip
-    plain = tz.mean_field(polynomial, restarts=config.restarts, seed=stream(config.seed, 1))
+    shared: dict[str, Any] = {"levels": levels, "trials": config.trials}
+    plain = tz.mean_field(
+        polynomial, family=tz.MeanField(restarts=config.restarts), seed=stream(config.seed, 1)
+    )
     printed = tz.estimate(
-        polynomial, collapse=0, search_sweeps=0, threads=1, seed=stream(config.seed, 2), **shared
+        polynomial,
+        projections=tz.Projections.as_printed(restarts=config.restarts),
+        threads=1,
+        seed=stream(config.seed, 2),
+        **shared,
     )
 
     def by_updates(at: np.random.SeedSequence) -> Outcome:
-        run = tz.mean_field(polynomial, restarts=config.restarts, seed=at)
+        run = tz.mean_field(polynomial, family=tz.MeanField(restarts=config.restarts), seed=at)
         return Outcome(run.log_z, run.sweeps * n)
 
     def by_processor(at: np.random.SeedSequence) -> Outcome:
         begun = time.process_time()
-        run = tz.mean_field(polynomial, restarts=LANES, seed=at)
+        run = tz.mean_field(polynomial, family=tz.MeanField(restarts=LANES), seed=at)
         return Outcome(run.log_z, round(1e6 * (time.process_time() - begun)))
 
     (equal,) = at_equal_work(
         {"mean field": by_updates}, updates=printed.updates, seed=stream(config.seed, 3)
     )
     aided = mfrp_with_search(
-        polynomial, sweeps=config.search_sweeps, seed=stream(config.seed, 4), **shared
+        polynomial,
+        sweeps=config.search_sweeps,
+        seed=stream(config.seed, 4),
+        restarts=config.restarts,
+        **shared,
     )
     budget = round(1e6 * aided.processor_seconds)
     (timed,) = at_equal_work(
@@ -229,7 +237,7 @@ def _compare(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
         "estimate": table.log_z,
         "estimate_level": table.best_level,
         "estimate_medians": [level.median for level in table.by_level],
-        "estimate_lower": table.lower.log_z,
+        "estimate_lower": table.lower,
         "estimate_pool": aided.pool,
         "estimate_optima": aided.optima,
         "estimate_processor_seconds": aided.processor_seconds,

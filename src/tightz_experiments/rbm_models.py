@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tightz.errors import ParameterError
+from tightz.models.train_rbm import Training
 
 if TYPE_CHECKING:
     from tightz.models.factor_graph import FactorGraph
@@ -100,10 +101,9 @@ def train_column(
 
     trained = train_rbm(
         data,
-        hidden=column.hidden,
-        k=column.k,
-        epochs=config.epochs,
-        batch_size=config.batch_size,
+        Training(
+            hidden=column.hidden, k=column.k, epochs=config.epochs, batch_size=config.batch_size
+        ),
         seed=config.seed,
         checkpoint=folder / "checkpoints" / f"h{column.hidden}-k{column.k}.npz",
         on_epoch=told,
@@ -118,9 +118,9 @@ def train_column(
 
 def load_column(folder: Path, column: Column) -> FactorGraph:
     """The column's RBM: the weights that `train_column` saved, or the public ones."""
-    from tightz.models.formats.rbm_files import load_rbm
+    from tightz.models.formats.array_files import read_model
 
-    return load_rbm(public_file() if column.public else folder / f"{column.name}.npz")
+    return read_model(public_file() if column.public else folder / f"{column.name}.npz")
 
 
 def public_file() -> Path:

@@ -82,12 +82,12 @@ def mfrp_with_search(
     ranked, means = rank(polynomial, states)
     table = tz.estimate(
         polynomial,
+        projections=tz.Projections(
+            pivots=tz.Reliability(np.abs(means)), collapse=0, search_sweeps=0
+        ),
         levels=levels,
         trials=trials,
         family=FromSearch(restarts, ranked),
-        pivots=tz.Reliability(np.abs(means)),
-        collapse=0,
-        search_sweeps=0,
         seed=stream(seed, 2),
         threads=1,
     )
@@ -96,17 +96,20 @@ def mfrp_with_search(
 
 def layer_with_search(polynomial: SpinPolynomial, *, sweeps: int, seed: Seed) -> LayerResult:
     """One layer summed exactly, climbing from the best-ranked states: a deterministic bound."""
-    import tightz as tz
+    from tightz.families.layer import LayerMeanField, layer_mean_field
 
     ranked, _ = rank(polynomial, temper(polynomial, sweeps=sweeps, seed=seed))
-    return tz.layer_mean_field(
-        polynomial, restarts=LAYER_STARTS, starts=ranked[:LAYER_STARTS], seed=stream(seed, 3)
+    return layer_mean_field(
+        polynomial,
+        LayerMeanField(restarts=LAYER_STARTS),
+        starts=ranked[:LAYER_STARTS],
+        seed=stream(seed, 3),
     )
 
 
 def temper(polynomial: SpinPolynomial, *, sweeps: int, seed: Seed) -> NDArray[np.int8]:
     """The distinct states of a tempering run: the heaviest, and samples at temperature 1."""
-    import tightz as tz
+    from tightz.search.pool import sample_pool
 
-    pool = tz.sample_pool(polynomial, sweeps=sweeps, seed=stream(seed, 1), threads=1)
+    pool = sample_pool(polynomial, sweeps=sweeps, seed=stream(seed, 1), threads=1)
     return np.unique(np.concatenate([pool.states, pool.samples]), axis=0)

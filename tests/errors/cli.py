@@ -21,7 +21,7 @@ def _run(command, *arguments):
 
 
 def _grid(tmp):
-    tz.write_uai(tz.ising_grid(2, seed=0), tmp / "grid.uai")
+    tz.write(tz.ising_grid(2, seed=0), tmp / "grid.uai")
     return tmp / "grid.uai"
 
 
@@ -37,11 +37,16 @@ def _run_in(tmp, line):
 
 def _load_unknown_ending(tmp):
     (tmp / "model.py").write_text("")
-    options.load(str(tmp / "model.py"), None)
+    options.Source(str(tmp / "model.py")).load()
+
+
+def _load_result(tmp):
+    tz.write(1.0, tmp / "z.PR")
+    options.Source(str(tmp / "z.PR")).load()
 
 
 def _weights(tmp):
-    tz.save_rbm(tmp / "rbm.npz", [[0.0]], [0.0], [0.0])
+    tz.write(tz.rbm([[0.0]], [0.0], [0.0]), tmp / "rbm.npz")
     return tmp / "rbm.npz"
 
 
@@ -67,7 +72,7 @@ CASES = [
     Case(
         ParameterError,
         "levels are 'a:b'; expected a range like 0:20 or a list like 0,5,10",
-        lambda: options.parse_levels("a:b", 4),
+        lambda: options.parse_levels("a:b"),
     ),
     Case(
         ParameterError,
@@ -76,23 +81,35 @@ CASES = [
     ),
     Case(
         ModelError,
-        "evidence goes with a UAI model; TMP/rbm.npz holds RBM weights. Leave --evidence out",
-        lambda tmp: options.load(str(_weights(tmp)), "e.evid"),
+        "e.evid does not exist",
+        lambda tmp: options.Source(str(_weights(tmp)), "e.evid").load(),
     ),
     Case(
         ModelError,
-        "evidence goes with a UAI model; TMP/f.cnf is a .cnf file. Leave --evidence out",
-        lambda tmp: options.load(str(tmp / "f.cnf"), "e.evid"),
+        "TMP/z.PR holds results; expected a model",
+        _load_result,
     ),
     Case(
         ModelError,
-        "TMP/model.txt: no such file",
-        lambda tmp: options.load(str(tmp / "model.txt"), None),
+        "TMP/model.txt does not exist",
+        lambda tmp: options.Source(str(tmp / "model.txt")).load(),
     ),
     Case(
         ModelError,
-        "TMP/model.py: unknown ending '.py'; expected .uai, .fg, .cnf, .bif, .xml, .npz, .mat, .h5",
+        "TMP/model.py: unknown ending '.py'; expected .uai, .fg, .cnf, .bif, .xml, .xmlbif, .npz, "
+        ".mat, .h5, .hdf5, .PR, .MAR, or say what it is: format='uai'",
         _load_unknown_ending,
+    ),
+    Case(
+        ParameterError,
+        "format is 'txt'; expected one of .uai, .fg, ...",
+        lambda: tz.read("m.uai", format="txt"),
+    ),
+    Case(
+        ParameterError,
+        "evidence is no option of .PR files (UAI results, log10 Z in the file and log Z here); "
+        "expected none",
+        lambda: tz.read("z.PR", {0: 1}),
     ),
     Case(
         ParameterError,

@@ -28,7 +28,14 @@ IMPOSSIBLE = tz.FactorGraph([2], [((0,), [-math.inf, -math.inf])])
 
 
 def _estimate(**options):
-    return tz.estimate(GRID, levels=[0, 1], trials=2, restarts=1, seed=0, collapse=0, **options)
+    return tz.estimate(
+        GRID,
+        projections=tz.Projections(restarts=1, collapse=0),
+        levels=[0, 1],
+        trials=2,
+        seed=0,
+        **options,
+    )
 
 
 def _idle(**budget):
@@ -62,28 +69,33 @@ def _boasting_leaf(patch):
 
 
 ESTIMATES = [
+    refuses("restarts is 0; expected at least 1", tz.Projections, restarts=0),
     refuses("trials is 0; expected at least 1", tz.estimate, GRID, trials=0),
     refuses(
         "levels are [1, 1]; expected distinct numbers of parities",
         tz.estimate,
         GRID,
         levels=[1, 1],
-        collapse=0,
+        projections=tz.Projections(collapse=0),
     ),
     refuses(
         "pair (0, 0): expected two different unobserved binary variables of the model",
         tz.estimate,
         GRID,
-        pairs=[(0, 0)],
+        projections=tz.Projections(pairs=[(0, 0)]),
     ),
     refuses(
         "pair (0, 1): one of these spins was summed out; use collapse=0 with pairs",
         tz.estimate,
         GRID,
-        pairs=[(0, 1)],
-        collapse=2,
+        projections=tz.Projections(pairs=[(0, 1)], collapse=2),
     ),
-    refuses("search_sweeps is -1; expected at least 0", tz.estimate, GRID, search_sweeps=-1),
+    refuses(
+        "search_sweeps is -1; expected at least 0",
+        tz.estimate,
+        GRID,
+        projections=tz.Projections(search_sweeps=-1),
+    ),
     refuses(
         "certificate kind is 'best'; expected 'anytime', 'mean', 'median' or 'product'",
         lambda: _estimate().certificate(kind="best"),
@@ -214,7 +226,7 @@ SPLITTING = [
     refuses("max_leaves is 0; expected at least 1", tz.split, GRID, max_leaves=0),
     refuses("max_splits is -1; expected at least 0", tz.split, GRID, max_splits=-1),
     Case(ParameterError, "k is -1; expected at least 0", lambda: _split().result().sample(-1)),
-    Case(ParameterError, "k is 1; expected at least 2", lambda: _split().result().estimate(1)),
+    Case(ParameterError, "k is 1; expected at least 2", lambda: _split().result().sampled_log_z(1)),
     Case(
         ArithmeticError,
         "lower bound 1000000.0 above upper bound -1000000.0: this is a bug",

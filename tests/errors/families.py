@@ -7,16 +7,18 @@ import numpy as np
 import tightz as tz
 from tests.errors.table import Case, refuses
 from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
-from tightz.families import block_projection, clustered
+from tightz.families import block_projection, clustered, strips
 from tightz.families.clustered import ClusterMeanField
+from tightz.families.layer import layer_mean_field
 from tightz.families.projection import evaluate
 from tightz.families.structured import junction, terms
 from tightz.families.structured.evaluate import structured_bound
+from tightz.models import SpinPolynomial
 from tightz.projections import Coset, DenseParity
 from tightz.runtime.clock import Clock
 
 GRID = tz.ising_grid(4, seed=0)
-SPINS = tz.SpinPolynomial.from_factor_graph(GRID)
+SPINS = SpinPolynomial.from_factor_graph(GRID)
 WHOLE = Coset.build(SPINS)
 ZERO = tz.FactorGraph([2], [((0,), [0.0, -np.inf])])
 TRIPLE = tz.FactorGraph([2, 2, 2], [((0, 1, 2), np.arange(8.0) ** 2 % 5)])
@@ -78,24 +80,24 @@ CASES = [
         ModelError,
         "states have shape (1, 3); expected rows of 16, each entry a state of its "
         "variable (from 0)",
-        lambda: tz.block_mean_field(GRID, states=[[0, 1, 0]]),
+        lambda: tz.mean_field(GRID, family=tz.BlockMeanField(), states=[[0, 1, 0]]),
     ),
     Case(
         ModelError,
         "the model has zero potentials and no states are given; expected a start of "
         "positive weight. tightz.search.feasible.feasible_state(model) looks for one",
-        lambda: tz.block_mean_field(ZERO),
+        lambda: tz.mean_field(ZERO, family=tz.BlockMeanField()),
     ),
     Case(
         ModelError,
         "restarts is 0 and no states are given; expected at least one start",
-        lambda: tz.block_mean_field(GRID, config=tz.BlockMeanField(restarts=0)),
+        lambda: tz.mean_field(GRID, family=tz.BlockMeanField(restarts=0)),
     ),
     Case(
         UnsupportedModelError,
         "FactorGraph(3 variables of 2 states, 1 factors of arity up to 3) has zeros, "
         "evidence, a one-state variable or a factor over more than two variables; "
-        "clustered mean field takes none of these. tz.block_mean_field takes any model",
+        "clustered mean field takes none of these. tz.BlockMeanField takes any model",
         lambda: ClusterMeanField(TRIPLE, np.zeros(3, np.int64), []),
     ),
     Case(
@@ -111,36 +113,47 @@ CASES = [
         UnsupportedModelError,
         "the model has a term of 3 spins; summing out a layer takes pairwise models. "
         "tz.mean_field and tz.log_partition take any degree",
-        lambda: tz.layer_mean_field(TRIPLE),
+        lambda: tz.mean_field(TRIPLE, family=tz.LayerMeanField()),
     ),
     Case(
         UnsupportedModelError,
         "a coupling of 5e+217 is beyond what the layer's integral can square; tz.mean_field takes "
         "it",
-        lambda: tz.layer_mean_field(tz.FactorGraph([2, 2], [((1, 0), [[0, 2e218], [0, 0]])])),
+        lambda: layer_mean_field(tz.FactorGraph([2, 2], [((1, 0), [[0, 2e218], [0, 0]])])),
     ),
     refuses(
         "restarts is 0 and no starts are given; expected at least one",
-        tz.layer_mean_field,
+        tz.mean_field,
         GRID,
-        restarts=0,
+        family=tz.LayerMeanField(restarts=0),
     ),
     refuses(
         "summed names spin 16; the model has spins 0 to 15",
-        tz.layer_mean_field,
+        tz.mean_field,
         GRID,
-        summed=[0, 16],
+        family=tz.LayerMeanField(summed=[0, 16]),
     ),
     refuses(
         "summed holds spins 0 and 1, which are coupled; expected an independent set",
-        tz.layer_mean_field,
+        tz.mean_field,
         GRID,
-        summed=[0, 1],
+        family=tz.LayerMeanField(summed=[0, 1]),
+    ),
+    Case(
+        ModelError,
+        "states have shape (1, 3); expected rows of 16, each entry 0 or 1",
+        lambda: tz.mean_field(GRID, states=[[0, 1, 0]]),
+    ),
+    Case(
+        ModelError,
+        "states are given for a model of more than two states a variable, or with zeros; expected "
+        "family=tz.BlockMeanField(...), which starts from any",
+        lambda: tz.mean_field(tz.FactorGraph([3]), states=[[2]]),
     ),
     Case(
         ModelError,
         "starts have shape (1, 16); expected rows of 16 means or spins in [-1, 1]",
-        lambda: tz.layer_mean_field(GRID, starts=[[2.0] * 16]),
+        lambda: layer_mean_field(GRID, starts=[[2.0] * 16]),
     ),
     refuses("width is 30; expected between 0 and 24", tz.StructuredMeanField, width=30),
     refuses("restarts is 0; expected at least 1", tz.StructuredMeanField, restarts=0),
@@ -166,8 +179,8 @@ CASES = [
         "cluster 1 names spin 1 again; clusters must be disjoint",
         lambda: _structured(partition=[[0, 1], [1, 2]]),
     ),
-    refuses("height is 0; expected at least 1", tz.strips, 4, 4, 0),
-    refuses("offset is 3; expected between 0 and 2", tz.strips, 4, 4, 2, offset=3),
+    refuses("height is 0; expected at least 1", strips, 4, 4, 0),
+    refuses("offset is 3; expected between 0 and 2", strips, 4, 4, 2, offset=3),
     Case(
         ResourceError,
         "structured mean field with separators of up to 4 spins needs 8.98 kB for its "

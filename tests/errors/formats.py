@@ -238,12 +238,12 @@ FG = [
 
 def _network(path, evidence):
     path.write_text(A + P_A)
-    return tz.read_bif(path, evidence)
+    return tz.read(path, evidence)
 
 
 def _new_matlab(tmp, patch):
     (tmp / "w.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(512) + b"\x89HDF\r\n\x1a\n")
-    tz.load_rbm(tmp / "w.mat")
+    tz.read(tmp / "w.mat")
 
 
 def _mat(*elements):
@@ -268,7 +268,7 @@ def _array(flags=6, sides=(1, 1), kind=9, data=bytes(8)):
 def _no_h5py(tmp, patch):
     patch.setitem(sys.modules, "h5py", None)
     (tmp / "w.h5").write_bytes(b"")
-    tz.load_rbm(tmp / "w.h5")
+    tz.read(tmp / "w.h5")
 
 
 def _bad_hdf5(tmp, patch):
@@ -278,12 +278,12 @@ def _bad_hdf5(tmp, patch):
 
     patch.setitem(sys.modules, "h5py", SimpleNamespace(File=File))
     (tmp / "w.h5").write_bytes(b"nothing")
-    tz.load_rbm(tmp / "w.h5")
+    tz.read(tmp / "w.h5")
 
 
 def _no_weights(tmp, patch):
-    patch.setattr("tightz.models.formats.rbm_files.read_mat", lambda _: {"W": np.zeros(2)})
-    tz.load_rbm(tmp / "w.mat")
+    patch.setattr("tightz.models.formats.arrays.read_mat", lambda _: {"W": np.zeros(2)})
+    tz.read(tmp / "w.mat")
 
 
 def _bqm(vartype):
@@ -331,7 +331,7 @@ MAT = [
 
 CASES = [
     *(Case(DamagedError, text, act) for text, act in MAT),
-    *(reads(tz.read_bif, "n.bif", content, text) for content, text in BIF),
+    *(reads(tz.read, "n.bif", content, text) for content, text in BIF),
     Case(
         ModelError,
         "evidence names 'c'; the model has variables ['a'] (TMP/n.bif)",
@@ -342,11 +342,11 @@ CASES = [
         "evidence puts 'a' in state 'maybe'; it has ['no', 'yes'] (TMP/n.bif)",
         lambda tmp: _network(tmp / "n.bif", {"a": "maybe"}),
     ),
-    *(reads(tz.read_xmlbif, "n.xml", content, text) for content, text in XMLBIF),
-    *(reads(tz.read_cnf, "f.cnf", content, text) for content, text in CNF),
-    *(reads(tz.read_fg, "m.fg", content, text) for content, text in FG),
+    *(reads(tz.read, "n.xml", content, text) for content, text in XMLBIF),
+    *(reads(tz.read, "f.cnf", content, text) for content, text in CNF),
+    *(reads(tz.read, "m.fg", content, text) for content, text in FG),
     reads(
-        tz.load_rbm,
+        tz.read,
         "w.mat",
         b"nothing",
         "TMP/w.mat is not a MATLAB file (or a damaged one): the file ends in the middle of a "
@@ -373,36 +373,36 @@ CASES = [
         ModelError,
         "the model has evidence on 1 variables, which a CNF file cannot hold; write "
         "model.condition()[0]",
-        lambda tmp: tz.write_cnf(SEEN, tmp / "f.cnf"),
+        lambda tmp: tz.write(SEEN, tmp / "f.cnf"),
     ),
     Case(
         ModelError,
-        "variable 0 has 3 states; CNF variables have 2. tz.write_uai writes any model",
-        lambda tmp: tz.write_cnf(TERNARY, tmp / "f.cnf"),
+        "variable 0 has 3 states; CNF variables have 2. A .uai file holds any model",
+        lambda tmp: tz.write(TERNARY, tmp / "f.cnf"),
     ),
     Case(
         ModelError,
         "factor 4 over variables (0, 1) holds potentials other than 0 and 1; CNF clauses "
-        "cannot express them. tz.write_uai writes any model",
-        lambda tmp: tz.write_cnf(GRID, tmp / "f.cnf"),
+        "cannot express them. A .uai file holds any model",
+        lambda tmp: tz.write(GRID, tmp / "f.cnf"),
     ),
     Case(
         ModelError,
         "variable 0 has a log weight of 800; weights are doubles, which hold -708 to 709."
-        " tz.write_uai(..., wide=True) writes such models",
-        lambda tmp: tz.write_cnf(_logs((0,), [0.0, 800.0]), tmp / "f.cnf"),
+        " tz.write(model, 'm.uai', wide=True) writes such models",
+        lambda tmp: tz.write(_logs((0,), [0.0, 800.0]), tmp / "f.cnf"),
     ),
     Case(
         ModelError,
         "the model has evidence on 1 variables, which an .fg file cannot hold; write "
         "model.condition()[0]",
-        lambda tmp: tz.write_fg(SEEN, tmp / "m.fg"),
+        lambda tmp: tz.write(SEEN, tmp / "m.fg"),
     ),
     Case(
         ModelError,
         "factor 0 has a log potential of 800; .fg tables are doubles, which hold -708 to "
-        "709. tz.write_uai(..., wide=True) writes such models",
-        lambda tmp: tz.write_fg(_logs((1,), [0.0, 800.0]), tmp / "m.fg"),
+        "709. tz.write(model, 'm.uai', wide=True) writes such models",
+        lambda tmp: tz.write(_logs((1,), [0.0, 800.0]), tmp / "m.fg"),
     ),
     Case(
         ModelError,
@@ -422,8 +422,8 @@ CASES = [
     ),
     Case(
         UnsupportedModelError,
-        "the model has a term of 3 spins; an Ising model has pairs at most. tz.write_uai "
-        "writes any model",
+        "the model has a term of 3 spins; an Ising model has pairs at most. A .uai "
+        "file holds any model",
         lambda: tz.to_ising(_logs((0, 1, 2), np.arange(8.0) ** 2 % 5, cards=(2, 2, 2))),
     ),
     Case(
@@ -461,7 +461,7 @@ CASES = [
     Case(
         ModelError,
         "the model is no Bayesian network: factor 0 does not sum to 1 over variable 0, "
-        "its own by position. tz.write_uai writes any model",
+        "its own by position. A .uai file holds any model",
         lambda tmp: _write_bif(tmp, GRID),
     ),
 ]

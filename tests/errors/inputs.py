@@ -8,10 +8,11 @@ import scipy.sparse
 import tightz as tz
 from tests.errors.table import Case
 from tightz.errors import ModelError, ParameterError
+from tightz.models import SpinPolynomial
 from tightz.models.formats.quadratic import from_qubo
 
 GRID = tz.ising_grid(3, seed=0)
-SPINS = tz.SpinPolynomial.from_factor_graph(GRID)
+SPINS = SpinPolynomial.from_factor_graph(GRID)
 NAN = float("nan")
 
 
@@ -23,19 +24,19 @@ def _square(tmp):
     np.savez(
         tmp / "r.npz", W=[[0.0, 1.0], [2.0, 0.0]], visible_bias=np.zeros(2), hidden_bias=np.zeros(2)
     )
-    tz.load_rbm(tmp / "r.npz")
+    tz.read(tmp / "r.npz")
 
 
 def _evidence(tmp):
     path = tmp / "n.bif"
-    tz.write_bif(tz.FactorGraph.from_tables([2], [((0,), [0.5, 0.5])]), path)
-    tz.read_bif(path, [1])
+    tz.write(tz.FactorGraph.from_tables([2], [((0,), [0.5, 0.5])]), path)
+    tz.read(path, [1])
 
 
 TEXTS = [
     (
         "exact was given a str, 'grid.uai'; expected a tz.FactorGraph: read the file first: "
-        "tz.read_uai(path), or tz.load_rbm, tz.read_fg, tz.read_bif",
+        "tz.read(path)",
         lambda: tz.exact("grid.uai"),
     ),
     (
@@ -135,21 +136,22 @@ TEXTS = [
     ),
     (
         "W is 2 x 2, so nothing tells whether its rows are visible or hidden units; expected a "
-        "file of tz.save_rbm, which says so, or tz.load_rbm(path, transposed=False) where W[i, j] "
+        "file of tz.write, which says so, or tz.read(path, transposed=False) where W[i, j] "
         "joins visible i and hidden j, else True; on the command line --rbm-rows visible or hidden "
         "(TMP/r.npz)",
         _square,
     ),
     (
         "the path is None; expected the name of a file, a str or a Path",
-        lambda: tz.read_uai(None),
+        lambda: tz.read(None),
     ),
     (
         "marginals are an int, 3; expected one vector of probabilities a variable",
-        lambda: tz.write_mar(3, "x.MAR"),
+        lambda: tz.write(3, "x.MAR"),
     ),
     (
-        "evidence is a list; expected a mapping of names to states, such as {'rain': 'yes'}",
+        "evidence is a list; expected the name of a file or a mapping of variables to states, such "
+        "as {3: 1} or {'rain': 'yes'}",
         _evidence,
     ),
     (

@@ -19,14 +19,15 @@ from tightz.errors import (
     TightzError,
     UnsupportedModelError,
 )
-from tightz.models import mnist
+from tightz.models import SpinPolynomial, mnist
 from tightz.models.large_scopes import noisy_or
 from tightz.models.train_rbm import train_rbm
 from tightz.reductions import affine, collapse_plan
 from tightz.reductions.bits import to_bits
+from tightz.reductions.collapse import collapse
 
 GRID = tz.ising_grid(3, seed=0)
-SPINS = tz.SpinPolynomial.from_factor_graph(GRID)
+SPINS = SpinPolynomial.from_factor_graph(GRID)
 NAN = float("nan")
 INF = float("inf")
 
@@ -250,37 +251,37 @@ SPIN_POLYNOMIALS = [
     Case(
         ModelError,
         "term [0, 5] names a spin outside 0 to 1",
-        lambda: tz.SpinPolynomial.from_terms(2, 0.0, [((0, 5), 1.0)]),
+        lambda: SpinPolynomial.from_terms(2, 0.0, [((0, 5), 1.0)]),
     ),
     Case(
         ModelError,
         "the model has evidence on 1 variables; expected none here. Pass model.condition()[0]",
-        lambda: tz.SpinPolynomial.from_factor_graph(GRID.with_evidence({0: 1})),
+        lambda: SpinPolynomial.from_factor_graph(GRID.with_evidence({0: 1})),
     ),
     Case(
         UnsupportedModelError,
         "variable 1 has 4 states; this method takes binary models. tz.log_partition and "
         "tz.exact take any discrete model",
-        lambda: tz.SpinPolynomial.from_factor_graph(_graph()),
+        lambda: SpinPolynomial.from_factor_graph(_graph()),
     ),
     Case(
         ModelError,
         "variable 0 has a single state; this method expects 2. Observe it: "
         "model.with_evidence({0: 0}).condition()[0]",
-        lambda: tz.SpinPolynomial.from_factor_graph(_graph(cards=(1, 2))),
+        lambda: SpinPolynomial.from_factor_graph(_graph(cards=(1, 2))),
     ),
     Case(
         UnsupportedModelError,
         "factor 0 has zero entries (hard constraints), which have no finite Walsh "
         "expansion; this method takes positive models. tz.log_partition and tz.exact take"
         " zeros",
-        lambda: tz.SpinPolynomial.from_factor_graph(_graph(((0,), [0.0, -INF]), cards=(2,))),
+        lambda: SpinPolynomial.from_factor_graph(_graph(((0,), [0.0, -INF]), cards=(2,))),
     ),
     Case(
         UnsupportedModelError,
         "factor 0 has arity 17, so up to 2^17 terms; expected arity at most 16. "
         "tz.log_partition and tz.exact may still work",
-        lambda: tz.SpinPolynomial.from_factor_graph(_wide_factor(17)),
+        lambda: SpinPolynomial.from_factor_graph(_wide_factor(17)),
     ),
     Case(
         ModelError,
@@ -298,30 +299,30 @@ SPIN_POLYNOMIALS = [
 
 def _crowded(patch):
     patch.setattr(collapse_plan, "MAX_TABLE_ENTRIES", 8)
-    tz.collapse(SPINS, 3)
+    collapse(SPINS, 3)
 
 
 COLLAPSE = [
     Case(
         ParameterError,
         "keep names spin 9; the model has spins 0 to 8",
-        lambda: tz.collapse(SPINS, 2, keep=[0, 9]),
+        lambda: collapse(SPINS, 2, keep=[0, 9]),
     ),
-    Case(ParameterError, "k is 99; expected between 0 and 20", lambda: tz.collapse(SPINS, 99)),
+    Case(ParameterError, "k is 99; expected between 0 and 20", lambda: collapse(SPINS, 99)),
     Case(
         ParameterError,
         "max_terms is -1; expected at least 0",
-        lambda: tz.collapse(SPINS, max_terms=-1),
+        lambda: collapse(SPINS, max_terms=-1),
     ),
     Case(
         ModelError,
         "states have shape (1, 2) for 5 kept spins; expected rows of 5 entries, each +1 or -1",
-        lambda: tz.collapse(SPINS, 2).lift_states([[1, -1]]),
+        lambda: collapse(SPINS, 2).lift_states([[1, -1]]),
     ),
     Case(
         ModelError,
         "means have shape (2,); expected (5,) entries in [-1, 1]",
-        lambda: tz.collapse(SPINS, 2).lift_means([2.0, 0.0]),
+        lambda: collapse(SPINS, 2).lift_means([2.0, 0.0]),
     ),
     Case(
         ResourceError, "collapse with k = 3 needs tables of more than 8 entries; lower k", _crowded
@@ -332,9 +333,9 @@ UNITS = np.array([[0.0, 1.0], [1.0, 0.0]])
 
 
 def _resumed(tmp, **changed):
-    settings = {"hidden": 2, "k": 1, "epochs": 2, "checkpoint": tmp / "run.npz"}
-    train_rbm(UNITS, **settings)
-    train_rbm(UNITS, **{**settings, **changed})
+    settings = {"hidden": 2, "k": 1, "epochs": 2}
+    train_rbm(UNITS, tz.Training(**settings), checkpoint=tmp / "run.npz")
+    train_rbm(UNITS, tz.Training(**{**settings, **changed}), checkpoint=tmp / "run.npz")
 
 
 def _damaged(tmp):
@@ -343,6 +344,11 @@ def _damaged(tmp):
 
 
 TRAINING = [
+    Case(
+        ParameterError,
+        "training is an int, 100; expected a tz.Training(...)",
+        lambda: train_rbm(UNITS, 100),
+    ),
     Case(
         ModelError,
         "data have shape (2,); expected (examples, visible units), one of each at least",
@@ -356,22 +362,27 @@ TRAINING = [
     Case(
         ParameterError,
         "hidden is 0; expected a whole number of at least 1",
-        lambda: train_rbm(UNITS, hidden=0),
+        lambda: train_rbm(UNITS, tz.Training(hidden=0)),
     ),
     Case(
         ParameterError,
         "weight_decay is -1; expected at least 0.0",
-        lambda: train_rbm(UNITS, weight_decay=-1),
+        lambda: train_rbm(UNITS, tz.Training(weight_decay=-1)),
+    ),
+    Case(
+        ParameterError,
+        "learning_rate is -1; expected at least 0.0",
+        lambda: train_rbm(UNITS, tz.Training(learning_rate=-1)),
     ),
     Case(
         ParameterError,
         "momentum is 1.0; expected between 0.0 and 0.999",
-        lambda: train_rbm(UNITS, momentum=1.0),
+        lambda: train_rbm(UNITS, tz.Training(momentum=1.0)),
     ),
     Case(
         ParameterError,
         "training diverged in epoch 1; learning_rate is 1e+39, choose a smaller one",
-        lambda: train_rbm(UNITS, hidden=2, learning_rate=1e39),
+        lambda: train_rbm(UNITS, tz.Training(hidden=2, learning_rate=1e39)),
     ),
     Case(
         ParameterError,
@@ -413,51 +424,50 @@ def _weights(**changed):
 
 RBM_FILES = [
     reads(
-        tz.load_rbm,
+        tz.read,
         "r.npz",
         b"nothing",
-        "TMP/r.npz is not an .npz file (or a damaged one); expected one with W, "
-        "visible_bias, hidden_bias",
+        "TMP/r.npz is not an .npz file (or a damaged one); expected named arrays",
     ),
     reads(
-        tz.load_rbm,
+        tz.read,
         "r.npz",
         _single(np.zeros(3)),
-        "TMP/r.npz holds a single array; expected an .npz file with W, visible_bias, hidden_bias",
+        "TMP/r.npz holds a single array; expected an .npz file of named arrays",
     ),
     reads(
-        tz.load_rbm,
+        tz.read,
         "r.npz",
         _archive(W=np.zeros((2, 3)), b=np.zeros(2)),
         "TMP/r.npz has no array visible_bias, hidden_bias; it holds W, b, expected W, "
         "visible_bias, hidden_bias",
     ),
     reads(
-        tz.load_rbm,
+        tz.read,
         "r.npz",
         _weights(W=np.array([["a", "b"]])),
         "W holds text; expected numbers. Convert it with float(...) (TMP/r.npz)",
     ),
     reads(
-        tz.load_rbm,
+        tz.read,
         "r.npz",
         _weights(W=np.array([[None]])),
         "TMP/r.npz is damaged, or its arrays hold Python objects; expected plain numbers",
     ),
     reads(
-        tz.load_rbm,
+        tz.read,
         "r.npz",
         _weights(visible_bias=np.array([0.0, NAN])),
         "visible_bias[1] is nan; expected a finite number (TMP/r.npz)",
     ),
     reads(
-        tz.load_rbm,
+        tz.read,
         "r.npz",
         _weights(hidden_bias=np.zeros((3, 3))),
         "hidden_bias has shape (3, 3); expected a vector: .ravel() makes one (TMP/r.npz)",
     ),
     reads(
-        tz.load_rbm,
+        tz.read,
         "r.npz",
         _weights(visible_bias=np.zeros(7)),
         "W has shape (2, 3); 7 visible and 3 hidden biases need (7, 3) or (3, 7) (TMP/r.npz)",

@@ -10,15 +10,17 @@ import numpy as np
 import tightz as tz
 from tests.errors.table import Case, refuses
 from tightz.errors import MissingExtraError, ModelError, ParameterError
+from tightz.models import SpinPolynomial
 from tightz.projections import Coset, Parities
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.seeds import seed_sequence
 from tightz.search.exact_mpe import ExactPointMass
 from tightz.search.ladder import Ladder
 from tightz.search.parallel_tempering import ParallelTempering
+from tightz.search.pool import sample_pool
 
 GRID = tz.ising_grid(3, seed=0)
-SPINS = tz.SpinPolynomial.from_factor_graph(GRID)
+SPINS = SpinPolynomial.from_factor_graph(GRID)
 NAN = float("nan")
 
 
@@ -34,7 +36,7 @@ def _no_ortools(patch):
 
 def _overflowing():
     with np.errstate(over="ignore"):
-        _solve(tz.SpinPolynomial.from_terms(3, 0.0, [((i,), 1.5e308) for i in range(3)]))
+        _solve(SpinPolynomial.from_terms(3, 0.0, [((i,), 1.5e308) for i in range(3)]))
 
 
 def _impossible(patch):
@@ -66,15 +68,14 @@ SEARCH = [
         "CP-SAT answers MODEL_INVALID on a feasible coset: this is a bug",
         _impossible,
     ),
-    refuses("runs is 0; expected at least 1", tz.ground_state, GRID, runs=0),
-    refuses("patience is nan; expected at least 0.0", tz.ground_state, GRID, patience=NAN),
+    refuses("runs is 0; expected at least 1", tz.Search, runs=0),
+    refuses("patience is nan; expected at least 0.0", tz.Search, patience=NAN),
     refuses(
         "enumerate_up_to is -1; expected between 0 and 40",
-        tz.ground_state,
-        GRID,
+        tz.Search,
         enumerate_up_to=-1,
     ),
-    refuses("sweeps is 0; expected at least 1", tz.ground_state, GRID, sweeps=0),
+    refuses("sweeps is 0; expected at least 1", tz.Search, sweeps=0),
     refuses(
         "time_limit is 0.0; expected a positive number of seconds",
         tz.ground_state,
@@ -86,15 +87,16 @@ SEARCH = [
         " search would never end",
         tz.ground_state,
         GRID,
+        tz.Search(patience=math.inf),
         time_limit=None,
-        patience=math.inf,
     ),
-    refuses("samples is -1; expected at least 0", tz.sample_pool, SPINS, samples=-1),
-    refuses("runs is 0; expected at least 1", tz.sample_pool, SPINS, runs=0),
-    refuses("sweeps is 0; expected at least 1", tz.sample_pool, SPINS, sweeps=0),
+    refuses("search is an int, 5; expected a tz.Search(...)", tz.ground_state, GRID, 5),
+    refuses("samples is -1; expected at least 0", sample_pool, SPINS, samples=-1),
+    refuses("runs is 0; expected at least 1", sample_pool, SPINS, runs=0),
+    refuses("sweeps is 0; expected at least 1", sample_pool, SPINS, sweeps=0),
     refuses(
         "time_limit is -2.0; expected a positive number of seconds",
-        tz.sample_pool,
+        sample_pool,
         SPINS,
         time_limit=-2.0,
     ),

@@ -115,10 +115,10 @@ MAR = [
 
 
 def _with_evidence(path: os.PathLike[str]) -> object:
-    model = path.__fspath__() + ".model"
+    model = path.__fspath__() + ".uai"
     with open(model, "w") as out:
         out.write(PAIR)
-    return tz.read_uai(model, path)
+    return tz.read(model, path)
 
 
 def _coupling(strength: float) -> tz.FactorGraph:
@@ -130,33 +130,33 @@ def _unreadable(tmp):
 
 
 def _write_twice(tmp):
-    path = tmp / "both"
-    tz.write_uai(tz.ising_grid(2, seed=0), path, evidence_path=path)
+    path = tmp / "both.uai"
+    tz.write(tz.ising_grid(2, seed=0), path, evidence_path=path)
 
 
 def _write_protected(tmp, patch):
     path = tmp / "m.uai"
     path.write_text("kept")
     patch.setattr(os, "access", lambda *_: False)
-    tz.write_uai(tz.ising_grid(2, seed=0), path)
+    tz.write(tz.ising_grid(2, seed=0), path)
 
 
 CASES = [
-    *(reads(tz.read_uai, "m.uai", content, text) for content, text in MODELS),
+    *(reads(tz.read, "m.uai", content, text) for content, text in MODELS),
     *(reads(_with_evidence, "m.uai.evid", content, text) for content, text in EVIDENCE),
-    *(reads(tz.read_pr, "m.PR", content, text) for content, text in PR),
-    *(reads(tz.read_mar, "m.MAR", content, text) for content, text in MAR),
-    Case(ModelError, "TMP/m.uai does not exist", lambda tmp: tz.read_uai(tmp / "m.uai")),
-    Case(ModelError, "TMP is a directory; expected a file", lambda tmp: tz.read_uai(tmp)),
-    Case(ModelError, "cannot read m\u0000.uai: embedded null byte", lambda: tz.read_uai("m\0.uai")),
+    *(reads(tz.read, "m.PR", content, text) for content, text in PR),
+    *(reads(tz.read, "m.MAR", content, text) for content, text in MAR),
+    Case(ModelError, "TMP/m.uai does not exist", lambda tmp: tz.read(tmp / "m.uai")),
+    Case(ModelError, "TMP is a directory; expected a file", lambda tmp: tz.read(tmp)),
+    Case(ModelError, "cannot read m\u0000.uai: embedded null byte", lambda: tz.read("m\0.uai")),
     Case(
         ModelError,
         "cannot write TMP/a/m.uai: its folder does not exist; create it first",
-        lambda tmp: tz.write_uai(tz.ising_grid(2, seed=0), tmp / "a" / "m.uai"),
+        lambda tmp: tz.write(tz.ising_grid(2, seed=0), tmp / "a" / "m.uai"),
     ),
     Case(
         ModelError,
-        "cannot write TMP/both: two files would be written there; give each its own path",
+        "cannot write TMP/both.uai: two files would be written there; give each its own path",
         _write_twice,
     ),
     Case(
@@ -168,30 +168,28 @@ CASES = [
         ModelError,
         "the model has evidence on 2 variables, which a UAI model file cannot hold; pass "
         "evidence_path=, or write model.condition()[0]",
-        lambda tmp: tz.write_uai(
-            tz.ising_grid(2, seed=0).with_evidence({0: 1, 3: 0}), tmp / "m.uai"
-        ),
+        lambda tmp: tz.write(tz.ising_grid(2, seed=0).with_evidence({0: 1, 3: 0}), tmp / "m.uai"),
     ),
     Case(
         ModelError,
         "factor 2 has log potentials from -1e+06 to 1e+06; UAI tables are read as "
         "doubles, which hold -708 to 709: no shift brings it there; wide=True writes "
         "decimals that only tightz reads",
-        lambda tmp: tz.write_uai(_coupling(1e6), tmp / "m.uai"),
+        lambda tmp: tz.write(_coupling(1e6), tmp / "m.uai"),
     ),
     Case(
         ModelError,
         "factor 2 has a log potential of 1e+300; decimals end near 2e18. Scale the model down",
-        lambda tmp: tz.write_uai(_coupling(1e300), tmp / "m.uai", wide=True),
+        lambda tmp: tz.write(_coupling(1e300), tmp / "m.uai", wide=True),
     ),
     Case(
         ModelError,
         "log_z is nan; a PR file holds a finite number or -inf",
-        lambda tmp: tz.write_pr(np.nan, tmp / "m.PR"),
+        lambda tmp: tz.write(np.nan, tmp / "m.PR"),
     ),
     Case(
         ModelError,
         "the marginal of variable 1 sums to 0.2; expected 1",
-        lambda tmp: tz.write_mar([[0.5, 0.5], [0.1, 0.1]], tmp / "m.MAR"),
+        lambda tmp: tz.write([[0.5, 0.5], [0.1, 0.1]], tmp / "m.MAR"),
     ),
 ]

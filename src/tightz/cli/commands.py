@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from tightz.cli.options import (
-    J_HELP,
     LEVELS_HELP,
     T_HELP,
-    check_resume,
-    chosen_executor,
+    Kept,
+    Source,
+    Trials,
+    Workers,
+    bundle,
     common_options,
     delta_option,
     emit,
     executor_options,
-    load,
     model_argument,
     parse_levels,
     progress,
@@ -22,8 +26,12 @@ from tightz.cli.options import (
     require_writable,
     store_options,
     table,
+    trial_options,
 )
 from tightz.errors import ParameterError
+
+if TYPE_CHECKING:
+    from tightz.interval.interval import LogPartition
 
 
 @click.command("mean-field")
@@ -40,8 +48,7 @@ from tightz.errors import ParameterError
 @click.option("--max-sweeps", type=int, default=1000, show_default=True, help="Sweeps per start.")
 @common_options
 def mean_field(
-    model: str,
-    evidence: str | None,
+    source: Source,
     restarts: int,
     tol: float,
     max_sweeps: int,
@@ -55,9 +62,8 @@ def mean_field(
     """
     import tightz as tz
 
-    r = tz.mean_field(
-        load(model, evidence), restarts=restarts, tol=tol, max_sweeps=max_sweeps, seed=seed
-    )
+    family = tz.MeanField(restarts=restarts, tol=tol, max_sweeps=max_sweeps)
+    r = tz.mean_field(source.load(), family=family, seed=seed)
     if as_json:
         emit(
             {
@@ -75,35 +81,49 @@ def mean_field(
     click.echo(f"status: {r.status.value}; {r.sweeps} sweeps, {r.seconds:.2f} s")
 
 
+@dataclass(frozen=True)
+class Variant:
+    """Which levels `mfrp` runs, and whether with the aids."""
+
+    m: int | None
+    tight: bool
+
+    def levels(self, size: Trials) -> list[int] | None:
+        if self.m is None:
+            return parse_levels(size.levels)
+        if size.levels is not None:
+            raise ParameterError(
+                f"-m is {self.m} and --levels is {size.levels!r}; expected one, not both"
+            )
+        return [self.m]
+
+
 @click.command("mfrp")
 @model_argument
-@click.option("-m", "m", type=int, help="One level: m = 5 keeps about 1 state in 32.")
-@click.option("--levels", help=f"{LEVELS_HELP}  [default: 0:20]")
-@click.option("--trials", "-t", type=int, default=5, show_default=True, help=T_HELP)
-@click.option("--restarts", "-j", type=int, default=8, show_default=True, help=J_HELP)
-@delta_option
-@click.option(
-    "--tight/--paper",
-    default=False,
-    show_default=True,
-    help="Add collapse, tempering starts and reliability pivots, or run Algorithm 1 as printed.",
+@bundle(
+    "variant",
+    Variant,
+    click.option("-m", "m", type=int, help="One level: m = 5 keeps about 1 state in 32."),
+    click.option(
+        "--tight/--paper",
+        default=False,
+        show_default=True,
+        help="Add collapse, tempering starts and reliability pivots, or run Algorithm 1 as "
+        "printed.",
+    ),
 )
+@trial_options(5, T_HELP, f"{LEVELS_HELP}  [default: 0:20]")
+@delta_option
 @store_options
 @executor_options
 @common_options
 def mfrp(
-    model: str,
-    evidence: str | None,
-    m: int | None,
-    levels: str | None,
-    trials: int,
-    restarts: int,
+    source: Source,
+    variant: Variant,
+    size: Trials,
     delta: float,
-    tight: bool,
-    store: str | None,
-    resume: bool,
-    workers: int | None,
-    cluster: str | None,
+    kept: Kept,
+    where: Workers,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -119,25 +139,21 @@ def mfrp(
     """
     import tightz as tz
 
-    check_resume(store, resume)
-    if m is not None and levels is not None:
-        raise ParameterError(f"-m is {m} and --levels is {levels!r}; expected one, not both")
-    graph = load(model, evidence)
-    chosen = [m] if m is not None else parse_levels(levels, graph.n_variables)
+    graph = source.load()
+    chosen = variant.levels(size)
+    trials, printed = size.trials or 0, tz.Projections.as_printed(restarts=size.restarts)
     total = trials * (len(chosen) if chosen else 21)
-    with chosen_executor(workers, cluster) as executor, progress("projections", total) as step:
+    with where.open() as executor, progress("projections", total) as step:
         e = tz.estimate(
             graph,
             levels=chosen,
             trials=trials,
-            restarts=restarts,
-            collapse=None if tight else 0,
-            search_sweeps=None if tight else 0,
+            projections=tz.Projections(restarts=size.restarts) if variant.tight else printed,
             seed=seed,
             executor=executor,
             on_batch=lambda done: step(len(done)),
-            store=store,
-            resume=resume,
+            store=kept.store,
+            resume=kept.resume,
         )
     certificate = e.certificate(delta)
     if as_json:
@@ -146,8 +162,8 @@ def mfrp(
                 "command": "mfrp",
                 "estimate": e.log_z,
                 "best_level": e.best_level,
-                "lower": e.lower.log_z,
-                "lower_proof": e.lower.why,
+                "lower": e.lower,
+                "lower_proof": e.lower_proof.why,
                 "certificate": {"lower": certificate.log_z, "confidence": 1 - delta},
                 "levels": [vars(level) for level in e.by_level],
                 "log_gammas": e.log_gammas,
@@ -168,8 +184,37 @@ def mfrp(
     ]
     table(["m", "median", "mean", "best", "infeasible"], rows, "log(2^m gamma) over projections")
     click.echo(f"estimate log Z ~  {e.log_z:.4f}   (max over m of the median; not a bound)")
-    click.echo(f"lower    log Z >= {e.lower.log_z:.4f}   (holds always: {e.lower.why})")
+    click.echo(f"lower    log Z >= {e.lower:.4f}   (holds always: {e.lower_proof.why})")
     click.echo(f"lower    log Z >= {certificate.log_z:.4f}   (with confidence {1 - delta:g})")
+
+
+@dataclass(frozen=True)
+class Output:
+    """What `logz` writes besides its answer, and in which form it prints that."""
+
+    plot: str | None = None
+    uai_output: str | None = None
+    as_json: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be written before any work is done for it."""
+        require_writable(self.plot, self.uai_output and f"{self.uai_output}.PR")
+        if self.plot:
+            from tightz.plots import require_picture
+
+            require_picture(self.plot)
+
+    def write(self, r: LogPartition) -> None:
+        import tightz as tz
+
+        if self.uai_output:
+            tz.write(r.estimate, f"{self.uai_output}.PR")
+            if r.marginals is not None:
+                tz.write(r.marginals, f"{self.uai_output}.MAR")
+        if self.plot:
+            from tightz.plots import save
+
+            save(r.plot(), self.plot)
 
 
 @click.command("logz")
@@ -178,23 +223,24 @@ def mfrp(
 @delta_option
 @click.option("--exact/--no-exact", default=True, help="Allow elimination of the whole model.")
 @click.option("--max-memory", default="8GB", show_default=True, help="Work space allowed.")
-@click.option("--plot", type=click.Path(), help="Save a picture of the interval over time.")
-@click.option("--uai-output", type=click.Path(), help="Write PREFIX.PR (log10) and PREFIX.MAR.")
+@bundle(
+    "output",
+    Output,
+    click.option("--plot", type=click.Path(), help="Save a picture of the interval over time."),
+    click.option("--uai-output", type=click.Path(), help="Write PREFIX.PR (log10) and PREFIX.MAR."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON record."),
+)
 @store_options
-@common_options
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 def logz(
-    model: str,
-    evidence: str | None,
+    source: Source,
     time_limit: float,
     delta: float,
     exact: bool,
     max_memory: str,
-    plot: str | None,
-    uai_output: str | None,
-    store: str | None,
-    resume: bool,
+    output: Output,
+    kept: Kept,
     seed: int,
-    as_json: bool,
 ) -> None:
     """An interval on log Z that narrows until the time limit, each end with its proof.
 
@@ -207,13 +253,8 @@ def logz(
     import tightz as tz
     from tightz.cli.live import live_bounds
 
-    check_resume(store, resume)
-    require_writable(plot, uai_output and f"{uai_output}.PR")
-    if plot:
-        from tightz.plots import require_picture
-
-        require_picture(plot)
-    graph = load(model, evidence)
+    output.check()
+    graph = source.load()
     with live_bounds(time_limit) as show:
         r = tz.log_partition(
             graph,
@@ -223,46 +264,41 @@ def logz(
             max_memory=max_memory,
             seed=seed,
             on_bound=show,
-            store=store,
-            resume=resume,
+            store=kept.store,
+            resume=kept.resume,
         )
-    if uai_output:
-        tz.write_pr(r.estimate, f"{uai_output}.PR")
-        if r.marginals is not None:
-            tz.write_mar(r.marginals, f"{uai_output}.MAR")
-    if plot:
-        from tightz.plots import save
-
-        save(r.plot(), plot)
-    if as_json:
-        emit(
-            {
-                "command": "logz",
-                "lower": r.lower,
-                "upper": r.upper,
-                "exact": r.is_exact,
-                "lower_proof": record(r.lower_proof),
-                "upper_proof": record(r.upper_proof),
-                "certified": record(r.certified),
-                "estimate": r.estimate,
-                "estimate_error": r.estimate_error,
-                "estimate_source": r.estimate_source,
-                "marginals": r.marginals,
-                "marginal_source": r.marginal_source,
-                "marginal_status": None if r.marginal_status is None else r.marginal_status.name,
-                "bounds": [record(bound) for bound in r.bounds],
-                "notes": r.notes,
-                "quarantined": [str(one) for one in r.quarantined],
-                "interrupted": r.interrupted,
-                "seconds": r.seconds,
-                "provenance": r.provenance,
-            }
-        )
+    output.write(r)
+    if output.as_json:
+        emit(_logz_record(r))
     else:
         click.echo(r.summary())
     if r.quarantined:
         click.echo(f"defect: {len(r.quarantined)} bounds were refused, see above", err=True)
         click.get_current_context().exit(4)
+
+
+def _logz_record(r: LogPartition) -> dict[str, Any]:
+    return {
+        "command": "logz",
+        "lower": r.lower,
+        "upper": r.upper,
+        "exact": r.is_exact,
+        "lower_proof": record(r.lower_proof),
+        "upper_proof": record(r.upper_proof),
+        "certified": record(r.certified),
+        "estimate": r.estimate,
+        "estimate_error": r.estimate_error,
+        "estimate_source": r.estimate_source,
+        "marginals": r.marginals,
+        "marginal_source": r.marginal_source,
+        "marginal_status": None if r.marginal_status is None else r.marginal_status.name,
+        "bounds": [record(bound) for bound in r.bounds],
+        "notes": r.notes,
+        "quarantined": [str(one) for one in r.quarantined],
+        "interrupted": r.interrupted,
+        "seconds": r.seconds,
+        "provenance": r.provenance,
+    }
 
 
 @click.command("marginals")
@@ -274,19 +310,14 @@ def logz(
     show_default=True,
     help="auto: exact where it fits in --max-memory, else mfrp.",
 )
-@click.option("--levels", help=f"For mfrp. {LEVELS_HELP}  [default: 0:20]")
-@click.option("--trials", "-t", type=int, default=5, show_default=True, help=T_HELP)
-@click.option("--restarts", "-j", type=int, default=8, show_default=True, help=J_HELP)
+@trial_options(5, T_HELP, f"For mfrp. {LEVELS_HELP}  [default: 0:20]")
 @click.option("--max-memory", default="4GB", show_default=True, help="Limit for exact.")
 @click.option("--uai-output", type=click.Path(), help="Also write a UAI .MAR file.")
 @common_options
 def marginals(
-    model: str,
-    evidence: str | None,
+    source: Source,
     method: str,
-    levels: str | None,
-    trials: int,
-    restarts: int,
+    size: Trials,
     max_memory: str,
     uai_output: str | None,
     seed: int,
@@ -301,8 +332,8 @@ def marginals(
     from tightz.errors import ResourceError
 
     require_writable(uai_output)
-    graph = load(model, evidence)
-    chosen = parse_levels(levels, graph.n_variables)
+    graph = source.load()
+    chosen = parse_levels(size.levels)
     spread = None
     rows = None
     if method != "mfrp":
@@ -316,16 +347,14 @@ def marginals(
         e = tz.estimate(
             graph,
             levels=chosen,
-            trials=trials,
-            restarts=restarts,
+            trials=size.trials or 0,
+            projections=tz.Projections(restarts=size.restarts),
             seed=seed,
         )
         rows, spread = list(e.marginals), e.marginal_spread
         label = "mfrp (estimate: average of q over projections, weighted by 2^m gamma)"
     if uai_output:
-        from tightz.models.formats.uai import write_mar
-
-        write_mar(rows, uai_output)
+        tz.write(rows, uai_output, format="MAR")
     if as_json:
         emit({"command": "marginals", "method": label, "marginals": rows, "spread": spread})
         return

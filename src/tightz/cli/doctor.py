@@ -210,7 +210,7 @@ def _self_check() -> Iterator[Check]:
         click.echo("a 4x4 grid; where no kernel is compiled yet, this takes a minute ...", err=True)
     start = time.perf_counter()
     grid = tz.ising_grid(4, coupling=(-2, 2), seed=0)
-    lower = tz.mean_field(grid, restarts=4, seed=0).log_z
+    lower = tz.mean_field(grid, family=tz.MeanField(restarts=4), seed=0).log_z
     exact = tz.exact(grid, marginals=False).log_z
     upper = tz.upper_bound(grid, method=tz.MiniBucket(ibound=2, iterations=10)).log_z
     holds = lower <= exact + 1e-9 and exact <= upper + 1e-9

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tightz.cli.options import emit, require_writable
+from tightz.cli.options import bundle, emit, require_writable
 
 if TYPE_CHECKING:
     from tightz.models.train_rbm import Epoch
@@ -16,17 +17,36 @@ if TYPE_CHECKING:
 FOLDER = "out/reproduce"
 
 
+@dataclass(frozen=True)
+class Steps:
+    """The settings of `tz.Training`, which this module does not import before it is needed."""
+
+    hidden: int
+    k: int
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+
+
 @click.command("train-rbm")
 @click.option("-o", "--output", type=click.Path(), required=True, help="Where to write the .npz.")
 @click.option("--mnist", type=click.Path(), help="Folder with the MNIST idx files.")
 @click.option("--examples", type=int, default=60_000, show_default=True, help="Digits to use.")
-@click.option("--hidden", type=int, default=100, show_default=True, help="Hidden units.")
-@click.option("-k", "steps", type=int, default=15, show_default=True, help="Gibbs steps of CD-k.")
-@click.option("--epochs", type=int, default=15, show_default=True, help="Passes over the digits.")
-@click.option("--batch-size", type=int, default=20, show_default=True, help="Digits per step.")
-@click.option("--learning-rate", type=float, default=0.1, show_default=True, help="Step size.")
-@click.option("--momentum", type=float, default=0.0, show_default=True, help="From 0 to 0.999.")
-@click.option("--weight-decay", type=float, default=0.0, show_default=True, help="L2 penalty.")
+@bundle(
+    "training",
+    Steps,
+    click.option("--hidden", type=int, default=100, show_default=True, help="Hidden units."),
+    click.option("-k", "k", type=int, default=15, show_default=True, help="Gibbs steps of CD-k."),
+    click.option(
+        "--epochs", type=int, default=15, show_default=True, help="Passes over the digits."
+    ),
+    click.option("--batch-size", type=int, default=20, show_default=True, help="Digits per step."),
+    click.option("--learning-rate", type=float, default=0.1, show_default=True, help="Step size."),
+    click.option("--momentum", type=float, default=0.0, show_default=True, help="From 0 to 0.999."),
+    click.option("--weight-decay", type=float, default=0.0, show_default=True, help="L2 penalty."),
+)
 @click.option("--checkpoint", type=click.Path(), help="Written after every epoch, resumed from.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
@@ -34,13 +54,7 @@ def train_rbm(
     output: str,
     mnist: str | None,
     examples: int,
-    hidden: int,
-    steps: int,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    momentum: float,
-    weight_decay: float,
+    training: Steps,
     checkpoint: str | None,
     seed: int,
     as_json: bool,
@@ -56,6 +70,7 @@ def train_rbm(
     """
     from tightz.errors import require_range
     from tightz.models.mnist import load_mnist
+    from tightz.models.train_rbm import Training
     from tightz.models.train_rbm import train_rbm as train
 
     require_writable(output)
@@ -63,20 +78,14 @@ def train_rbm(
 
     def told(epoch: Epoch) -> None:
         click.echo(
-            f"epoch {epoch.number}/{epochs}: reconstruction error "
+            f"epoch {epoch.number}/{training.epochs}: reconstruction error "
             f"{epoch.reconstruction_error:.5f}, {epoch.seconds:.0f} s",
             err=True,
         )
 
     result = train(
         load_mnist(mnist).probabilities()[:examples],
-        hidden=hidden,
-        k=steps,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        momentum=momentum,
-        weight_decay=weight_decay,
+        Training(**vars(training)),
         seed=seed,
         checkpoint=checkpoint,
         on_epoch=told,

@@ -42,11 +42,11 @@ class Group(click.Group):
 def main() -> None:
     """Bounds on the log partition function of discrete graphical models.
 
-    MODEL is a file; its ending tells the kind: .uai, .fg (libDAI), .cnf, .bif, .xml (XMLBIF), or
-    RBM weights W, visible_bias, hidden_bias in .npz, .mat or .h5. All values are natural logs.
-    Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 2 bad input, 4 a
-    bound was refused (a defect; the answer holds without it), 130 Ctrl-C. TIGHTZ_LOG=WARNING shows
-    the traceback of a stream that failed.
+    MODEL is a file; its ending (or --format) tells the kind: .uai, .fg (libDAI), .cnf, .bif, .xml
+    (XMLBIF), or arrays in .npz, .mat or .h5: RBM weights W, visible_bias, hidden_bias, or any
+    model that tz.write wrote. All values are natural logs. Results go to stdout, progress and
+    errors to stderr. Exit codes: 0 done, 2 bad input, 4 a bound was refused (a defect; the answer
+    holds without it), 130 Ctrl-C. TIGHTZ_LOG=WARNING shows the traceback of a stream that failed.
 
     \b
     Examples:

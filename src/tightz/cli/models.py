@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from tightz.cli.options import emit, load, model_argument, require_writable
+from tightz.cli.options import Source, emit, model_argument, require_writable
 
 
 @click.command("info")
 @model_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
-def info(model: str, evidence: str | None, as_json: bool) -> None:
+def info(source: Source, as_json: bool) -> None:
     """What a model file holds: sizes, cardinalities, zeros, elimination width.
 
     \b
@@ -22,7 +22,7 @@ def info(model: str, evidence: str | None, as_json: bool) -> None:
     from tightz.errors import ResourceError
     from tightz.runtime.memory import format_bytes
 
-    graph = load(model, evidence)
+    graph = source.load()
     counts = np.bincount(graph.arities, minlength=1)
     try:
         elimination = plan(graph)
@@ -57,7 +57,7 @@ def info(model: str, evidence: str | None, as_json: bool) -> None:
 
 @click.group("generate")
 def generate() -> None:
-    """Write a random model as a UAI file.
+    """Write a random model to a file; the ending of its name tells the kind.
 
     \b
     Example: tightz generate ising-grid 20 --coupling -10 10 --seed 0 -o grid.uai
@@ -114,7 +114,7 @@ def generate_ising_grid(
         periodic=periodic,
         field_per_edge=field_per_edge,
     )
-    tz.write_uai(graph, output)
+    tz.write(graph, output)
     click.echo(f"{output}: {graph}", err=True)
 
 

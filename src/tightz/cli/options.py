@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,50 +33,78 @@ LEVELS_HELP = (
 )
 
 
-ZEROS = "tightz.zeros_below"
-"""Where a command's --zeros-below waits for `load`."""
+def bundle(name: str, kind: type, *options: Callable) -> Callable:
+    """A decorator: the values of `options` reach the command as one `kind`, under `name`."""
+    fields = [f.name for f in dataclasses.fields(kind)]
+
+    def decorate(command: Callable) -> Callable:
+        @functools.wraps(command)
+        def gathered(*args: Any, **values: Any) -> Any:
+            own = {field: values.pop(field) for field in fields}
+            return command(*args, **{name: kind(**own)}, **values)
+
+        for option in reversed(options):
+            gathered = option(gathered)
+        return gathered
+
+    return decorate
 
 
-ROWS = "tightz.rbm_rows"
-"""Where a command's --rbm-rows waits for `load`."""
+@dataclass(frozen=True)
+class Source:
+    """MODEL and the options that say how it is read."""
+
+    path: str
+    evidence: str | None = None
+    format: str | None = None
+    zeros_below: float | None = None
+    rbm_rows: str | None = None
+
+    def load(self) -> FactorGraph:
+        """Read the model by the ending of its name; --zeros-below is applied."""
+        from tightz.models.factor_graph import FactorGraph
+        from tightz.models.formats import read
+        from tightz.models.scale import log_removed
+
+        options = {} if self.rbm_rows is None else {"transposed": self.rbm_rows == "hidden"}
+        model = read(self.path, self.evidence, format=self.format, **options)
+        if not isinstance(model, FactorGraph):
+            raise ModelError(f"{self.path} holds results; expected a model")
+        if self.zeros_below is None:
+            return model
+        zeroed = model.with_zeros(self.zeros_below)
+        count = int((zeroed.log_tables != model.log_tables).sum())
+        most = log_removed(model, self.zeros_below)
+        click.echo(
+            f"{self.path}: {count} entries taken as zeros; Z loses at most exp({most:g})", err=True
+        )
+        return zeroed
 
 
-def _keep(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """An option that waits in the context until `load` asks for it."""
-
-    def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
-        context.meta[key] = value
-
-    return keep
-
-
-def _waiting(key: str) -> Any:
-    context = click.get_current_context(silent=True)
-    return None if context is None else context.meta.get(key)
-
-
-def model_argument(command: Callable) -> Callable:
-    """MODEL, --evidence, and two options that `load` heeds by itself."""
-    command = click.option(
-        "--rbm-rows",
-        type=click.Choice(["visible", "hidden"]),
-        expose_value=False,
-        callback=_keep(ROWS),
-        help="What the rows of W are in a file of RBM weights; needed where W is square.",
-    )(command)
-    command = click.option(
+model_argument = bundle(
+    "source",
+    Source,
+    click.argument("path", metavar="MODEL", type=click.Path()),
+    click.option(
+        "--evidence", "-e", type=click.Path(), help="UAI evidence file; both dialects are read."
+    ),
+    click.option(
+        "--format", metavar="ENDING", help="Read it as uai, fg, cnf, ... whatever its own ending."
+    ),
+    click.option(
         "--zeros-below",
         type=float,
         metavar="X",
-        expose_value=False,
-        callback=_keep(ZEROS),
         help="Log potentials lower than their table's largest by more than -X are zeros: "
         "-1e9 for a model that writes -1e30 for 0.",
-    )(command)
-    command = click.option(
-        "--evidence", "-e", type=click.Path(), help="UAI evidence file; both dialects are read."
-    )(command)
-    return click.argument("model", type=click.Path())(command)
+    ),
+    click.option(
+        "--rbm-rows",
+        type=click.Choice(["visible", "hidden"]),
+        help="What the rows of W are in a file of RBM weights; needed where W is square.",
+    ),
+)
+"""MODEL, and how it is read."""
 
 
 def common_options(command: Callable) -> Callable:
@@ -86,25 +117,33 @@ def common_options(command: Callable) -> Callable:
     )
 
 
-def executor_options(command: Callable) -> Callable:
-    """--workers and --cluster; `chosen_executor` opens what they name."""
-    command = click.option(
+@dataclass(frozen=True)
+class Workers:
+    """Where the work is done."""
+
+    workers: int | None = None
+    cluster: str | None = None
+
+    def open(self) -> AbstractContextManager[Submits | None]:
+        """In a `with` statement: the executor of --workers or --cluster, None for threads."""
+        from tightz.runtime.cluster import open_executor
+
+        return open_executor(self.workers, self.cluster)
+
+
+executor_options = bundle(
+    "where",
+    Workers,
+    click.option(
+        "--workers", type=int, metavar="N", help="Run on N local processes.  [default: threads]"
+    ),
+    click.option(
         "--cluster",
         metavar="ADDRESS",
         help="Run on the dask cluster of this scheduler (tcp://...).",
-    )(command)
-    return click.option(
-        "--workers", type=int, metavar="N", help="Run on N local processes.  [default: threads]"
-    )(command)
-
-
-def chosen_executor(
-    workers: int | None, cluster: str | None
-) -> AbstractContextManager[Submits | None]:
-    """In a `with` statement: the executor of --workers or --cluster, None for threads."""
-    from tightz.runtime.cluster import open_executor
-
-    return open_executor(workers, cluster)
+    ),
+)
+"""--workers and --cluster."""
 
 
 def delta_option(command: Callable) -> Callable:
@@ -119,23 +158,52 @@ def delta_option(command: Callable) -> Callable:
     )(command)
 
 
-def store_options(command: Callable) -> Callable:
-    """--store and --resume."""
-    command = click.option(
+@dataclass(frozen=True)
+class Kept:
+    """Where a run is kept, and whether one that is there goes on."""
+
+    store: str | None = None
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if self.resume and self.store is None:
+            raise ParameterError("--resume needs --store FILE: which run is to go on?")
+
+
+store_options = bundle(
+    "kept",
+    Kept,
+    click.option("--store", type=click.Path(), help="Keep the run in this SQLite file as it goes."),
+    click.option(
         "--resume", is_flag=True, help="Go on with the run in --store; the same model and options."
-    )(command)
-    return click.option(
-        "--store", type=click.Path(), help="Keep the run in this SQLite file as it goes."
-    )(command)
+    ),
+)
+"""--store and --resume."""
 
 
-def check_resume(store: str | None, resume: bool) -> None:
-    """--resume says nothing without --store."""
-    if resume and store is None:
-        raise ParameterError("--resume needs --store FILE: which run is to go on?")
+@dataclass(frozen=True)
+class Trials:
+    """--levels, --trials and --restarts: the paper's m, T and J."""
+
+    levels: str | None
+    trials: int | None
+    restarts: int
 
 
-def parse_levels(text: str | None, n: int) -> list[int] | None:
+def trial_options(trials: int | None, trials_help: str, levels_help: str) -> Callable:
+    """--levels, --trials (by default `trials`) and --restarts, as `size`."""
+    return bundle(
+        "size",
+        Trials,
+        click.option("--levels", help=levels_help),
+        click.option(
+            "--trials", "-t", type=int, default=trials, show_default=True, help=trials_help
+        ),
+        click.option("--restarts", "-j", type=int, default=8, show_default=True, help=J_HELP),
+    )
+
+
+def parse_levels(text: str | None) -> list[int] | None:
     """'0:20' or '1,2,5' -> list of m."""
     if text is None:
         return None
@@ -152,55 +220,6 @@ def parse_levels(text: str | None, n: int) -> list[int] | None:
             f"levels are {text!r}; expected a range like 0:20 or a list like 0,5,10"
         )
     return chosen
-
-
-def load(path: str, evidence: str | None) -> FactorGraph:
-    """Read a model by the ending of its name; --zeros-below of the command is applied."""
-    model = _read(path, evidence)
-    below = _waiting(ZEROS)
-    if below is None:
-        return model
-    from tightz.models.scale import log_removed
-
-    zeroed = model.with_zeros(below)
-    count = int((zeroed.log_tables != model.log_tables).sum())
-    most = log_removed(model, below)
-    click.echo(f"{path}: {count} entries taken as zeros; Z loses at most exp({most:g})", err=True)
-    return zeroed
-
-
-def _read(path: str, evidence: str | None) -> FactorGraph:
-    suffix = Path(path).suffix.lower()
-    if suffix in (".npz", ".mat", ".h5", ".hdf5"):
-        from tightz.models.formats.rbm_files import load_rbm
-
-        rows = _waiting(ROWS)
-        model = load_rbm(path, transposed=None if rows is None else rows == "hidden")
-        if evidence:
-            raise ModelError(
-                f"evidence goes with a UAI model; {path} holds RBM weights. Leave --evidence out"
-            )
-        return model
-    if suffix == ".uai" or not suffix:
-        from tightz.models.formats.uai import read_uai
-
-        return read_uai(path, evidence)
-    readers = {".fg": "read_fg", ".cnf": "read_cnf", ".bif": "read_bif", ".xml": "read_xmlbif"}
-    readers[".xmlbif"] = "read_xmlbif"
-    if suffix in readers:
-        from tightz.models import formats
-
-        if evidence:
-            raise ModelError(
-                f"evidence goes with a UAI model; {path} is a {suffix} file. Leave --evidence out"
-            )
-        read: FactorGraph = getattr(formats, readers[suffix])(path)
-        return read
-    if not os.path.exists(path):
-        raise ModelError(f"{path}: no such file")
-    raise ModelError(
-        f"{path}: unknown ending {suffix!r}; expected .uai, .fg, .cnf, .bif, .xml, .npz, .mat, .h5"
-    )
 
 
 def require_writable(*paths: str | None) -> None:

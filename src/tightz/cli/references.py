@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from tightz.cli.options import (
+    Source,
     common_options,
     delta_option,
     emit,
-    load,
     model_argument,
     progress,
 )
@@ -18,7 +18,7 @@ from tightz.cli.options import (
 @model_argument
 @click.option("--max-memory", default="8GB", show_default=True, help="Work space allowed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
-def exact(model: str, evidence: str | None, max_memory: str, as_json: bool) -> None:
+def exact(source: Source, max_memory: str, as_json: bool) -> None:
     """Exact log Z by variable elimination, refused in advance where it does not fit.
 
     \b
@@ -26,7 +26,7 @@ def exact(model: str, evidence: str | None, max_memory: str, as_json: bool) -> N
     """
     import tightz as tz
 
-    r = tz.exact(load(model, evidence), max_memory=max_memory, marginals=False)
+    r = tz.exact(source.load(), max_memory=max_memory, marginals=False)
     if as_json:
         emit(
             {
@@ -56,9 +56,7 @@ def exact(model: str, evidence: str | None, max_memory: str, as_json: bool) -> N
 @click.option("--ibound", type=int, default=10, show_default=True, help="Mini-bucket width.")
 @click.option("--iterations", type=int, default=100, show_default=True, help="At most this many.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
-def upper(
-    model: str, evidence: str | None, method: str, ibound: int, iterations: int, as_json: bool
-) -> None:
+def upper(source: Source, method: str, ibound: int, iterations: int, as_json: bool) -> None:
     """A deterministic upper bound on log Z: weighted mini-bucket or tree-reweighted.
 
     An ibound of i keeps tables within 2^(i+1) entries: raising it by one doubles time and memory
@@ -69,7 +67,7 @@ def upper(
     """
     import tightz as tz
 
-    graph = load(model, evidence)
+    graph = source.load()
     chosen: tz.TreeReweighted | tz.MiniBucket
     if method == "trw":
         chosen = tz.TreeReweighted(max_iterations=iterations)
@@ -99,8 +97,7 @@ def upper(
 @delta_option
 @common_options
 def ais(
-    model: str,
-    evidence: str | None,
+    source: Source,
     chains: int,
     temperatures: int | None,
     time_limit: float | None,
@@ -116,7 +113,7 @@ def ais(
     import tightz as tz
 
     r = tz.ais(
-        load(model, evidence),
+        source.load(),
         chains=chains,
         temperatures=temperatures,
         time_limit=time_limit,
@@ -146,9 +143,7 @@ def ais(
 @model_argument
 @click.option("--time-limit", type=float, default=5.0, show_default=True, help="Seconds.")
 @common_options
-def map_state(
-    model: str, evidence: str | None, time_limit: float, seed: int, as_json: bool
-) -> None:
+def map_state(source: Source, time_limit: float, seed: int, as_json: bool) -> None:
     """The heaviest state found by parallel tempering with cluster moves.
 
     \b
@@ -156,7 +151,7 @@ def map_state(
     """
     import tightz as tz
 
-    r = tz.ground_state(load(model, evidence), time_limit=time_limit, seed=seed)
+    r = tz.ground_state(source.load(), time_limit=time_limit, seed=seed)
     if as_json:
         emit(
             {
@@ -187,8 +182,7 @@ def map_state(
 @click.option("--time-limit", type=float, help="Seconds for the whole run.")
 @common_options
 def wish(
-    model: str,
-    evidence: str | None,
+    source: Source,
     delta: float,
     trials: int | None,
     time_limit: float | None,
@@ -205,7 +199,7 @@ def wish(
     import tightz as tz
     from tightz.paper.theorems import required_trials
 
-    graph = load(model, evidence)
+    graph = source.load()
     n = graph.n_variables - len(graph.evidence)
     total = (n + 1) * (trials or required_trials(max(n, 1), delta))
     with progress("heaviest states", total) as step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tightz.cli.options import load
+from tightz.cli.options import Source
 from tightz.errors import ParameterError
 
 
@@ -40,7 +40,7 @@ def report(
     """
     from tightz.reports import report as write
 
-    graph = None if model is None else load(model, evidence)
+    graph = None if model is None else Source(model, evidence).load()
     path = write(run, output, model=graph, shape=_shape(shape), title=title)
     click.echo(f"{path}: {path.stat().st_size / 1e6:.2f} MB", err=True)
 

@@ -7,28 +7,30 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tightz.cli.options import (
-    J_HELP,
     LEVELS_HELP,
-    check_resume,
-    chosen_executor,
+    Kept,
+    Source,
+    Trials,
+    Workers,
+    bundle,
     common_options,
     delta_option,
     emit,
     executor_options,
-    load,
     model_argument,
     parse_levels,
     record,
     store_options,
+    trial_options,
 )
 
 if TYPE_CHECKING:
-    from tightz.families.projection import Family
     from tightz.paper.forecast import Forecast
     from tightz.paper.theorem_run import TheoremRun
     from tightz.paper.theorems import TheoremStatement
@@ -38,56 +40,78 @@ PLAIN_EVERY = 10.0
 """Seconds between lines of progress where stderr is not a terminal."""
 
 
+@dataclass(frozen=True)
+class How:
+    """What the trials are made of, where they run, and whether they do."""
+
+    family: str
+    collapse: int
+    search: bool
+    backend: str
+    dry_run: bool
+
+    def arguments(self, size: Trials) -> dict[str, Any]:
+        """The same for `theorem_run` and `theorem_forecast`."""
+        import tightz as tz
+
+        families = {
+            "structured": tz.StructuredMeanField,
+            "point-mass": tz.PointMass,
+            "mean-field": tz.MeanField,
+        }
+        return {
+            "levels": None if size.levels == "all" else parse_levels(size.levels),
+            "trials": size.trials,
+            "family": families[self.family](restarts=size.restarts),
+            "projections": tz.Projections(
+                collapse=self.collapse, search_sweeps=None if self.search else 0
+            ),
+            "backend": self.backend,
+        }
+
+
 @click.command("theorem")
 @model_argument
 @delta_option
-@click.option("--levels", default="all", show_default=True, help=f"all, or: {LEVELS_HELP}")
-@click.option(
-    "--trials",
-    "-t",
-    type=int,
-    help="Random projections per level (T).  [default: ln(n/delta)/0.0042, at n = 400 and "
+@trial_options(
+    None,
+    "Random projections per level (T).  [default: ln(n/delta)/0.0042, at n = 400 and "
     "delta = 0.05 T = 2140]",
+    f"{LEVELS_HELP}  [default: all]",
 )
-@click.option("--restarts", "-j", type=int, default=8, show_default=True, help=J_HELP)
-@click.option(
-    "--family",
-    type=click.Choice(["mean-field", "structured", "point-mass"]),
-    default="mean-field",
-    show_default=True,
-    help="Kind of q; point-mass (heaviest states) is what Theorem 2 speaks of.",
+@bundle(
+    "how",
+    How,
+    click.option(
+        "--family",
+        type=click.Choice(["mean-field", "structured", "point-mass"]),
+        default="mean-field",
+        show_default=True,
+        help="Kind of q; point-mass (heaviest states) is what Theorem 2 speaks of.",
+    ),
+    click.option(
+        "--collapse", type=int, default=0, show_default=True, help="Sum out easy spins first."
+    ),
+    click.option("--search/--no-search", default=False, help="Look for heavy states first."),
+    click.option(
+        "--backend",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="Where trials run.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Print the forecast and stop."),
 )
-@click.option(
-    "--collapse", type=int, default=0, show_default=True, help="Sum out easy spins first."
-)
-@click.option("--search/--no-search", default=False, help="Look for heavy states first.")
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Where trials run.",
-)
-@click.option("--dry-run", is_flag=True, help="Print the forecast and stop.")
 @store_options
 @executor_options
 @common_options
 def theorem(
-    model: str,
-    evidence: str | None,
+    source: Source,
     delta: float,
-    levels: str,
-    trials: int | None,
-    restarts: int,
-    family: str,
-    collapse: int,
-    search: bool,
-    backend: str,
-    dry_run: bool,
-    store: str | None,
-    resume: bool,
-    workers: int | None,
-    cluster: str | None,
+    size: Trials,
+    how: How,
+    kept: Kept,
+    where: Workers,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -104,50 +128,38 @@ def theorem(
     """
     from tightz.paper.theorem_run import theorem_forecast, theorem_run
 
-    check_resume(store, resume)
-    graph = load(model, evidence)
-    chosen = None if levels == "all" else parse_levels(levels, graph.n_variables)
-    arguments: dict[str, Any] = {
-        "delta": delta,
-        "levels": chosen,
-        "trials": trials,
-        "restarts": restarts,
-        "family": _family(family, restarts),
-        "collapse": collapse,
-        "search_sweeps": None if search else 0,
-        "seed": seed,
-        "backend": backend,
-    }
-    with chosen_executor(workers, cluster) as executor:
-        if dry_run:
+    graph = source.load()
+    arguments: dict[str, Any] = {"delta": delta, "seed": seed, **how.arguments(size)}
+    with where.open() as executor:
+        if how.dry_run:
             plan = theorem_forecast(graph, executor=executor, **arguments)
             if as_json:
                 emit({"command": "theorem", **_forecast_record(plan)})
             else:
                 click.echo(plan.summary())
             return
-        if resume:
-            _tell_stored(str(store))
+        if kept.resume:
+            _tell_stored(str(kept.store))
         try:
             with _progress() as view:
                 run = theorem_run(
                     graph,
                     executor=executor,
-                    store=store,
-                    resume=resume,
+                    store=kept.store,
+                    resume=kept.resume,
                     on_forecast=view.plan,
                     on_batch=view.step,
                     **arguments,
                 )
         except KeyboardInterrupt:  # before the first batch
-            click.echo(_how_to_go_on(store), err=True)
+            click.echo(_how_to_go_on(kept.store), err=True)
             sys.exit(130)
     if as_json:
         emit(_record(run, view.forecast))
     else:
         click.echo(run.summary())
     if not run.complete:
-        click.echo(_how_to_go_on(store), err=True)
+        click.echo(_how_to_go_on(kept.store), err=True)
         sys.exit(130)
 
 
@@ -170,14 +182,6 @@ def _how_to_go_on(store: str | None) -> str:
     return f"interrupted; go on with: {shlex.join([*words, '--resume'])}"
 
 
-def _family(name: str, restarts: int) -> Family:
-    import tightz as tz
-
-    if name == "structured":
-        return tz.StructuredMeanField(restarts=restarts)
-    return tz.PointMass(restarts=restarts) if name == "point-mass" else tz.MeanField(restarts)
-
-
 def _statement_record(statement: TheoremStatement | None) -> dict[str, Any] | None:
     if statement is None:
         return None
@@ -185,11 +189,12 @@ def _statement_record(statement: TheoremStatement | None) -> dict[str, Any] | No
 
 
 def _forecast_record(plan: Forecast) -> dict[str, Any]:
-    return {**vars(plan), "costs": [vars(cost) for cost in plan.costs]}
+    costs = [vars(cost) for cost in plan.costs]
+    return {**vars(plan), "costs": costs}
 
 
 def _record(run: TheoremRun, plan: Forecast | None) -> dict[str, Any]:
-    e = run.estimate
+    e = run.table
     return {
         "command": "theorem",
         "complete": run.complete,
@@ -199,7 +204,7 @@ def _record(run: TheoremRun, plan: Forecast | None) -> dict[str, Any]:
         "theorem_1": _statement_record(run.theorem_1),
         "theorem_2": _statement_record(run.theorem_2),
         "certificate": record(run.certificate),
-        "lower": record(run.lower),
+        "lower": record(run.lower_proof),
         "estimate": e.log_z,
         "best_level": e.best_level,
         "levels": [vars(level) for level in e.by_level],

@@ -26,8 +26,10 @@ from tightz.families.block_projection import (
     project_blocks,
     random_tables,
 )
+from tightz.families.evidence import JENSEN
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family, Status, heaviest_in_coset
+from tightz.families.results import MeanFieldResult
 from tightz.judge.products import ProductEvidence
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
@@ -35,8 +37,8 @@ from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.reductions.bits import BlockPolynomial
 from tightz.reductions.zeros import state_ptr
-from tightz.runtime.seeds import Seed, generator
-from tightz.shown import Shown
+from tightz.runtime.provenance import provenance
+from tightz.runtime.seeds import Seed, generator, seed_sequence
 
 _BLOCK_ENTRIES = 1 << 22
 """Table entries that the evaluator expands at a time."""
@@ -79,37 +81,6 @@ class BlockMeanField:
         return project_blocks(coset, starts, tol=self.tol, max_sweeps=self.max_sweeps)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class BlockMeanFieldResult(Shown):
-    """The best product of tables found; `log_z` is a deterministic lower bound on log Z.
-
-    It is what the judge makes of `marginals`, one vector a variable. `log_zs` holds the value of
-    every start as the ascent's own evaluator has it, given ones first.
-    """
-
-    log_z: float
-    log_zs: NDArray[np.float64]
-    marginals: list[NDArray[np.float64]]
-    status: Status
-    sweeps: int
-    seconds: float
-    rounding: float = 0.0
-
-    @property
-    def bound(self) -> Bound:
-        return Bound(
-            Side.LOWER, self.log_z, Proof.DETERMINISTIC, "block mean field", self.seconds, 1.0,
-            "every distribution q gives a lower bound on log Z (paper, eq. 2)",
-            self.rounding, ProductEvidence(self.marginals),
-        )  # fmt: skip
-
-    def __repr__(self) -> str:
-        return (
-            f"BlockMeanFieldResult(log_z={self.log_z:.6f}, {len(self.log_zs)} starts, "
-            f"{self.status.name}, {self.seconds:.3g} s)"
-        )
-
-
 def family_for(
     polynomial: SpinPolynomial, *, restarts: int = 8, tol: float = 1e-6, max_sweeps: int = 1000
 ) -> Family:
@@ -137,7 +108,7 @@ def block_mean_field(
     config: BlockMeanField | None = None,
     states: NDArray | None = None,
     seed: Seed = None,
-) -> BlockMeanFieldResult:
+) -> MeanFieldResult:
     """The best product of tables from the given `states` (S, n) and from random starts.
 
     Evidence is observed first; marginals cover observed variables too. Random starts are of no
@@ -164,7 +135,8 @@ def block_mean_field(
                 "positive weight. tightz.search.feasible.feasible_state(model) looks for one"
             )
     arrays = _arrays(reduced)
-    rng = generator(seed)
+    root = seed_sequence(seed)
+    rng = generator(root)
     best: tuple[float, NDArray[np.float64], bool] | None = None
     values, sweeps = [], 0
     for k in range(len(rows) + restarts):
@@ -187,15 +159,21 @@ def block_mean_field(
         marginals[v][state] = 1.0
     for i, v in enumerate(variables):
         marginals[v] = best[1][arrays.ptr[i] : arrays.ptr[i + 1]]
-    verdict = ProductEvidence(marginals).verdict(model)
-    return BlockMeanFieldResult(
-        log_z=verdict.lower,
+    evidence = ProductEvidence(marginals)
+    low, _, rounding = evidence.verdict(model)
+    seconds = time.perf_counter() - start
+    bound = Bound(
+        Side.LOWER, low, Proof.DETERMINISTIC, "block mean field", seconds, 1.0, JENSEN,
+        rounding=rounding, evidence=evidence,
+    )  # fmt: skip
+    return MeanFieldResult(
+        bound=bound,
         log_zs=np.array(values),
         marginals=marginals,
         status=Status.CONVERGED if best[2] else Status.NOT_CONVERGED,
         sweeps=sweeps,
-        seconds=time.perf_counter() - start,
-        rounding=verdict.rounding,
+        seconds=seconds,
+        provenance=provenance(root, model.digest, family=config),
     )
 
 

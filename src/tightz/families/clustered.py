@@ -50,7 +50,7 @@ class ClusterMeanField:
             raise UnsupportedModelError(
                 f"{model!r} has zeros, evidence, a one-state variable or a factor over more than "
                 "two variables; clustered mean field takes none of these. "
-                "tz.block_mean_field takes any model"
+                "tz.BlockMeanField takes any model"
             )
         self.model = model
         self.marginals = [np.array(q) for q in marginals]

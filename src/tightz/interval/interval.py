@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.interval.board import Quarantined
 from tightz.models.factor_graph import FactorGraph
+from tightz.results import Result
 from tightz.runtime.seeds import Seed
 from tightz.sampling.calibration import mixing_of
-from tightz.shown import Shown
 from tightz.workspace.findings import Mixing, PointEstimate
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LogPartition(Shown):
+class LogPartition(Result):
     """An interval on log Z (natural log) with the proof of each end.
 
     lower, upper     the best proven ends, rounding included; `lower_proof` and `upper_proof` are

@@ -220,14 +220,14 @@ def as_model(model: Any, where: str, *, only: str = "") -> FactorGraph | SpinPol
     if kind and only in ("", kind):
         accepted: FactorGraph | SpinPolynomial = model
         return accepted
-    remedy = "tz.FactorGraph(cardinalities, factors) builds a model, tz.read_uai(path) reads one"
+    remedy = "tz.FactorGraph(cardinalities, factors) builds a model, tz.read(path) reads one"
     if isinstance(model, str | os.PathLike):
-        remedy = "read the file first: tz.read_uai(path), or tz.load_rbm, tz.read_fg, tz.read_bif"
+        remedy = "read the file first: tz.read(path)"
     elif kind == "FactorGraph":
-        remedy = "tz.SpinPolynomial.from_factor_graph(model) makes one of a positive binary model"
+        remedy = "SpinPolynomial.from_factor_graph(model) makes one of a positive binary model"
     elif kind == "SpinPolynomial":
         remedy = "pass the factor graph that it was made from"
     elif isinstance(model, Mapping | np.ndarray) or is_sparse(model):
         remedy = "tz.ising(couplings, fields) makes a model of couplings"
-    expected = f"a tz.{only}" if only else "a model (tz.FactorGraph or tz.SpinPolynomial)"
+    expected = "a SpinPolynomial" if only == "SpinPolynomial" else "a tz.FactorGraph"
     raise ModelError(f"{where} was given {shown(model)}; expected {expected}: {remedy}")

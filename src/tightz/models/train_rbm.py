@@ -11,21 +11,26 @@ import io
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tightz.bounds import Bound
 from tightz.errors import ModelError, ParameterError, require_range
 from tightz.models.builders import rbm
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.rbm_files import save_rbm
+from tightz.models.formats.array_files import save_weights
 from tightz.models.formats.text_files import FilePath, read_bytes, write_atomically
-from tightz.models.inputs import as_count, real_array
+from tightz.models.inputs import as_count, real_array, shown
+from tightz.results import Result
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Floats = NDArray[np.float32]
 
@@ -42,8 +47,40 @@ class Epoch(NamedTuple):
     seconds: float
 
 
+@dataclass(frozen=True)
+class Training:
+    """How an RBM is trained: CD-k by stochastic gradient steps.
+
+    hidden          hidden units
+    k               Gibbs steps from each example before the negative statistics are taken
+    epochs          passes over the data
+    batch_size      examples per step
+    learning_rate, momentum, weight_decay   of the steps
+    """
+
+    hidden: int = 100
+    k: int = 15
+    epochs: int = 15
+    batch_size: int = 20
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, low in (("hidden", 1), ("k", 1), ("epochs", 0), ("batch_size", 1)):
+            object.__setattr__(self, name, as_count(getattr(self, name), name, low))
+        require_range("learning_rate", self.learning_rate, 0.0)
+        require_range("weight_decay", self.weight_decay, 0.0)
+        require_range("momentum", self.momentum, 0.0, 0.999)
+
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """What a checkpoint must agree in: everything but the number of epochs."""
+        return {name: value for name, value in asdict(self).items() if name != "epochs"}
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class RbmTraining:
+class RbmTraining(Result):
     """A trained RBM: log p~(v, h) = b'v + c'h + v'Wh, units in {0, 1}.
 
     weights                (visible, hidden)
@@ -66,9 +103,21 @@ class RbmTraining:
         """The RBM as a factor graph, visible units first."""
         return rbm(self.weights, self.visible_bias, self.hidden_bias, name="trained rbm")
 
+    @property
+    def bounds(self) -> list[Bound]:
+        """None: training says nothing about log Z."""
+        return []
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The reconstruction error against the epoch; returns the axes."""
+        from tightz.plots import plot_line
+
+        rows = list(enumerate(self.reconstruction_error.tolist(), start=1))
+        return plot_line(rows, "epoch", "reconstruction error", ax=ax)
+
     def save(self, path: FilePath) -> None:
-        """Write the weights as an .npz file that `load_rbm` reads."""
-        save_rbm(path, self.weights, self.visible_bias, self.hidden_bias)
+        """Write the weights as an .npz file that `tz.read` reads."""
+        save_weights(path, self.weights, self.visible_bias, self.hidden_bias)
 
     def summary(self) -> str:
         """Sizes and the course of training as text."""
@@ -89,14 +138,8 @@ class RbmTraining:
 
 def train_rbm(
     data: ArrayLike,
+    training: Training | None = None,
     *,
-    hidden: int = 100,
-    k: int = 15,
-    epochs: int = 15,
-    batch_size: int = 20,
-    learning_rate: float = 0.1,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
     seed: Seed = 0,
     checkpoint: FilePath | None = None,
     resume: bool = True,
@@ -106,44 +149,41 @@ def train_rbm(
 
     data         (examples, visible); a value between 0 and 1 is the chance that the unit is on,
                  drawn afresh at every visit
-    k            Gibbs steps from each example before the negative statistics are taken
+    training     hidden units, Gibbs steps, epochs, step sizes: Training()
     checkpoint   an .npz file written after every epoch; with `resume` a run goes on from it and
                  ends with the same bits as an uninterrupted one. It may be extended to more
                  epochs; any other change of data or settings is refused
     on_epoch     called with an `Epoch` after each
     """
+    training = Training() if training is None else training
+    if not isinstance(training, Training):
+        raise ParameterError(f"training is {shown(training)}; expected a tz.Training(...)")
     rows = _checked_data(data)
-    hidden, k = as_count(hidden, "hidden"), as_count(k, "k")
-    epochs, batch_size = as_count(epochs, "epochs", 0), as_count(batch_size, "batch_size")
-    for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
-        require_range(name, value, 0.0)
-    require_range("momentum", momentum, 0.0, 0.999)
     root = seed_sequence(seed)
     digest = hashlib.sha256(rows.tobytes()).hexdigest()
-    rule = _Rule(k, batch_size, learning_rate, momentum, weight_decay)
     settings = {
-        "hidden": hidden,
-        **rule._asdict(),
+        **training.lasting,
         "entropy": str(root.entropy),
         "spawn_key": list(root.spawn_key),
         "data_sha256": digest,
         "shape": list(rows.shape),
     }
     state = _read(checkpoint, settings) if checkpoint is not None and resume else None
-    state = state or _initial(rows, hidden, generator(root, _START))
+    state = state or _initial(rows, training.hidden, generator(root, _START))
     first = len(state.errors)
-    if first > epochs:
+    if first > training.epochs:
         raise ParameterError(
-            f"{checkpoint} is {first} epochs on; epochs is {epochs}. Ask for at least {first}, or "
-            "pass resume=False to start again"
+            f"{checkpoint} is {first} epochs on; epochs is {training.epochs}. Ask for at least "
+            f"{first}, or pass resume=False to start again"
         )
-    for epoch in range(first, epochs):
+    for epoch in range(first, training.epochs):
         started = time.perf_counter(), time.process_time()
         with np.errstate(over="ignore", invalid="ignore"):
-            error = _run_epoch(state, rows, rule, generator(root, epoch))
+            error = _run_epoch(state, rows, training, generator(root, epoch))
         if not all(np.isfinite(a).all() for a in (error, state.w, state.b, state.c)):
             raise ParameterError(
-                f"training diverged in epoch {epoch + 1}; learning_rate is {learning_rate}, "
+                f"training diverged in epoch {epoch + 1}; learning_rate is "
+                f"{training.learning_rate}, "
                 "choose a smaller one"
             )
         state.errors.append(error)
@@ -160,16 +200,8 @@ def train_rbm(
         resumed_from=first,
         seconds=float(state.spent[0]),
         processor_seconds=float(state.spent[1]),
-        provenance=provenance(root, digest, hidden=hidden, epochs=epochs, **rule._asdict()),
+        provenance=provenance(root, digest, **asdict(training)),
     )
-
-
-class _Rule(NamedTuple):
-    k: int
-    batch_size: int
-    learning_rate: float
-    momentum: float
-    weight_decay: float
 
 
 class _State(NamedTuple):
@@ -199,7 +231,7 @@ def _initial(rows: Floats, hidden: int, rng: np.random.Generator) -> _State:
     return _State(w, b, c, *still, np.zeros(2), [])
 
 
-def _run_epoch(state: _State, rows: Floats, rule: _Rule, rng: np.random.Generator) -> float:
+def _run_epoch(state: _State, rows: Floats, rule: Training, rng: np.random.Generator) -> float:
     """One pass over the shuffled data; returns the mean squared reconstruction error."""
     order = rng.permutation(len(rows))
     error = 0.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,15 +27,15 @@ from tightz.judge.spins import SpinTerms
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.paper.moments import WeightedMoments
+from tightz.paper.settings import Projections
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.gf2 import pack, row_reduce
-from tightz.projections.hashing import DenseParity, HashFamily, Parities
-from tightz.projections.pivots import PivotPolicy
+from tightz.projections.hashing import HashFamily, Parities
 from tightz.reductions.encoding import Model, model_digest
-from tightz.runtime.executors import map_ordered
+from tightz.results import OneBound
+from tightz.runtime.executors import Submits, map_ordered
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
-from tightz.shown import Shown
 from tightz.workspace.workspace import Workspace, lifted_means
 
 MAX_HELD = 2**27
@@ -47,7 +46,7 @@ MAX_LEVEL = 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CosetSum(Shown):
+class CosetSum(OneBound):
     """log_z = logsumexp(log_gammas) <= log Z, one entry per right-hand side of `matrix`.
 
     All values are the judge's: evaluated from the cosets' q's alone and moved down by `rounding`.
@@ -58,7 +57,7 @@ class CosetSum(Shown):
     updates      coordinate steps made in all
     """
 
-    log_z: float
+    bound: Bound
     matrix: NDArray[np.uint8]
     rhs: NDArray[np.uint8]
     log_gammas: NDArray[np.float64]
@@ -66,17 +65,14 @@ class CosetSum(Shown):
     updates: int
     seconds: float
     provenance: dict[str, Any] = field(repr=False)
-    rounding: float = 0.0
-    evidence: CosetsEvidence | None = field(default=None, repr=False)
 
     @property
-    def bound(self) -> Bound:
-        """The sum as a record."""
-        return Bound(
-            Side.LOWER, self.log_z, Proof.DETERMINISTIC, "coset sum", self.seconds, 1.0,
-            "the cosets of one matrix partition the space, so their bounds add up",
-            self.rounding, self.evidence,
-        )  # fmt: skip
+    def log_z(self) -> float:
+        return self.bound.log_z
+
+    @property
+    def rounding(self) -> float:
+        return self.bound.rounding
 
     def __repr__(self) -> str:
         return (
@@ -90,33 +86,29 @@ def coset_sum(
     m: int,
     *,
     family: Family | None = None,
-    seed: Seed = None,
+    projections: Projections | None = None,
     matrix: ArrayLike | None = None,
-    hashing: HashFamily | None = None,
-    pivots: PivotPolicy | None = None,
-    collapse: int | None = 0,
-    search_sweeps: int | None = None,
-    executor: Executor | None = None,
+    seed: Seed = None,
+    executor: Submits | None = None,
     threads: int | None = None,
 ) -> CosetSum:
     """logsumexp over b of log gamma(A, b) for one m x n matrix A: a deterministic lower bound.
 
-    family          the I-projection of each coset, default MeanField()
-    matrix          A itself, over the collapsed model's spins; default drawn from `hashing`
-                    (DenseParity()). Rows that depend on others add nothing and are dropped
-    pivots          default: the least reliable spins where a search was made, else FirstColumns()
-    collapse        sum out spins with at most this many neighbours first (None picks, 0 is off)
-    search_sweeps   tempering sweeps for starts; None picks by cost, 0 is off
+    family        the I-projection of each coset, default MeanField(restarts)
+    projections   how A is drawn and the model prepared; default Projections(collapse=0)
+    matrix        A itself, over the collapsed model's spins; rows that depend on others add
+                  nothing and are dropped
     """
     as_model(model, "coset_sum")
     start = time.perf_counter()
     root = seed_sequence(seed)
-    chosen: Family = MeanField() if family is None else family
-    work = Workspace.build(model, seed=root, collapse=collapse, search_sweeps=search_sweeps)
+    how = projections or Projections(collapse=0)
+    chosen: Family = MeanField(how.restarts) if family is None else family
+    work = Workspace.build(model, seed=root, collapse=how.collapse, search_sweeps=how.search_sweeps)
     check_level(m, work.polynomial.n)
     require_range("m", m, 0, MAX_LEVEL)
-    rows = _rows(matrix, m, work.polynomial.n, hashing or DenseParity(), generator(root, 0))
-    policy = work.pivots(pivots)
+    rows = _rows(matrix, m, work.polynomial.n, how.hashing, generator(root, 0))
+    policy = work.pivots(how.pivots)
     rhs = (np.arange(2 ** len(rows))[:, None] >> np.arange(len(rows)) & 1).astype(np.uint8)
 
     link = link_of(work.encoding, work.collapsed)
@@ -137,16 +129,20 @@ def coset_sum(
         updates += steps
         moments.add(one.value, means)
     evidence, verdict = _evidence(link, rows, rhs, judged, held, model)
+    seconds = time.perf_counter() - start
+    bound = Bound(
+        Side.LOWER, verdict.lower, Proof.DETERMINISTIC, "coset sum", seconds, 1.0,
+        "the cosets of one matrix partition the space, so their bounds add up",
+        rounding=verdict.rounding, evidence=evidence,
+    )  # fmt: skip
     return CosetSum(
-        log_z=verdict.lower,
+        bound=bound,
         matrix=rows,
         rhs=rhs,
         log_gammas=evidence.values - verdict.rounding,
-        rounding=verdict.rounding,
-        evidence=evidence,
         marginals=work.encoding.marginals(moments.mean),
         updates=updates,
-        seconds=time.perf_counter() - start,
+        seconds=seconds,
         provenance=provenance(
             root, model_digest(model), m=m, family=chosen, pivots=type(policy).__name__,
             collapse=work.k, search_sweeps=work.search_sweeps,

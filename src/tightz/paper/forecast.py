@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tightz.bounds import Bound
 from tightz.paper.batches import run_batches
+from tightz.paper.settings import Where
 from tightz.paper.setup import Setup
 from tightz.paper.trials import TrialPlan
-from tightz.runtime.backends import Backend
-from tightz.runtime.executors import Submits
+from tightz.results import Result
 from tightz.runtime.memory import format_bytes
+from tightz.runtime.provenance import provenance
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 CLASSES = 5
 """Levels that the pilot measures, evenly spaced; the cost between them is interpolated."""
@@ -34,12 +40,12 @@ class LevelCost:
     measured: int
 
 
-@dataclass(frozen=True)
-class Forecast:
+@dataclass(frozen=True, eq=False)
+class Forecast(Result):
     """The cost of a run: `levels` x `trials` projections with `restarts` ascents each.
 
     costs          seconds a trial as they were measured, on the executor and backend of the run
-    seconds        all trials together, by the clock, nothing stored yet
+    seconds        all trials together, by the clock, nothing stored yet: a forecast, not spent
     core_seconds   `seconds` times the workers, where these are cores of this machine
     memory         bytes of the table and the averages
     store          bytes of the run store when the run is complete
@@ -54,6 +60,12 @@ class Forecast:
     core_seconds: float | None
     memory: int
     store: int
+    provenance: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def bounds(self) -> list[Bound]:
+        """None: a cost says nothing about log Z."""
+        return []
 
     @property
     def total(self) -> int:
@@ -77,15 +89,15 @@ class Forecast:
         )
         return "\n".join(lines)
 
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Seconds a trial against the level; returns the axes."""
+        from tightz.plots import plot_line
 
-def forecast(
-    setup: Setup,
-    *,
-    executor: Submits | None = None,
-    threads: int | None = None,
-    backend: Backend = "auto",
-    seconds: float = 2.0,
-) -> Forecast:
+        rows = [(c.m, c.seconds) for c in self.costs]
+        return plot_line(rows, "parity constraints m", "seconds a trial", ax=ax)
+
+
+def forecast(setup: Setup, where: Where, *, seconds: float = 2.0) -> Forecast:
     """Measure trials at a few levels for about `seconds` in all and add up the run.
 
     The pilot's trials are of the run itself, so nothing but time depends on them.
@@ -98,9 +110,7 @@ def forecast(
         size = max(1, batch // (4 * (os.cpu_count() or 1)))
         places = [(m, t) for t in range(batch)]
         start = time.perf_counter()
-        for _ in run_batches(
-            setup.plan, places, executor=executor, threads=threads, backend=backend, batch=size
-        ):
+        for _ in run_batches(setup.plan, places, batch=size, **where._asdict()):
             pass
         return time.perf_counter() - start
 
@@ -119,7 +129,8 @@ def forecast(
     total = setup.trials * float(by_level.sum())
     restarts, count = setup.plan.family.restarts, len(chosen) * setup.trials
     moments = 16 * (1 + setup.work.original.n) + 16 * (1 + len(setup.plan.pairs))
-    local = executor is None and not (backend != "cpu" and _gpu_can_run(setup.plan))
+    here = where.executor is None
+    local = here and not (where.backend != "cpu" and _gpu_can_run(setup.plan))
     return Forecast(
         n=setup.plan.polynomial.n,
         levels=len(chosen),
@@ -127,9 +138,10 @@ def forecast(
         restarts=restarts,
         costs=tuple(costs),
         seconds=total,
-        core_seconds=total * (threads or os.cpu_count() or 1) if local else None,
+        core_seconds=total * (where.threads or os.cpu_count() or 1) if local else None,
         memory=count * (8 * restarts + TRIAL_BYTES) + moments,
         store=count * (8 * restarts + STORED_BYTES) + -(-count // setup.batch) * moments,
+        provenance=provenance(setup.plan.seed, setup.digest, **setup.parameters),
     )
 
 

@@ -1,4 +1,4 @@
-"""What mean field and MFRP return: every value kept, aggregates computed from them."""
+"""What MFRP returns: every value kept, aggregates computed from them."""
 
 from __future__ import annotations
 
@@ -23,54 +23,18 @@ from tightz.paper.theorems import (
     theorem_1,
     theorem_2,
 )
+from tightz.results import Result
 from tightz.sampling.certificates import (
     anytime_certificate,
     mean_certificate,
     median_certificate,
     product_certificate,
 )
-from tightz.shown import Shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tightz.judge import Evidence
-
 LOG_2 = math.log(2.0)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class MeanFieldResult(Shown):
-    """log_z is a deterministic lower bound, as the judge evaluates the best restart's q.
-
-    log_zs holds one value per restart, by the ascent's own evaluator; `rounding` was taken off
-    log_z, and `evidence` is the q itself.
-    """
-
-    log_z: float
-    log_zs: NDArray[np.float64]
-    marginals: NDArray[np.float64]
-    status: Status
-    sweeps: int
-    seconds: float
-    provenance: dict[str, Any]
-    rounding: float = 0.0
-    evidence: Evidence | None = None
-
-    @property
-    def bound(self) -> Bound:
-        """The value as a record for streams."""
-        return Bound(
-            Side.LOWER, self.log_z, Proof.DETERMINISTIC, "mean field", self.seconds, 1.0,
-            "every distribution q gives a lower bound on log Z (paper, eq. 2)",
-            self.rounding, self.evidence,
-        )  # fmt: skip
-
-    def __repr__(self) -> str:
-        return (
-            f"MeanFieldResult(log_z={self.log_z:.6f} (lower bound), restarts={self.log_zs.size}, "
-            f"{self.status.name.lower()})"
-        )
 
 
 UNJUDGED = Bound(
@@ -95,7 +59,7 @@ class LevelSummary:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Estimate(Shown):
+class Estimate(Result):
     """The table of trials over levels and what follows from it.
 
     levels            (L,) numbers of parities m; those reached, where the first repetition was cut
@@ -104,7 +68,7 @@ class Estimate(Shown):
     log_gammas        (L, T, J) log gamma of every restart; -inf where A x = b is infeasible
     marginals         (n, 2) average of q over projections, weighted by 2^m gamma
     marginal_spread   (n,) weighted standard deviation of P(state 1) between projections
-    lower             the deterministic bound in the table: the best coset's, as the judge finds it
+    lower_proof       the deterministic bound in the table: the best coset's, as the judge finds it
     pair_marginals    (pairs, 2, 2) the same for the requested pairs; pair_spread their spread
     """
 
@@ -123,8 +87,18 @@ class Estimate(Shown):
     pair_spread: NDArray[np.float64]
     strongly_universal: bool
     seconds: float
-    lower: Bound = UNJUDGED
+    lower_proof: Bound = UNJUDGED
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def lower(self) -> float:
+        """The best coset's part of log Z, which holds always."""
+        return self.lower_proof.log_z
+
+    @property
+    def bounds(self) -> list[Bound]:
+        """The bound that holds always, and the certificate at 95%."""
+        return [self.lower_proof, self.certificate()]
 
     @property
     def complete(self) -> bool:
@@ -257,7 +231,7 @@ class Estimate(Shown):
         certificate = self.certificate(0.05)
         lines += [
             f"estimate  log Z ~ {self.log_z:.4f}  (max over m of the median; not a bound)",
-            f"lower     log Z >= {self.lower.log_z:.4f}  (holds always)",
+            f"lower     log Z >= {self.lower:.4f}  (holds always)",
             f"lower     log Z >= {certificate.log_z:.4f}  (with confidence 0.95)",
         ]
         return "\n".join(lines)

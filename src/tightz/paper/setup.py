@@ -17,10 +17,10 @@ from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import integer_array, whole
+from tightz.paper.settings import Projections
 from tightz.paper.table import TrialTable
 from tightz.paper.trials import TrialPlan, batch_size
 from tightz.projections.coset import check_level
-from tightz.projections.hashing import HashFamily
 from tightz.projections.pivots import FirstColumns, PivotPolicy
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import Model, SpinEncoding, model_digest
@@ -88,31 +88,28 @@ def set_up(
     levels: Sequence[int] | None,
     trials: int,
     family: Family | None,
-    restarts: int,
-    hashing: HashFamily,
-    pivots: PivotPolicy | None,
-    collapse: int | None,
-    search_sweeps: int | None,
-    pairs: ArrayLike | None,
+    projections: Projections,
     seed: np.random.SeedSequence,
 ) -> Setup:
     """Check the arguments of `estimate`, collapse, search, and lay out the plan.
 
-    The default family is mean field with `restarts`, one table per variable of several bits.
+    The default family is mean field, one table per variable of several bits.
     """
     require_range("trials", trials, 1)
+    pairs, collapse, hashing = projections.pairs, projections.collapse, projections.hashing
     levels = None if levels is None else _whole_levels(levels)
     work = Workspace.build(
         model,
         seed=seed,
         collapse=0 if pairs is not None and collapse is None else collapse,
-        search_sweeps=search_sweeps,
+        search_sweeps=projections.search_sweeps,
         at_least=max(levels, default=0) if levels is not None else 0,
     )
     chosen = _checked_levels(levels, work.polynomial.n)
     spin_pairs = _spin_pairs(work.encoding, pairs)
-    policy = work.pivots(pivots)
-    family = family_for(work.polynomial, restarts=restarts) if family is None else family
+    policy = work.pivots(projections.pivots)
+    if family is None:
+        family = family_for(work.polynomial, restarts=projections.restarts)
     plan = TrialPlan(
         polynomial=work.polynomial,
         family=family,
@@ -130,7 +127,7 @@ def set_up(
         "trials": trials,
         "family": family,
         "hashing": hashing,
-        "pivots": _policy_record(policy, work.polynomial.n, pivots is not None),
+        "pivots": _policy_record(policy, work.polynomial.n, projections.pivots is not None),
         "collapse": work.k,
         "search_sweeps": work.search_sweeps,
     }

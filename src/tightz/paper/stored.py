@@ -218,7 +218,7 @@ def read_estimate(path: str | Path) -> Estimate:
         pair_marginals=np.zeros((0, 2, 2)),
         pair_spread=np.zeros(0),
         strongly_universal=bool(meta.description["strongly_universal"]),
-        lower=_stored_lower(answer),
+        lower_proof=_stored_lower(answer),
         seconds=seconds,
         provenance={**meta.versions, **meta.identity},
     )

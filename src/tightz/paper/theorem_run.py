@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,16 +15,19 @@ from tightz.models.inputs import as_model
 from tightz.paper.estimate import run_setup
 from tightz.paper.forecast import Forecast, forecast
 from tightz.paper.results import Estimate
+from tightz.paper.settings import Projections, Where
 from tightz.paper.setup import Setup, set_up
 from tightz.paper.stored import Store, opened, table_identity
 from tightz.paper.theorems import TheoremStatement, required_trials
 from tightz.paper.trials import TrialBatch
-from tightz.projections.hashing import DenseParity
 from tightz.reductions.encoding import Model
+from tightz.results import Result
 from tightz.runtime.backends import Backend
 from tightz.runtime.executors import Submits
 from tightz.runtime.seeds import Seed, seed_sequence
-from tightz.shown import Shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 CERTIFIED_LEVELS = 20
 """The certificate bets on levels up to here, fixed before any trial: each level is paid for, and
@@ -31,32 +35,59 @@ few states survive beyond."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TheoremRun(Shown):
+class TheoremRun(Result):
     """What a run at the theorems' parameters says.
 
-    estimate      the table; cut to whole repetitions where the run was interrupted
+    table         the trials; cut to whole repetitions where the run was interrupted
     planned       (levels, trials) that were asked for; `complete` tells whether all were made
     theorem_1     the interval of Theorem 1 and which of its assumptions held
     theorem_2     the same for Theorem 2; None where no state was proven heaviest in its coset
     certificate   the anytime lower bound at 1 - delta, which needs none of the assumptions
-    lower         the deterministic lower bound
     """
 
-    estimate: Estimate
+    table: Estimate
     delta: float
     planned: tuple[int, int]
     theorem_1: TheoremStatement
     theorem_2: TheoremStatement | None
     certificate: Bound
-    lower: Bound
 
     @property
     def complete(self) -> bool:
-        return self.estimate.log_gammas.shape[:2] == self.planned
+        return self.table.log_gammas.shape[:2] == self.planned
+
+    @property
+    def log_z(self) -> float:
+        """The paper's estimate: max over m of 2^m Median(gamma). A selection, not a bound."""
+        return self.table.log_z
+
+    @property
+    def lower(self) -> float:
+        """The best coset's part of log Z, which holds always."""
+        return self.table.lower
+
+    @property
+    def lower_proof(self) -> Bound:
+        return self.table.lower_proof
+
+    @property
+    def bounds(self) -> list[Bound]:
+        """What holds always, the certificate, and the ends of the theorems that are established."""
+        told = [self.theorem_1, *([] if self.theorem_2 is None else [self.theorem_2])]
+        ends = [end for statement in told for end in statement.bounds(self.seconds)]
+        return [self.lower_proof, self.certificate, *ends]
+
+    @property
+    def seconds(self) -> float:
+        return self.table.seconds
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return self.table.provenance
 
     def summary(self) -> str:
         """The statements as text."""
-        e, (levels, trials) = self.estimate, self.planned
+        e, (levels, trials) = self.table, self.planned
         made = "" if self.complete else f" of {trials} trials at {levels} levels planned"
         second = "Theorem 2: not stated; it speaks of heaviest states (family=tz.PointMass())"
         return "\n".join(
@@ -69,13 +100,17 @@ class TheoremRun(Shown):
                 f"{e.best_level}; not a bound)",
                 f"certificate  log Z >= {self.certificate.log_z:.4f}   (with confidence "
                 f"{self.certificate.confidence:g}; no assumption)",
-                f"lower        log Z >= {self.lower.log_z:.4f}   (holds always: {self.lower.why})",
+                f"lower        log Z >= {self.lower:.4f}   (holds always: {self.lower_proof.why})",
             ]
         )
 
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Every trial and the median against m; returns the axes."""
+        return self.table.plot(ax)
+
     def __repr__(self) -> str:
         return (
-            f"TheoremRun(n={self.estimate.n}, delta={self.delta:g}, "
+            f"TheoremRun(n={self.table.n}, delta={self.delta:g}, "
             f"{'complete' if self.complete else 'partial'}, "
             f"certificate={self.certificate.log_z:.6f})"
         )
@@ -87,10 +122,8 @@ def theorem_run(
     delta: float = 0.05,
     levels: Sequence[int] | None = None,
     trials: int | None = None,
-    restarts: int = 8,
     family: Family | None = None,
-    collapse: int = 0,
-    search_sweeps: int | None = 0,
+    projections: Projections | None = None,
     seed: Seed = None,
     executor: Submits | None = None,
     threads: int | None = None,
@@ -104,10 +137,10 @@ def theorem_run(
 
     levels, trials   default all levels and the theorem's T; fewer leave it unestablished, said so
     family           default MeanField(restarts); Theorem 2 wants PointMass or ExactPointMass
-    collapse         0: n is the model's own. A collapsed model has the same Z over fewer spins, so
-                     the theorems then hold for it with its smaller n
-    search_sweeps    0: Algorithm 1's starts and pivots. None searches for heavy states first, which
-                     tightens every trial and changes no statement
+    projections      default Projections.as_printed(): n is the model's own, and starts and pivots
+                     are Algorithm 1's. A collapsed model has the same Z over fewer spins, so the
+                     theorems hold for it with its smaller n; a search for heavy states tightens
+                     every trial and changes no statement
     store, resume    as in `estimate`: an interrupted run is taken up where it stopped
     on_forecast      called once with the cost, measured by a short pilot before the run
     on_batch         called with each TrialBatch, in a fixed order, stored ones included
@@ -121,16 +154,15 @@ def theorem_run(
     if store is not None:
         kept, root = opened(store, seed, resume)
         kept = replace(kept, kind="theorem", detail={**kept.detail, "delta": delta})
-    setup = _plan(model, delta, levels, trials, restarts, family, collapse, search_sweeps, root)
+    setup = _plan(model, delta, levels, trials, family, projections, root)
     if kept is not None:
         kept.check(resume, table_identity(setup))
+    where = Where(executor, threads, backend)
     if on_forecast is not None:
-        on_forecast(forecast(setup, executor=executor, threads=threads, backend=backend))
+        on_forecast(forecast(setup, where))
     e = run_setup(
         setup,
-        executor=executor,
-        threads=threads,
-        backend=backend,
+        where,
         on_batch=on_batch,
         store=kept,
         resume=resume,
@@ -146,10 +178,8 @@ def theorem_forecast(
     delta: float = 0.05,
     levels: Sequence[int] | None = None,
     trials: int | None = None,
-    restarts: int = 8,
     family: Family | None = None,
-    collapse: int = 0,
-    search_sweeps: int | None = 0,
+    projections: Projections | None = None,
     seed: Seed = None,
     executor: Submits | None = None,
     threads: int | None = None,
@@ -158,8 +188,8 @@ def theorem_forecast(
     """What `theorem_run` with the same arguments would cost, by a pilot of a few seconds."""
     as_model(model, "theorem_forecast")
     root = seed_sequence(seed)
-    setup = _plan(model, delta, levels, trials, restarts, family, collapse, search_sweeps, root)
-    return forecast(setup, executor=executor, threads=threads, backend=backend)
+    setup = _plan(model, delta, levels, trials, family, projections, root)
+    return forecast(setup, Where(executor, threads, backend))
 
 
 def statements(e: Estimate, delta: float, planned: tuple[int, int]) -> TheoremRun:
@@ -175,13 +205,12 @@ def statements(e: Estimate, delta: float, planned: tuple[int, int]) -> TheoremRu
     )
     heaviest = bool((e.statuses == Status.OPTIMAL).any())
     return TheoremRun(
-        estimate=e,
+        table=e,
         delta=delta,
         planned=planned,
         theorem_1=e.theorem_1(delta),
         theorem_2=e.theorem_2(delta) if heaviest else None,
         certificate=betted.certificate(delta),
-        lower=e.lower,
     )
 
 
@@ -190,10 +219,8 @@ def _plan(
     delta: float,
     levels: Sequence[int] | None,
     trials: int | None,
-    restarts: int,
     family: Family | None,
-    collapse: int,
-    search_sweeps: int | None,
+    projections: Projections | None,
     root: np.random.SeedSequence,
 ) -> Setup:
     """All levels of the working model and the theorem's T for it, unless told otherwise."""
@@ -202,12 +229,7 @@ def _plan(
         levels=[0],
         trials=1,
         family=family,
-        restarts=restarts,
-        hashing=DenseParity(),
-        pivots=None,
-        collapse=collapse,
-        search_sweeps=search_sweeps,
-        pairs=None,
+        projections=projections or Projections.as_printed(),
         seed=root,
     )
     n = first.plan.polynomial.n

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_probability, require_range
 
 ALPHA = 0.0042
@@ -74,6 +75,19 @@ class TheoremStatement:
     upper_holds: bool
     confidence: float
     assumptions: Assumptions
+
+    def bounds(self, seconds: float = 0.0) -> list[Bound]:
+        """The ends whose assumptions held."""
+        ends = (
+            (Side.LOWER, self.lower, self.lower_holds),
+            (Side.UPPER, self.upper, self.upper_holds),
+        )
+        why = f"{self.theorem} of the paper, both ends together"
+        return [
+            Bound(side, value, Proof.CONFIDENCE, self.theorem, seconds, self.confidence, why)
+            for side, value, held in ends
+            if held
+        ]
 
     def summary(self) -> str:
         """Two lines of text: the statement, and what is missing for it."""

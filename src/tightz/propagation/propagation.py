@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,8 @@ from tightz.propagation.arrays import (
     widest_scope,
 )
 from tightz.propagation.kernels import bethe_log_z, propagate
-from tightz.shown import Shown
+from tightz.results import OneBound
+from tightz.runtime.provenance import provenance
 
 _SAFE = 1e290
 """Log potentials below this cannot overflow to -inf in sums and so feign a contradiction."""
@@ -53,23 +55,23 @@ class BetheStatus(enum.Enum):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BetheResult(Shown):
+class BetheResult(OneBound):
     """What belief propagation says about log Z.
 
-    `log_z` is the Bethe estimate. `lower_bound` is a proven lower bound where the theorem for
-    attractive models applies, `rounding` included, else None. `marginals` has one vector per
+    `log_z` is the Bethe estimate. `lower` (and `proven`) is a proven lower bound where the theorem
+    for attractive models applies, `rounding` included, else -inf. `marginals` has one vector per
     variable, `factor_marginals` one table per factor, shaped by its scope. `residual` is the
     largest message change in the last sweep, relative to its size where that exceeds one.
     """
 
     log_z: float
-    lower_bound: float | None
+    proven: float
     status: BetheStatus
     iterations: int
     residual: float
     marginals: list[NDArray[np.float64]]
     seconds: float
-    model_digest: str
+    provenance: dict[str, Any]
     rounding: float
     evidence: AttractiveEvidence | None
     _factor_tables: Callable[[], list[NDArray[np.float64]]]
@@ -93,10 +95,10 @@ class BetheResult(Shown):
                 why=why,
                 evidence=self.evidence,
             )
-        if self.lower_bound is not None:
+        if self.proven > -np.inf:
             return Bound(
                 side=Side.LOWER,
-                log_z=self.lower_bound,
+                log_z=self.proven,
                 proof=Proof.DETERMINISTIC,
                 method="bethe",
                 seconds=self.seconds,
@@ -109,13 +111,13 @@ class BetheResult(Shown):
 
     def summary(self) -> str:
         lines = [f"log Z ~ {self.log_z:.6f} (Bethe estimate, {self.iterations} iterations)"]
-        if self.lower_bound is not None:
-            lines.append(f"log Z >= {self.lower_bound:.6f} (attractive model, proven)")
+        if self.lower > -np.inf:
+            lines.append(f"log Z >= {self.lower:.6f} (attractive model, proven)")
         return "\n".join([*lines, self.status.value])
 
     def __repr__(self) -> str:
         return (
-            f"BetheResult(log_z={self.log_z:.6f}, lower_bound={self.lower_bound}, "
+            f"BetheResult(log_z={self.log_z:.6f}, lower={self.lower:.6f}, "
             f"status={self.status.name}, iterations={self.iterations}, "
             f"residual={self.residual:.2g}, seconds={self.seconds:.3g})"
         )
@@ -162,16 +164,17 @@ def bethe(
         evidence = AttractiveEvidence(_full_beliefs(model, numbers, arrays, state))
         verdict = evidence.verdict(model)
     proven = verdict.lower > -np.inf or verdict.upper == -np.inf
-    known = proven or status is BetheStatus.IMPOSSIBLE
     return BetheResult(
         log_z=log_z,
-        lower_bound=verdict.lower if known else None,
+        proven=verdict.lower,
         status=status,
         iterations=iterations,
         residual=residual,
         marginals=_full_marginals(observed, flat),
         seconds=time.perf_counter() - started,
-        model_digest=model.digest,
+        provenance=provenance(
+            None, model.digest, max_iterations=max_iterations, tol=tol, damping=damping
+        ),
         rounding=verdict.rounding,
         evidence=evidence if proven else None,
         _factor_tables=partial(_factor_tables, model, free, arrays, state, flat),

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound
 from tightz.models.factor_graph import FactorGraph, Grid
 from tightz.reports.picture import DIVERGING, png
-from tightz.reports.words import bound_line, describe
+from tightz.reports.words import describe
+from tightz.results import Result
 
 MAX_SIDE = 200
 """A lattice with a longer side has no picture: its cells would be smaller than a pixel."""
@@ -27,10 +28,9 @@ def html(thing: Any) -> str:
     return bound_html(thing) if isinstance(thing, Bound) else result_html(thing)
 
 
-def result_html(result: Any) -> str:
-    """A result in the words of its summary(), or of its bound and status where it has none."""
-    text = result.summary() if hasattr(result, "summary") else _without_summary(result)
-    lines = text.splitlines()
+def result_html(result: Result) -> str:
+    """A result in the words of its summary()."""
+    lines = result.summary().splitlines()
     if len(lines) > SHOWN_LINES:
         cut = len(lines) - SHOWN_LINES
         half = SHOWN_LINES // 2
@@ -40,7 +40,7 @@ def result_html(result: Any) -> str:
 
 def bound_html(bound: Bound) -> str:
     """A bound with the reason why it holds."""
-    line = bound_line(bound)
+    line = bound.summary()
     return _block("Bound", line if bound.why in line else f"{line}\n{bound.why}")
 
 
@@ -69,14 +69,6 @@ def _block(title: str, text: str, extra: str = "") -> str:
         f"<div><strong>{escape(title)}</strong>"
         f'<pre style="{style}">{escape(text)}</pre>{extra}</div>'
     )
-
-
-def _without_summary(result: Any) -> str:
-    lines = [bound_line(result.bound)]
-    status = getattr(result, "status", None)
-    if status is not None:
-        lines.append(f"status: {status.value}")
-    return "\n".join([*lines, f"{result.seconds:.2f} s"])
 
 
 def _lattice(model: FactorGraph) -> NDArray[np.float64] | None:

@@ -27,10 +27,10 @@ def in_notebook() -> bool:
 class Progress:
     """What to give as `on_bound` to log_partition, or as `on_batch` to estimate.
 
-        tz.log_partition(model, on_bound=tz.Progress())
-        tz.estimate(model, trials=200, on_batch=tz.Progress(total=21 * 200))
+        tz.log_partition(model, on_bound=Progress())
+        tz.estimate(model, trials=200, on_batch=Progress(total=21 * 200))
 
-    As a context manager (`with tz.Progress() as show`) it also writes the last state at the end.
+    As a context manager (`with Progress() as show`) it also writes the last state at the end.
 
     total    trials to come, for a percentage
     stream   where lines go outside a notebook; default stderr

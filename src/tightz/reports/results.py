@@ -13,6 +13,7 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError
 from tightz.reports.data import Assumption, LevelTable, ReportData, Statement, as_marginals
 from tightz.reports.words import describe
+from tightz.results import Result
 
 if TYPE_CHECKING:
     from tightz.interval.interval import LogPartition
@@ -47,7 +48,7 @@ def from_result(
         data = from_wish(result)
     elif isinstance(result, TheoremRun):
         data = from_theorem(result, model=model, shape=shape)
-    elif hasattr(result, "bound") or hasattr(result, "history"):
+    elif isinstance(result, Result) and result.bounds:
         data = from_bound(result, model=model, shape=shape)
     else:
         raise ParameterError(
@@ -113,7 +114,7 @@ def from_estimate(
     return ReportData(
         title="",
         method="estimate",
-        bounds=[result.lower, certificate, *held],
+        bounds=[result.lower_proof, certificate, *held],
         certified=certificate,
         certified_upper=held[-1] if held else None,
         estimate=result.log_z,
@@ -139,7 +140,7 @@ def from_theorem(
 ) -> ReportData:
     """A run at the theorems' parameters, with the certificate that run itself states."""
     data = from_estimate(
-        run.estimate, delta=run.delta, certificate=run.certificate, model=model, shape=shape
+        run.table, delta=run.delta, certificate=run.certificate, model=model, shape=shape
     )
     assert data.table is not None
     planned = run.planned[0] * run.planned[1]
@@ -164,38 +165,33 @@ def from_wish(result: WishResult) -> ReportData:
     )
 
 
-def from_bound(result: Any, *, model: FactorGraph | None = None, shape: Shape = None) -> ReportData:
+def from_bound(
+    result: Result, *, model: FactorGraph | None = None, shape: Shape = None
+) -> ReportData:
     """A result that is one bound (mean field, exact, an upper bound) or a short stream of them."""
-    history = getattr(result, "history", None)
-    bounds = list(history) if isinstance(history, tuple) else [result.bound]
-    last = bounds[-1] if bounds else None
-    estimate = last is not None and last.side is Side.ESTIMATE
+    bounds = result.bounds
+    last = bounds[-1]
+    estimate = last.side is Side.ESTIMATE
     model = model if model is not None else getattr(result, "model", None)
-    provenance = getattr(result, "provenance", None)
-    if provenance is None:
-        provenance = {"model_sha256": result.model_digest} if _has_digest(result) else {}
+    status = getattr(result, "status", None)
     return ReportData(
         title="",
-        method=last.method if last is not None else type(result).__name__,
+        method=last.method,
         bounds=[b for b in bounds if b.side is not Side.ESTIMATE],
         certified=best_certified(bounds),
-        estimate=last.log_z if last is not None and estimate else None,
+        estimate=last.log_z if estimate else None,
         estimate_error=float(getattr(result, "standard_error", math.nan)),
-        estimate_source=last.method if last is not None and estimate else "",
+        estimate_source=last.method if estimate else "",
         marginals=as_marginals(
             getattr(result, "marginals", None),
-            f"{last.method}" if last is not None else "",
+            last.method,
             model=model,
             shape=shape,
         ),
-        notes=[result.status.value] if hasattr(getattr(result, "status", None), "value") else [],
+        notes=[] if status is None else [status.value],
         seconds=result.seconds,
-        provenance=dict(provenance),
+        provenance=dict(result.provenance),
     )
-
-
-def _has_digest(result: Any) -> bool:
-    return hasattr(result, "model_digest")
 
 
 def as_statement(statement: TheoremStatement, n: int, trials: int) -> Statement:

@@ -17,7 +17,7 @@ from tightz.reports.charts import Spec, caption, level_rows
 from tightz.reports.data import Marginals, ReportData, Statement
 from tightz.reports.marginal_charts import marginal_value
 from tightz.reports.picture import SEQUENTIAL, png
-from tightz.reports.words import assumptions, count, headline, holds, kind_of, number, proofs
+from tightz.reports.words import assumptions, count, headline, kind_of, number, proofs
 
 MAX_ROWS = 1_000
 """Rows of a table on the page; a longer one keeps the latest and says so."""
@@ -40,7 +40,7 @@ def headline_section(data: ReportData, charts: bool) -> str:
             ("upper", "upper end, with confidence", data.certified_upper),
         ):
             if bound is not None:
-                cards.append(_card(css, label, bound.log_z, f"{holds(bound)}: {bound.method}"))
+                cards.append(_card(css, label, bound.log_z, f"{bound.holds}: {bound.method}"))
     if data.estimate is not None and data.exact is None:
         error = data.estimate_error
         spread = f"standard error {error:.3g}" if math.isfinite(error) else ""
@@ -202,7 +202,7 @@ def _statement(statement: Statement) -> str:
 def bounds_section(bounds: Sequence[Bound]) -> str:
     first = max(0, len(bounds) - MAX_ROWS)
     rows = [
-        [f"{b.seconds:.3f}", kind_of(b), number(b.log_z), holds(b), b.method, b.why]
+        [f"{b.seconds:.3f}", kind_of(b), number(b.log_z), b.holds, b.method, b.why]
         for b in bounds[first:]
     ]
     text = (

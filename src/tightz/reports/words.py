@@ -7,44 +7,14 @@ import math
 import numpy as np
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.bounds import figure as number
 from tightz.models.factor_graph import Bipartite, FactorGraph, Grid
 from tightz.reports.data import ReportData
-
-SIGN = {Side.LOWER: ">=", Side.UPPER: "<=", Side.BOTH: "=", Side.ESTIMATE: "~"}
 
 
 def count(number: int, noun: str) -> str:
     """`1 bound`, `2,000 bounds`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def number(value: float | None, digits: int = 6) -> str:
-    """A value on the page; infinities and missing values are said, never left blank."""
-    if value is None or math.isnan(value):
-        return "none"
-    if math.isinf(value):
-        return "infinity" if value > 0 else "-infinity"
-    return f"{value:.{digits}f}"
-
-
-def holds(bound: Bound) -> str:
-    """In which sense a bound holds, in a few words."""
-    if bound.proof is Proof.DETERMINISTIC:
-        return "holds always"
-    if bound.proof is Proof.CONFIDENCE:
-        return f"with confidence {bound.confidence:g}"
-    if bound.proof is Proof.IN_EXPECTATION:
-        return "holds in expectation only"
-    return "estimate, not proven"
-
-
-def bound_line(bound: Bound) -> str:
-    """`log Z >= 12.3   (holds always: mean field)`, the style of every summary()."""
-    if bound.side is Side.BOTH:
-        how = f"exact: {bound.why or bound.method}"
-    else:
-        how = f"{holds(bound)}: {bound.method}"
-    return f"log Z {SIGN[bound.side]} {number(bound.log_z)}   ({how})"
 
 
 def describe(model: FactorGraph) -> str:
@@ -126,7 +96,7 @@ def proofs(data: ReportData) -> list[str]:
         if bound is None:
             out.append(f"No {end} end holds always: no method of this run gave a finite one.")
         else:
-            sign = SIGN[bound.side]
+            sign = bound.side.sign
             out.append(
                 f"log Z {sign} {number(bound.log_z)} holds always, with no probability involved. "
                 f"{_because(bound)}"
@@ -148,7 +118,7 @@ def proofs(data: ReportData) -> list[str]:
 def _confidence(bound: Bound, data: ReportData) -> str:
     delta = 1.0 - (bound.confidence if bound.confidence is not None else math.nan)
     text = (
-        f"log Z {SIGN[bound.side]} {number(bound.log_z)} holds with confidence "
+        f"log Z {bound.side.sign} {number(bound.log_z)} holds with confidence "
         f"{bound.confidence:g}: over the random draws of such a run it fails with probability at "
         f"most {delta:.3g}. {_because(bound)}"
     )

@@ -12,12 +12,16 @@ from tightz.version import __version__
 
 
 def provenance(seed: Seed, digest: str, **parameters: Any) -> dict[str, Any]:
-    """A plain dictionary that goes into every result and every JSON record."""
-    root = seed_sequence(seed)
+    """A plain dictionary that goes into every result and every JSON record.
+
+    `seed` None: nothing was drawn at random.
+    """
+    root = None if seed is None else seed_sequence(seed)
+    drawn = None if root is None else {"entropy": root.entropy, "spawn_key": list(root.spawn_key)}
     return {
         **versions(),
         "python": platform.python_version(),
-        "seed": {"entropy": root.entropy, "spawn_key": list(root.spawn_key)},
+        "seed": drawn,
         "model_sha256": digest,
         "parameters": {name: repr(value) for name, value in parameters.items()},
     }

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.errors import ParameterError, require_range
+from tightz.bounds import Bound, Proof, Side
+from tightz.errors import ParameterError, require_range, require_seconds
 from tightz.families.ascent import best_vertex
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_model
+from tightz.models.inputs import as_model, shown
 from tightz.projections.coset import Coset
 from tightz.reductions.encoding import Model, SpinEncoding, encode, model_digest
+from tightz.results import OneBound
 from tightz.runtime.backends import Backend
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
@@ -41,8 +43,36 @@ class SearchStatus(enum.Enum):
     ZERO = "every state has weight zero"
 
 
+@dataclass(frozen=True)
+class Search:
+    """How the heaviest state is looked for, and when the search may stop.
+
+    sweeps            per run at most; None: no limit
+    target            stop at a state at least as heavy as this log weight
+    runs              independent copies; a GPU pays for many
+    patience          stop when all copies agree on the best weight and none has improved for this
+                      many times the sweeps that it took (math.inf: never stop so)
+    enumerate_up_to   models of at most this many free variables are enumerated, and proven
+    tempering         temperatures, moves and replicas of a run
+    """
+
+    sweeps: int | None = None
+    target: float | None = None
+    runs: int = 2
+    patience: float = 2.0
+    enumerate_up_to: int = 20
+    tempering: ParallelTempering = SEARCHER
+
+    def __post_init__(self) -> None:
+        require_range("runs", self.runs, 1)
+        require_range("patience", self.patience, 0.0)
+        require_range("enumerate_up_to", self.enumerate_up_to, 0, 40)
+        if self.sweeps is not None:
+            require_range("sweeps", self.sweeps, 1)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class GroundState:
+class GroundState(OneBound):
     """The heaviest state found.
 
     state        (variables,) the model's variables, evidence included
@@ -60,6 +90,15 @@ class GroundState:
     seconds: float
     provenance: dict[str, Any]
 
+    @property
+    def bound(self) -> Bound:
+        """The state's weight as a lower bound on log Z; both ends where there is no state."""
+        side = Side.BOTH if self.status is SearchStatus.ZERO else Side.LOWER
+        return Bound(
+            side, self.log_weight, Proof.DETERMINISTIC, "heaviest state", self.seconds, 1.0,
+            "one state's weight is part of Z",
+        )  # fmt: skip
+
     def __repr__(self) -> str:
         return (
             f"GroundState(log_weight={self.log_weight:.6f}, {self.status.name.lower()}, "
@@ -69,56 +108,49 @@ class GroundState:
 
 def ground_state(
     model: Model,
+    search: Search | None = None,
     *,
     time_limit: float | None = 5.0,
-    sweeps: int | None = None,
     seed: Seed = None,
-    target: float | None = None,
-    runs: int = 2,
-    patience: float = 2.0,
-    enumerate_up_to: int = 20,
-    method: ParallelTempering = SEARCHER,
     threads: int | None = None,
     backend: Backend = "auto",
 ) -> GroundState:
     """Search for the heaviest state (MAP) of a binary model.
 
-    `runs` independent copies temper until one of these: `time_limit` seconds; `sweeps` sweeps; a
-    state at least as heavy as `target` (a log weight); or all copies agree on the best weight and
-    none has improved for `patience` times the sweeps that it took (math.inf: never stop so).
-    Models of at most `enumerate_up_to` free variables are enumerated and the result is proven.
-    A GPU (`backend`) pays for many runs: "auto" takes one from 32 on.
+    Independent copies temper for `time_limit` seconds, or until `search` says that it is enough.
+    Small models are enumerated and the result is proven. A GPU (`backend`) pays for many runs:
+    "auto" takes one from 32 on.
     """
     as_model(model, "ground_state")
-    _check(time_limit, sweeps, runs, patience, enumerate_up_to)
+    search = Search() if search is None else search
+    _check(time_limit, search)
     start = time.perf_counter()
     encoding = encode(model)
     poly = encoding.polynomial
     root = seed_sequence(seed)
-    origin = provenance(
-        root, model_digest(model), time_limit=time_limit, sweeps=sweeps, target=target, runs=runs,
-        patience=patience, enumerate_up_to=enumerate_up_to, method=method,
-    )  # fmt: skip
+    origin = provenance(root, model_digest(model), time_limit=time_limit, search=search)
     made = found = 0
     spins = np.ones(poly.n, dtype=np.int8)
     if poly.constant == -np.inf:
         status = SearchStatus.ZERO
-    elif poly.n <= enumerate_up_to:
+    elif poly.n <= search.enumerate_up_to:
         vertex = np.ones(poly.n)
         best_vertex(Coset.build(poly).grouped, vertex)
         spins, status = vertex.astype(np.int8), SearchStatus.OPTIMAL
     else:
         problem = Problem.build(poly)
-        betas = tune_ladder(problem, method, root)
-        copies = [Tempering(problem, method, betas, root, 1, c) for c in range(runs)]
-        goal = math.inf if target is None else target - poly.constant
+        betas = tune_ladder(problem, search.tempering, root)
+        copies = [
+            Tempering(problem, search.tempering, betas, root, 1, c) for c in range(search.runs)
+        ]
+        goal = math.inf if search.target is None else search.target - poly.constant
         stopped = run_copies(
             copies,
-            sweeps=sweeps,
+            sweeps=search.sweeps,
             deadline=None if time_limit is None else start + time_limit,
             threads=threads,
             backend=backend,
-            finished=lambda: _reached(copies, goal) or _agreed(copies, patience),
+            finished=lambda: _reached(copies, goal) or _agreed(copies, search.patience),
         )
         states, _ = merge_best(poly, [c.best for c in copies], 1)
         spins = states[0]
@@ -165,21 +197,12 @@ def _to_variables(encoding: SpinEncoding, spins: NDArray[np.int8]) -> NDArray[np
     return state
 
 
-def _check(
-    time_limit: float | None,
-    sweeps: int | None,
-    runs: int,
-    patience: float,
-    enumerate_up_to: int,
-) -> None:
-    require_range("runs", runs, 1)
-    require_range("patience", patience, 0.0)
-    require_range("enumerate_up_to", enumerate_up_to, 0, 40)
-    if sweeps is not None:
-        require_range("sweeps", sweeps, 1)
-    if time_limit is not None and not time_limit > 0.0:
-        raise ParameterError(f"time_limit is {time_limit}; expected a positive number of seconds")
-    if time_limit is None and sweeps is None and patience == math.inf:
+def _check(time_limit: float | None, search: Search) -> None:
+    if not isinstance(search, Search):
+        raise ParameterError(f"search is {shown(search)}; expected a tz.Search(...)")
+    if time_limit is not None:
+        require_seconds("time_limit", time_limit)
+    elif search.sweeps is None and search.patience == math.inf:
         raise ParameterError(
             "time_limit and sweeps are None and patience is infinite; set one of them, or the "
             "search would never end"

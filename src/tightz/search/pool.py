@@ -85,7 +85,6 @@ def sample_pool(
     seed: Seed = None,
     samples: int = 1000,
     runs: int = 2,
-    method: ParallelTempering = SAMPLER,
     threads: int | None = None,
     backend: Backend = "auto",
 ) -> StatePool:
@@ -101,10 +100,10 @@ def sample_pool(
     sweeps = _checked_limits(sweeps, time_limit, samples, runs)
     start = time.perf_counter()
     root = seed_sequence(seed)
-    config = replace(method, keep_samples=-(-samples // runs))
+    config = replace(SAMPLER, keep_samples=-(-samples // runs))
     origin = provenance(
         root, model_digest(polynomial), sweeps=sweeps, time_limit=time_limit, runs=runs,
-        samples=samples, method=method,
+        samples=samples, method=SAMPLER,
     )  # fmt: skip
     if polynomial.constant == -np.inf:
         return _empty_pool(polynomial.n, runs, start, origin)

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.bounds import Bound
+from tightz.bounds import Bound, Proof, Side
 from tightz.errors import TightzError, require_range
 from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
+from tightz.results import Result
 from tightz.runtime.seeds import Seed, generator
-from tightz.shown import Shown
 from tightz.splitting.nodes import Node
 from tightz.splitting.upper import UpperBounder
 from tightz.workspace.samples import Samples
@@ -133,7 +133,7 @@ class Mixture:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SplittingResult(Shown):
+class SplittingResult(Result):
     """lower <= log Z <= upper, both deterministic; one row per leaf, heaviest first.
 
     log_lowers, log_uppers   (leaves,) bounds on the leaves' own log Z; upper inf: not computed
@@ -154,6 +154,20 @@ class SplittingResult(Shown):
     seconds: float
     provenance: dict[str, Any]
     mixture: Mixture = field(repr=False)
+
+    @property
+    def bounds(self) -> list[Bound]:
+        return list(self.history)
+
+    @property
+    def lower_proof(self) -> Bound:
+        """The record of the lower end."""
+        return max(self.history, key=lambda bound: bound.low, default=_nothing(Side.LOWER))
+
+    @property
+    def upper_proof(self) -> Bound:
+        """The record of the upper end."""
+        return min(self.history, key=lambda bound: bound.high, default=_nothing(Side.UPPER))
 
     @cached_property
     def marginals(self) -> NDArray[np.float64]:
@@ -184,7 +198,7 @@ class SplittingResult(Shown):
             states[:, v] = state
         return Samples(states, logs)
 
-    def estimate(self, k: int = 1000, rng: Seed = None) -> LogEstimate:
+    def sampled_log_z(self, k: int = 1000, rng: Seed = None) -> LogEstimate:
         """log Z from k importance-weighted samples, and the standard error of these draws.
 
         That error is about the draws made, not about what the mixture misses: a mode that no leaf's
@@ -215,3 +229,9 @@ class SplittingResult(Shown):
             f"SplittingResult(lower={self.lower:.6f}, upper={self.upper:.6f}, "
             f"leaves={len(self.depths)}, seconds={self.seconds:.3g})"
         )
+
+
+def _nothing(side: Side) -> Bound:
+    """What is known before the first finding."""
+    value = -math.inf if side is Side.LOWER else math.inf
+    return Bound(side, value, Proof.DETERMINISTIC, "splitting", confidence=1.0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,8 @@ from tightz.judge.claims import Audited, total_scale
 from tightz.judge.rounding import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
+from tightz.results import OneBound
 from tightz.runtime.memory import format_bytes, parse_memory
-from tightz.shown import Shown
 
 NO_DIGITS = 0.01
 """Rounding of log Z, in nats, above which marginals are refused: states differ by less."""
@@ -39,7 +39,7 @@ _INSTEAD = (
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ExactResult(Shown):
+class ExactResult(OneBound):
     """Exact log Z, and marginals that are computed on first use unless they were asked for.
 
     log Z of the tables as given lies within `rounding` nats of `log_z`: a proven bound on what the
@@ -135,7 +135,7 @@ class ExactResult(Shown):
         )
 
     @property
-    def provenance(self) -> Mapping[str, object]:
+    def provenance(self) -> dict[str, Any]:
         """What ran: versions, parameters, the model's digest and the plan."""
         return {
             "method": "exact",

@@ -7,8 +7,8 @@ on: a partition of the states into leaves, one q each, whose values add up to a 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,14 +21,14 @@ from tightz.families.evidence import link_of
 from tightz.families.layer.ascent import LayerProblem, climb_exact, climb_gaussian
 from tightz.families.layer.split import Leaf, split
 from tightz.families.projection import Status
+from tightz.families.results import MeanFieldResult
 from tightz.judge.layers import LayerQ
 from tightz.judge.links import SpinEvidence, SpinLink, lowered
-from tightz.models.inputs import as_model
+from tightz.models.inputs import as_model, integer_array
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.encoding import Model, encode, model_digest
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
-from tightz.shown import Shown
 
 CANDIDATES = 3
 """Local optima of the fast climb that are compared by their rigorous values."""
@@ -40,6 +40,8 @@ class LayerMeanField:
 
     restarts     random starts of the fast climb
     leaves       parts that the states are split into; 1: a single q
+    summed       the spins to sum out, no two of them coupled; default: both sides of a bipartite
+                 model are tried and the better one kept, else a greedy independent set
     tol          stop when a step gains less than this many nats
     max_sweeps   steps of each climb at most; the bound holds at any of them
     """
@@ -48,8 +50,12 @@ class LayerMeanField:
     leaves: int = 1
     tol: float = 1e-5
     max_sweeps: int = 300
+    summed: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        if self.summed is not None:  # a tuple, so that the settings are hashable and stay
+            frozen = tuple(integer_array(self.summed, "summed").ravel().tolist())
+            object.__setattr__(self, "summed", frozen)
         require_range("restarts", self.restarts, 0)
         require_range("leaves", self.leaves, 1)
         require_range("tol", self.tol, 0.0)
@@ -57,68 +63,37 @@ class LayerMeanField:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LayerResult(Shown):
-    """log_z is a deterministic lower bound: what the judge makes of the leaves' means.
+class LayerResult(MeanFieldResult):
+    """The best q over the kept spins, with the summed ones exact given them.
 
-    log_zs        (leaves,) log of each leaf's share by the climb's own evaluator
     means         (kept,) E_q of the kept spins
     spin_means    (n,) E_q of all spins of the model's polynomial
-    marginals     (variables, 2) the same as probabilities of the model's states
     kept, summed  which spins carry q, and which are summed exactly
     """
 
-    log_z: float
-    log_zs: NDArray[np.float64]
-    means: NDArray[np.float64]
-    spin_means: NDArray[np.float64]
-    marginals: NDArray[np.float64]
-    kept: NDArray[np.int64]
-    summed: NDArray[np.int64]
-    status: Status
-    seconds: float
-    provenance: dict[str, Any]
-    rounding: float = 0.0
-    evidence: SpinEvidence | None = None
-
-    @property
-    def bound(self) -> Bound:
-        """The value as a record for streams."""
-        return Bound(
-            Side.LOWER, self.log_z, Proof.DETERMINISTIC, "layer mean field", self.seconds, 1.0,
-            "every q gives a lower bound on log Z; one layer is summed exactly",
-            self.rounding, self.evidence,
-        )  # fmt: skip
-
-    def __repr__(self) -> str:
-        return (
-            f"LayerResult(log_z={self.log_z:.6f} (lower bound), {self.summed.size} spins summed, "
-            f"{self.log_zs.size} leaves, {self.status.name.lower()})"
-        )
+    means: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    spin_means: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    kept: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    summed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def layer_mean_field(
     model: Model,
+    family: LayerMeanField | None = None,
     *,
-    restarts: int = 20,
-    leaves: int = 1,
-    tol: float = 1e-5,
-    max_sweeps: int = 300,
-    seed: Seed = None,
     starts: ArrayLike | None = None,
-    summed: ArrayLike | None = None,
+    seed: Seed = None,
     link: SpinLink | None = None,
 ) -> LayerResult:
     """A deterministic lower bound on log Z of a pairwise binary model.
 
     starts    further starting points: rows of means or states (S, n) of all the model's spins
-    summed    the spins to sum out, no two of them coupled; default: both sides of a bipartite
-              model are tried and the better one kept, else a greedy independent set
     link      for a polynomial that stands for another model (`families.evidence.link_of`): the
               bound can then be judged on that one
     """
     as_model(model, "layer_mean_field")
     begun = time.perf_counter()
-    method = LayerMeanField(restarts, leaves, tol, max_sweeps)
+    method = family or LayerMeanField()
     root = seed_sequence(seed)
     encoding = encode(model)
     poly = encoding.polynomial
@@ -127,13 +102,17 @@ def layer_mean_field(
             f"the model has a term of {poly.degree} spins; summing out a layer takes pairwise "
             "models. tz.mean_field and tz.log_partition take any degree"
         )
-    layers = independent_sets(poly) if summed is None else [_checked_layer(poly, summed)]
+    chosen = method.summed
+    layers = independent_sets(poly) if chosen is None else [_checked_layer(poly, chosen)]
     given = _checked_starts(starts, poly.n)
     found = [_best_leaf(LayerProblem.build(poly, layer), method, given, root) for layer in layers]
     problem, best, converged = max(found, key=lambda item: item[1].log_z)
     parts = [best]
-    if leaves > 1 and best.log_z > -np.inf:
-        parts = split(problem, best, leaves, tol=tol, steps=max_sweeps, rng=generator(root, 1))
+    if method.leaves > 1 and best.log_z > -np.inf:
+        parts = split(
+            problem, best, method.leaves, tol=method.tol, steps=method.max_sweeps,
+            rng=generator(root, 1),
+        )  # fmt: skip
     log_zs = np.array([leaf.log_z for leaf in parts])
     log_z = float(logsumexp(log_zs)) if best.log_z > -np.inf else -np.inf
     if log_z < best.log_z:
@@ -153,19 +132,24 @@ def layer_mean_field(
             low, _, rounding = lowered(*evidence.value)
         else:
             low, _, rounding = evidence.verdict(model)
+    seconds = time.perf_counter() - begun
+    bound = Bound(
+        Side.LOWER, low, Proof.DETERMINISTIC, "layer mean field", seconds, 1.0,
+        "every q gives a lower bound on log Z; one layer is summed exactly",
+        rounding=rounding, evidence=evidence,
+    )  # fmt: skip
     return LayerResult(
-        log_z=low,
+        bound=bound,
         log_zs=log_zs,
+        marginals=encoding.marginals(spin_means),
+        status=Status.CONVERGED if converged else Status.NOT_CONVERGED,
+        sweeps=0,
+        seconds=seconds,
+        provenance=provenance(root, model_digest(model), family=method),
         means=spin_means[problem.kept],
         spin_means=spin_means,
-        marginals=encoding.marginals(spin_means),
         kept=problem.kept,
         summed=problem.summed,
-        status=Status.CONVERGED if converged else Status.NOT_CONVERGED,
-        seconds=time.perf_counter() - begun,
-        provenance=provenance(root, model_digest(model), method=method),
-        rounding=rounding,
-        evidence=evidence,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from numpy.typing import NDArray
 
 from tightz.errors import UnsupportedModelError
-from tightz.families.layer import layer_mean_field
+from tightz.families.layer import LayerMeanField, layer_mean_field
 from tightz.interval.streams.spins import encoding_of
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.runtime.clock import Clock
@@ -63,8 +63,7 @@ def _one_layer(
     try:
         r = layer_mean_field(
             working.encoding.polynomial,
-            restarts=restarts,
-            leaves=leaves,
+            LayerMeanField(restarts=restarts, leaves=leaves),
             seed=stream(working.seed, SEARCH, restarts),
             starts=None if states is None else states[:16],
             link=working.link,

@@ -12,10 +12,11 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import UnsupportedModelError
 from tightz.families.block import family_for
 from tightz.families.evidence import JENSEN, lower_bound_of
+from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
 from tightz.judge import Audited
 from tightz.paper.batches import run_batches
-from tightz.paper.estimate import mean_field
+from tightz.paper.mean_field import mean_field
 from tightz.paper.trials import TrialPlan, all_positions
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
@@ -64,7 +65,7 @@ def plain_mean_field(working: Working, clock: Clock) -> Iterator[Finding]:
     for restarts in (1, 8):
         r = mean_field(
             encoding.polynomial,
-            restarts=restarts,
+            family=MeanField(restarts),
             seed=stream(working.seed, restarts),
             link=working.link,
         )

@@ -55,7 +55,7 @@ def _mixture(working: Working, encoding: SpinEncoding, tree: SplittingTree) -> I
     if result.lower == -math.inf:
         return
     sample = _decoded(result.sample, encoding)
-    value, error = result.estimate(1000, stream(working.seed, SEARCH, 2))
+    value, error = result.sampled_log_z(1000, stream(working.seed, SEARCH, 2))
     effective = result.sample(1000, stream(working.seed, SEARCH, 2)).effective_size
     source = "importance samples from the splitting tree's mixture"
     if encoding.direct:

@@ -8,7 +8,6 @@ would show there.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -18,8 +17,10 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.bif_writer import write_bif, write_xmlbif
+from tightz.models.formats.evidence import Evidence, observed
+from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, read_bytes
-from tightz.models.inputs import shown
 
 _SLACK = 0.01
 _TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"|[{}()\[\];,|]|[^\s{}()\[\];,|"]+|"', re.DOTALL)
@@ -95,28 +96,14 @@ class _Network:
             self.factors.append(([self.number[name] for name in scope], np.log(table)))
         self.children.add(scope[0])
 
-    def model(self, evidence: Mapping[str, str] | None) -> FactorGraph:
+    def model(self, evidence: Evidence | None) -> FactorGraph:
         missing = [name for name in self.states if name not in self.children]
         if missing:
             self.fail(f"variable {missing[0]!r} has no table; expected one for every variable")
-        if evidence is not None and not isinstance(evidence, Mapping):
-            raise ModelError(
-                f"evidence is {shown(evidence)}; expected a mapping of names to states, such as "
-                "{'rain': 'yes'}"
-            )
-        observed = {}
-        for name, state in (evidence or {}).items():
-            if name not in self.states:
-                self.fail(
-                    f"evidence names {name!r}; the model has variables {list(self.states)[:8]}"
-                )
-            if state not in self.states[name]:
-                self.fail(
-                    f"evidence puts {name!r} in state {state!r}; it has {self.states[name][:8]}"
-                )
-            observed[self.number[name]] = self.states[name].index(state)
-        cards = np.array([len(s) for s in self.states.values()], dtype=np.int64)
-        return FactorGraph(cards, self.factors, evidence=observed, name=Path(self.label).name)
+        names, states = list(self.states), list(self.states.values())
+        cards = np.array([len(s) for s in states], dtype=np.int64)
+        known = observed(evidence, cards, names, states, f" ({self.label})")
+        return FactorGraph(cards, self.factors, evidence=known, name=Path(self.label).name)
 
 
 class _Tokens:
@@ -170,8 +157,8 @@ def _decoded(network: _Network, data: bytes) -> str:
         return data.decode("latin-1")  # older files; names only, numbers are ASCII
 
 
-def read_bif(path: FilePath, evidence: Mapping[str, str] | None = None) -> FactorGraph:
-    """The network in a BIF file; `evidence` maps names of variables to names of states.
+def read_bif(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
+    """The network in a BIF file; `evidence` may name variables and states.
 
     `table` lists the child's states slowest and the last parent's fastest; `(states) values;`
     gives one column, `default` all columns not given.
@@ -296,8 +283,8 @@ def _sized(
     return _numbers(network, words, line)
 
 
-def read_xmlbif(path: FilePath, evidence: Mapping[str, str] | None = None) -> FactorGraph:
-    """The network in an XMLBIF file; `evidence` maps names of variables to names of states.
+def read_xmlbif(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
+    """The network in an XMLBIF file; `evidence` may name variables and states.
 
     TABLE lists the child's states fastest, then the last GIVEN. Files that declare entities are
     refused: no model needs them, and they can expand without limit.
@@ -333,3 +320,7 @@ def read_xmlbif(path: FilePath, evidence: Mapping[str, str] | None = None) -> Fa
     if not network.states:
         network.fail("the file has no VARIABLE; expected XMLBIF")
     return network.model(evidence)
+
+
+BIF = Format(("bif",), read_bif, write_bif, "Bayesian networks of 1998's interchange format")
+XMLBIF = Format(("xml", "xmlbif"), read_xmlbif, write_xmlbif, "Bayesian networks in XML")

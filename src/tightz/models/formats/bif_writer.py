@@ -38,7 +38,7 @@ def write_bif(
 
     `names` and `states` default to x0, x1, ... and s0, s1, ...; both are quoted in the file.
     """
-    as_model(model, "write_bif", only="FactorGraph")
+    as_model(model, "write", only="FactorGraph")
     labels, outcomes = _labels(model, names, states)
     for word in itertools.chain(labels, *outcomes):
         if set(word) & _RESERVED:
@@ -65,7 +65,7 @@ def write_xmlbif(
     states: Sequence[Sequence[str]] | None = None,
 ) -> None:
     """Write a network as an XMLBIF file, atomically; names as in `write_bif`."""
-    as_model(model, "write_xmlbif", only="FactorGraph")
+    as_model(model, "write", only="FactorGraph")
     labels, outcomes = _labels(model, names, states)
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>"]
     lines.append("<NAME>unknown</NAME>")
@@ -115,9 +115,7 @@ def _tables(model: FactorGraph) -> list[Cpt]:
     found = _children(model, 0)
     again = _children(model, -1) if isinstance(found, str) else found  # as in UAI files
     if isinstance(again, str):
-        raise ModelError(
-            f"the model is no Bayesian network: {found}. tz.write_uai writes any model"
-        )
+        raise ModelError(f"the model is no Bayesian network: {found}. A .uai file holds any model")
     return again
 
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models import large_scopes
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.evidence import Evidence, observed
+from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, read_bytes, write_atomically
 from tightz.models.inputs import as_model
 
@@ -41,7 +43,7 @@ class _Cnf:
         raise ModelError(f"{message} ({self.label}, line {line})")
 
 
-def read_cnf(path: FilePath) -> FactorGraph:
+def read_cnf(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
     """The model in a DIMACS CNF file.
 
     `c p weight LITERAL W 0` weighs a literal; unweighted variables count 1 in both states. Where
@@ -83,7 +85,9 @@ def read_cnf(path: FilePath) -> FactorGraph:
     for names, off in cnf.long_clauses:
         factors += large_scopes.clause(names, off, first_auxiliary=variables)
         variables += large_scopes.auxiliaries(len(names))
-    return FactorGraph(np.full(variables, 2), factors, name=Path(path).name)
+    cards = np.full(variables, 2)
+    known = observed(evidence, cards)
+    return FactorGraph(cards, factors, evidence=known, name=Path(path).name)
 
 
 def _number(cnf: _Cnf, word: str, line: int, what: str) -> int:
@@ -186,7 +190,7 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
     The model must be binary and without evidence; tables over two variables or more (or none) may
     hold only zeros and ones. Tables over one variable become weights.
     """
-    as_model(model, "write_cnf", only="FactorGraph")
+    as_model(model, "write", only="FactorGraph")
     if model.evidence:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which a CNF file cannot "
@@ -195,8 +199,8 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
     if (model.cardinalities != 2).any():
         v = int(np.argmax(model.cardinalities != 2))
         raise ModelError(
-            f"variable {v} has {model.cardinalities[v]} states; CNF variables have 2. tz.write_uai "
-            "writes any model"
+            f"variable {v} has {model.cardinalities[v]} states; CNF variables have 2. A .uai "
+            "file holds any model"
         )
     clauses: list[str] = []
     weights = np.zeros((model.n_variables, 2))
@@ -209,7 +213,7 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
         if not np.isin(table, (0.0, -np.inf)).all():
             raise ModelError(
                 f"factor {f} over variables {scope} holds potentials other than 0 and 1; CNF "
-                "clauses cannot express them. tz.write_uai writes any model"
+                "clauses cannot express them. A .uai file holds any model"
             )
         for index in np.argwhere(table == -np.inf):
             literals = [-(v + 1) if x else v + 1 for v, x in zip(scope, index, strict=True)]
@@ -220,7 +224,10 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
             if log > 709.0 or (-np.inf < log < -708.0):
                 raise ModelError(
                     f"variable {v} has a log weight of {log:g}; weights are doubles, which hold "
-                    "-708 to 709. tz.write_uai(..., wide=True) writes such models"
+                    "-708 to 709. tz.write(model, 'm.uai', wide=True) writes such models"
                 )
             lines.append(f"c p weight {sign * (v + 1)} {math.exp(log)!r} 0")
     write_atomically([(path, ("\n".join([*lines, *clauses]) + "\n").encode())])
+
+
+FORMAT = Format(("cnf",), read_cnf, write_cnf, "DIMACS CNF, literals weighted or not")

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models.factor_checks import MAX_STATES
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.evidence import Evidence, observed
+from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
 from tightz.models.inputs import as_model
 
@@ -27,7 +29,7 @@ _ROOM = 1 << 16
 """Labels and table entries allowed however short the file."""
 
 
-def read_fg(path: FilePath) -> FactorGraph:
+def read_fg(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
     """The model in a libDAI file. Variable v is label v; a label never named has one state.
 
     Entries not listed are zero potentials. A file whose tables (or labels) are out of proportion
@@ -57,7 +59,8 @@ def read_fg(path: FilePath) -> FactorGraph:
     words.require_end(at, "the last factor")
     cards = np.ones(max(states, default=-1) + 1, dtype=np.int64)
     cards[list(states)] = list(states.values())
-    return FactorGraph(cards, factors, name=Path(path).name)
+    known = observed(evidence, cards)
+    return FactorGraph(cards, factors, evidence=known, name=Path(path).name)
 
 
 def _read_scope(
@@ -126,7 +129,7 @@ def _read_entries(words: Words, at: int, f: int, size: int) -> tuple[NDArray[np.
 
 def write_fg(model: FactorGraph, path: FilePath) -> None:
     """Write a libDAI file, atomically. Evidence and potentials beyond doubles are refused."""
-    as_model(model, "write_fg", only="FactorGraph")
+    as_model(model, "write", only="FactorGraph")
     if model.evidence:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which an .fg file cannot "
@@ -140,7 +143,7 @@ def write_fg(model: FactorGraph, path: FilePath) -> None:
         f = int(np.searchsorted(model.table_ptr, k, side="right") - 1)
         raise ModelError(
             f"factor {f} has a log potential of {logs[k]:g}; .fg tables are doubles, which hold "
-            f"{low:g} to {high:g}. tz.write_uai(..., wide=True) writes such models"
+            f"{low:g} to {high:g}. tz.write(model, 'm.uai', wide=True) writes such models"
         )
     lonely = sorted(set(range(model.n_variables)) - set(model.scope_vars.tolist()))
     factors = list(model.factors)
@@ -161,3 +164,6 @@ def _block(scope: list[int], shape: list[int], flat: NDArray[np.float64]) -> str
     lines.append(str(listed.size))
     lines += [f"{k} {value!r}" for k, value in zip(listed, flat[listed].tolist(), strict=True)]
     return "\n".join(lines)
+
+
+FORMAT = Format(("fg",), read_fg, write_fg, "libDAI factor graphs")

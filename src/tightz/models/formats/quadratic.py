@@ -116,7 +116,7 @@ def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int]
     if poly.degree > 2:
         raise UnsupportedModelError(
             f"the model has a term of {poly.degree} spins; an Ising model has pairs at most. "
-            "tz.write_uai writes any model"
+            "A .uai file holds any model"
         )
     if poly.constant == -np.inf:
         raise UnsupportedModelError("no state has weight; an Ising model has Z > 0")

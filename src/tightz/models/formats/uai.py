@@ -1,4 +1,4 @@
-"""UAI model files (MARKOV and BAYES) and their evidence; PR and MAR results come along.
+"""UAI model files (MARKOV and BAYES).
 
 Counts are checked against the file before anything is allocated, and numbers are converted in
 bulk, so memory stays within a constant times the size of the file.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,46 +16,37 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.evidence import Evidence, observed
+from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
-from tightz.models.formats.uai_results import read_mar, read_pr, write_mar, write_pr
 from tightz.models.inputs import as_model
-
-__all__ = ["read_mar", "read_pr", "read_uai", "write_mar", "write_pr", "write_uai"]
 
 _MAX_STATES = 2**31 - 1
 _LOG_RANGE = -708.0, 709.0
 """Log potentials whose exponentials are normal doubles."""
 
 
-def read_uai(path: FilePath, evidence: FilePath | Mapping[int, int] | None = None) -> FactorGraph:
+def read_uai(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
     """The model in a UAI file, with evidence from a second file or a mapping variable -> state.
 
     Tables hold potentials on the ordinary scale, last variable of the scope fastest. Zeros become
     log potentials of -inf; entries too large or too small for a double (1e-400) keep their log.
     A BAYES file is read as the product of its conditional tables.
 
-    An evidence file is `k v1 s1 ... vk sk`, or the number of samples, which must be 1, and then
-    the same. The number of words tells them apart: it is 1 + 2k, odd, in the first dialect and
-    2 + 2k, even, in the second, so no file fits both. An empty file, `0` and `1 0` hold no
-    evidence; several samples are refused.
+    `formats.evidence.observed` tells which evidence files are read.
     """
     words = Words(path)
     words.require_keyword("MARKOV", "BAYES")
     cards, at = _read_cardinalities(words)
     scope_ptr, scope_vars, at = _read_scopes(words, at, len(cards))
     table_ptr, log_tables = _read_tables(words, at, cards, scope_ptr, scope_vars)
-    observed: Mapping[int, int] = {}
-    if isinstance(evidence, Mapping):
-        observed = evidence
-    elif evidence is not None:
-        observed = _read_evidence(evidence, cards)
     return FactorGraph.from_arrays(
         cards,
         scope_ptr,
         scope_vars,
         table_ptr,
         log_tables,
-        evidence=observed,
+        evidence=observed(evidence, cards),
         name=Path(path).name,
     )
 
@@ -83,7 +73,7 @@ def write_uai(
     - `wide=True` writes what is still out of range as decimals with long exponents
       (3.03e+434294). `read_uai` reads them; most other programs take them for 0 or inf.
     """
-    as_model(model, "write_uai", only="FactorGraph")
+    as_model(model, "write", only="FactorGraph")
     if model.evidence and evidence_path is None:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which a UAI model file "
@@ -233,35 +223,6 @@ def _log_entries(
     return logs
 
 
-def _read_evidence(path: FilePath, cards: NDArray[np.int64]) -> dict[int, int]:
-    words = Words(path)
-    if not len(words):
-        return {}
-    listed, at = words.count(0, "the number of observed variables"), 1
-    if listed == 1 and len(words) % 2 == 0:
-        listed, at = words.count(1, "the number of observed variables"), 2
-    if len(words) - at != 2 * listed:
-        words.fail(
-            f"evidence on {listed} variables is announced and {len(words) - at} words follow; "
-            f"expected {2 * listed}, a variable and a state each (of one sample)"
-        )
-    evidence: dict[int, int] = {}
-    for i in range(at, len(words), 2):
-        v = words.count(i, "an observed variable")
-        if v >= cards.size:
-            known = f"variables 0 to {cards.size - 1}" if cards.size else "no variables"
-            words.fail(f"evidence names variable {v}; the model has {known}", i)
-        state = words.count(i + 1, f"the observed state of variable {v}")
-        if state >= cards[v]:
-            words.fail(
-                f"evidence puts variable {v} in state {state}; it has states 0 to {cards[v] - 1}",
-                i + 1,
-            )
-        if evidence.setdefault(v, state) != state:
-            words.fail(f"evidence puts variable {v} in state {evidence[v]} and in {state}", i + 1)
-    return evidence
-
-
 def _wide_context(digits: int) -> decimal.Context:
     """Decimal arithmetic whose exponents reach 10^18; out of range gives inf or 0, not an error."""
     return decimal.Context(digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[])
@@ -318,3 +279,6 @@ def _model_text(model: FactorGraph, shifts: NDArray[np.float64]) -> str:
         table = entries[model.table_ptr[f] : model.table_ptr[f + 1]]
         lines += ["", str(len(table)), " " + " ".join(table)]
     return "\n".join(lines) + "\n"
+
+
+FORMAT = Format(("uai",), read_uai, write_uai, "UAI models, MARKOV or BAYES")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ModelError
+from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
 from tightz.models.inputs import real_array, shown
 
@@ -86,3 +87,7 @@ def _marginal_problem(marginal: NDArray[np.float64]) -> str:
         return "has a negative, infinite or NaN entry"
     total = float(marginal.sum())
     return "" if abs(total - 1) <= _SLACK else f"sums to {total:g}; expected 1"
+
+
+PR = Format(("PR",), read_pr, write_pr, "UAI results, log10 Z in the file and log Z here")
+MAR = Format(("MAR",), read_mar, write_mar, "UAI results, one marginal per variable")

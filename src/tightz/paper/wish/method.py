@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,12 +14,12 @@ from tightz.families.point_mass import PointMass
 from tightz.families.projection import Status
 from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
-from tightz.paper.theorems import ALPHA, required_trials
+from tightz.paper.theorems import required_trials
 from tightz.paper.wish.results import WishResult, WishTrial
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.hashing import DenseParity, Parities
 from tightz.reductions.encoding import Model, encode, model_digest
-from tightz.runtime.executors import map_ordered
+from tightz.runtime.executors import Submits, map_ordered
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
 from tightz.search.exact_mpe import ExactPointMass, StateTable, rounding, weight_ceiling
@@ -36,24 +35,23 @@ def wish(
     model: Model,
     *,
     delta: float = 0.05,
-    alpha: float = ALPHA,
-    time_limit: float | None = None,
     levels: Sequence[int] | None = None,
     trials: int | None = None,
-    solver: ExactPointMass | PointMass | None = None,
+    family: ExactPointMass | PointMass | None = None,
+    time_limit: float | None = None,
     seed: Seed = None,
-    executor: Executor | None = None,
+    executor: Submits | None = None,
     threads: int | None = None,
     on_trial: Callable[[WishTrial], None] | None = None,
 ) -> WishResult:
     """Theorem 2 (WISH; Ermon et al. 2013): a factor-32 interval on Z with confidence 1 - delta.
 
-    delta, alpha   the theorem's; with n = 16 and delta = 0.05 it takes 1,374 trials at each level
-    levels, trials default 0..n and ceil(ln(n / delta) / alpha); fewer trials leave Theorem 2
+    delta          the theorem's; with n = 16 and delta = 0.05 it takes 1,374 trials at each level
+    levels, trials default 0..n and ceil(ln(n / delta) / 0.0042); fewer trials leave Theorem 2
                    unestablished, the result says so, and its `band` still holds
     time_limit     seconds for the whole run: CP-SAT problems share it, and problems not started in
                    time are left at one feasible state and a trivial upper bound
-    solver         default ExactPointMass(); PointMass proves nothing beyond its enumeration
+    family         default ExactPointMass(); PointMass proves nothing beyond its enumeration
     on_trial       called with each WishTrial, level by level; level 0 is one problem and one call
 
     Models of at most 24 binary variables are tabulated once and every trial is a search in the
@@ -65,11 +63,11 @@ def wish(
         require_range("time_limit", time_limit, 0.0)
     root = seed_sequence(seed)
     poly = encode(model).polynomial
-    needed = required_trials(max(poly.n, 1), delta, alpha)
+    needed = required_trials(max(poly.n, 1), delta)
     count = needed if trials is None else int(trials)
     require_range("trials", count, 1)
     chosen = _checked_levels(levels, poly.n)
-    plan = _Plan(poly, solver or ExactPointMass(), root, StateTable(poly))
+    plan = _Plan(poly, family or ExactPointMass(), root, StateTable(poly))
     deadline = math.inf if time_limit is None else start + time_limit
     if plan.tabulated and executor is None:
         plan.table.prepare()  # once, before threads share it
@@ -97,12 +95,11 @@ def wish(
         statuses=statuses,
         n=poly.n,
         delta=delta,
-        alpha=alpha,
         log_ceiling=ceiling,
         seconds=time.perf_counter() - start,
         provenance=provenance(
-            root, model_digest(model), delta=delta, alpha=alpha, levels=chosen, trials=count,
-            solver=plan.solver, time_limit=time_limit,
+            root, model_digest(model), delta=delta, levels=chosen, trials=count, family=plan.family,
+            time_limit=time_limit,
         ),
     )  # fmt: skip
 
@@ -135,16 +132,16 @@ class _Plan:
     """Everything a worker needs to run any block of trials."""
 
     polynomial: SpinPolynomial
-    solver: ExactPointMass | PointMass
+    family: ExactPointMass | PointMass
     seed: np.random.SeedSequence
     table: StateTable
 
     @property
     def tabulated(self) -> bool:
         return (
-            isinstance(self.solver, ExactPointMass)
-            and self.solver.time_limit > 0.0
-            and self.polynomial.n <= min(TABLE_SPINS, self.solver.enumerate_up_to)
+            isinstance(self.family, ExactPointMass)
+            and self.family.time_limit > 0.0
+            and self.polynomial.n <= min(TABLE_SPINS, self.family.enumerate_up_to)
             and self.polynomial.constant > -np.inf
         )
 
@@ -178,7 +175,7 @@ class _Plan:
         coset = Coset.build(self.polynomial, system)
         rng = generator(self.seed, level, trial, 1)
         # Past the deadline nothing is solved: one feasible state and a trivial bound.
-        solver = self.solver if seconds > 0.0 else ExactPointMass(time_limit=0.0)
+        solver = self.family if seconds > 0.0 else ExactPointMass(time_limit=0.0)
         if isinstance(solver, ExactPointMass):
             solver = replace(solver, time_limit=min(solver.time_limit, seconds))
             best = solver.project(coset, rng)

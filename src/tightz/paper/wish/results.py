@@ -34,7 +34,7 @@ from tightz.paper.theorems import (
     theorem_2,
 )
 from tightz.paper.wish.band import band_lower, band_upper
-from tightz.shown import Shown
+from tightz.results import Result
 
 LOG_2 = math.log(2.0)
 
@@ -51,7 +51,7 @@ class WishTrial:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WishResult(Shown):
+class WishResult(Result):
     """The table of heaviest states and what it proves about log Z (natural log).
 
     levels       (L,) numbers of parities
@@ -67,7 +67,6 @@ class WishResult(Shown):
     statuses: NDArray[np.object_]
     n: int
     delta: float
-    alpha: float
     log_ceiling: float
     seconds: float
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +86,7 @@ class WishResult(Shown):
     @property
     def assumptions(self) -> Assumptions:
         """What Theorem 2 needs, checked against the run."""
-        needed = required_trials(max(self.n, 1), self.delta, self.alpha)
+        needed = required_trials(max(self.n, 1), self.delta)
         return Assumptions(
             enough_trials=self.log_maxima.shape[1] >= needed,
             all_levels=set(self.levels.tolist()) == set(range(self.n + 1)),
@@ -117,6 +116,20 @@ class WishResult(Shown):
     def upper(self) -> float:
         """log S(u) + log 32 with confidence 1 - delta; +inf where Theorem 2 does not give it."""
         return self.statement.upper if self.statement.upper_holds else math.inf
+
+    @property
+    def lower_proof(self) -> Bound:
+        return self._end(Side.LOWER, self.lower)
+
+    @property
+    def upper_proof(self) -> Bound:
+        return self._end(Side.UPPER, self.upper)
+
+    def _end(self, side: Side, value: float) -> Bound:
+        return Bound(
+            side, value, Proof.CONFIDENCE, "WISH", self.seconds, self.confidence,
+            "Theorem 2: the sum of medians is a 32-approximation",
+        )  # fmt: skip
 
     @property
     def confidence(self) -> float:
@@ -149,14 +162,8 @@ class WishResult(Shown):
                 self.seconds, 1.0, "one state's weight is part of Z",
             )
         ]  # fmt: skip
-        for side, value in ((Side.LOWER, self.lower), (Side.UPPER, self.upper)):
-            if math.isfinite(value):
-                out.append(
-                    Bound(
-                        side, value, Proof.CONFIDENCE, "WISH", self.seconds, self.confidence,
-                        "Theorem 2: the sum of medians is a 32-approximation",
-                    )
-                )  # fmt: skip
+        ends = (self.lower_proof, self.upper_proof)
+        out += [end for end in ends if math.isfinite(end.log_z)]
         return [*out, *self.band]
 
     def summary(self) -> str:

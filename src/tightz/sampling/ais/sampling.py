@@ -19,10 +19,10 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_probability, require_range
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
+from tightz.results import OneBound
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.ais.paths import Path, annealing_path, tuned_schedule
-from tightz.shown import Shown
 
 DEFAULT_TEMPERATURES = 2000
 _PILOT_CHAINS = 32
@@ -42,7 +42,7 @@ class AisStatus(enum.Enum):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AisResult(Shown):
+class AisResult(OneBound):
     """An estimate of log Z and the weights behind it.
 
     `log_z` is log mean w, `standard_error` its delta-method error sd(w) / (mean(w) sqrt(chains)),

@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,8 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Side
 from tightz.errors import ResourceError, require_range
 from tightz.models.factor_graph import FactorGraph
-from tightz.shown import Shown
+from tightz.results import OneBound
+from tightz.runtime.provenance import provenance
 from tightz.uppers.mini_bucket.order import Order
 from tightz.uppers.mini_bucket.run import Run
 from tightz.uppers.mini_bucket.settings import MAX_IBOUND, MiniBucket, MiniBucketStatus
@@ -34,7 +36,7 @@ _WORTH = 1e-3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MiniBucketResult(Shown):
+class MiniBucketResult(OneBound):
     """A bound on log Z from one mini-bucket run.
 
     `log_z` bounds log Z on the side asked for, rounding included; `side` BOTH: log Z is within
@@ -53,7 +55,7 @@ class MiniBucketResult(Shown):
     peak_bytes: int
     seconds: float
     config: MiniBucket
-    model_digest: str
+    provenance: dict[str, Any]
 
     @property
     def log_z(self) -> float:
@@ -108,7 +110,7 @@ def mini_bucket(model: FactorGraph, config: MiniBucket | None = None) -> MiniBuc
         peak_bytes=run.peak_bytes,
         seconds=time.perf_counter() - start,
         config=config,
-        model_digest=model.digest,
+        provenance=provenance(None, model.digest, method=config),
     )
 
 

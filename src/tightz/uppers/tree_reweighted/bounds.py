@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,9 @@ from tightz.judge.spanning import Forests
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import Observed, blocks_of, observe
 from tightz.models.pairwise import PairwiseModel, pairwise_model
+from tightz.results import OneBound
+from tightz.runtime.provenance import provenance
 from tightz.runtime.rounding import EPSILON
-from tightz.shown import Shown
 from tightz.uppers.tree_reweighted.kernels import (
     edge_beliefs,
     node_beliefs,
@@ -91,7 +93,7 @@ class TreeReweighted:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TreeReweightedResult(Shown):
+class TreeReweightedResult(OneBound):
     """An upper bound on log Z and the pseudo-marginals behind it.
 
     `log_z` is what the judge proves at the smallest entry of `history`, which holds the bound after
@@ -110,7 +112,7 @@ class TreeReweightedResult(Shown):
     edge_probabilities: NDArray[np.float64]
     seconds: float
     config: TreeReweighted
-    model_digest: str
+    provenance: dict[str, Any]
     _pair_tables: Callable[[], list[NDArray[np.float64]]]
 
     @cached_property
@@ -164,7 +166,7 @@ def tree_reweighted(
         edge_probabilities=rho,
         seconds=time.perf_counter() - started,
         config=config,
-        model_digest=model.digest,
+        provenance=provenance(None, model.digest, method=config),
         _pair_tables=partial(_full_pair_tables, free, flat, rho, messages),
     )
 
