@@ -52,8 +52,8 @@ _HOME = {
     "collapse": "tightz.reductions.collapse",
     "log_partition": "tightz.interval.log_partition",
     "coset_sum": "tightz.paper.coset_sum",
+    "Splitting": "tightz.splitting",
     "split": "tightz.splitting",
-    "splitting_bounds": "tightz.splitting",
     "read_fg": "tightz.models.formats",
     "write_fg": "tightz.models.formats",
     "read_cnf": "tightz.models.formats",
@@ -172,8 +172,8 @@ if TYPE_CHECKING:
     from tightz.search.exact_mpe import ExactPointMass as ExactPointMass
     from tightz.search.ground_state import ground_state as ground_state
     from tightz.search.pool import sample_pool as sample_pool
+    from tightz.splitting import Splitting as Splitting
     from tightz.splitting import split as split
-    from tightz.splitting import splitting_bounds as splitting_bounds
     from tightz.uppers.mini_bucket import MiniBucket as MiniBucket
     from tightz.uppers.tree_reweighted import TreeReweighted as TreeReweighted
     from tightz.uppers.upper_bound import upper_bound as upper_bound

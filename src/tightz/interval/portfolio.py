@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -25,17 +24,16 @@ from tightz.paper.trials import TrialPlan, all_positions, run_batches
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
 from tightz.reductions.encoding import SpinEncoding
-from tightz.runtime.seeds import Seed, generator, stream
+from tightz.runtime.seeds import generator, stream
 from tightz.sampling.annealed import annealed
 from tightz.sampling.certificates import anytime_certificate
-from tightz.splitting import SplittingTree
+from tightz.splitting import Splitting, SplittingTree
 from tightz.uppers.mini_bucket.order import Order, elimination_order
 from tightz.uppers.mini_bucket.partition import partition
 from tightz.uppers.rising import rising_mini_buckets
 from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted_bounds
 from tightz.workspace.findings import Finding, Marginals, Mixing, PointEstimate
 from tightz.workspace.job import NARROW, Job, Launch
-from tightz.workspace.samples import Samples
 from tightz.workspace.workspace import SEARCH, Workspace, lifted_means
 
 LEVELS = (1, 2, 4, 6, 8, 10)
@@ -175,15 +173,16 @@ def lower(job: Job) -> Iterator[Finding | Bound | Launch]:
         search_sweeps=DENSE_SWEEPS if dense else None,
         time_limit=0.2 * job.clock.left,
     )
+    states = aided.original_states() if dense else aided.states
     if job.clock.expired:
         return
     if dense:
-        yield from layers(job, encoding, aided.original_states())
+        yield from layers(job, encoding, states)
     yield from _structured(job, aided)
     yield from _projections(job, aided)
     # The tree's upper bounds tabulate every term; parities may have made long ones.
     if encoding.bits is None and encoding.polynomial.degree <= MAX_ARITY:
-        yield from _splitting(job, encoding)
+        yield from _splitting(job, aided)
 
 
 def _plain(job: Job, encoding: SpinEncoding) -> Iterator[Finding]:
@@ -263,43 +262,32 @@ def _projections(job: Job, aided: Workspace) -> Iterator[Bound]:
             return
 
 
-def _splitting(job: Job, encoding: SpinEncoding) -> Iterator[Finding | Bound]:
+def _splitting(job: Job, aided: Workspace) -> Iterator[Finding | Bound]:
     """The splitting tree to the end of the time; its mixture gives estimate, marginals, samples."""
     if job.clock.expired:
         return
     tree = SplittingTree(
-        encoding,
-        time_limit=0.95 * job.clock.left,
+        aided,
+        Splitting(exact_width=NARROW),
+        clock=job.clock.child(0.95 * job.clock.left),
         seed=stream(job.seed, SEARCH, 1),
-        exact_width=NARROW,
     )
     yield from tree.run()
     result = tree.result()
     if result.lower == -math.inf:
         return
-    sample = _decoded(result.sample, encoding)
     value, error = result.estimate(1000, stream(job.seed, SEARCH, 2))
     effective = result.sample(1000, stream(job.seed, SEARCH, 2)).effective_size
     source = "importance samples from the splitting tree's mixture"
-    if encoding.direct:
-        marginals = list(encoding.marginals(1.0 - 2.0 * result.marginals[:, 1]))
+    if aided.encoding.direct:
+        marginals = list(result.marginals)
     else:  # a spin that follows from others has no mean of its own
-        states = sample(_DRAWS, stream(job.seed, SEARCH, 3)).states
+        states = result.sample(_DRAWS, stream(job.seed, SEARCH, 3)).states
         cards = job.working.cardinalities
         counts = (np.bincount(x, minlength=d) for x, d in zip(states.T, cards, strict=True))
         marginals = [count / _DRAWS for count in counts]
     yield Finding(
         marginals=Marginals(marginals, "splitting tree", result.lower),
         estimate=PointEstimate(value, error, source, "tree", effective),
-        sampler=sample,
+        sampler=result.sample,
     )
-
-
-def _decoded(sample: Callable[..., Samples], encoding: SpinEncoding) -> Callable[..., Samples]:
-    """A sampler of the polynomial's states as one of the encoded model's."""
-
-    def decoded(k: int, seed: Seed = None) -> Samples:
-        drawn = sample(k, seed)
-        return replace(drawn, states=encoding.lift_states(1 - 2 * drawn.states))
-
-    return decoded
