@@ -16,9 +16,9 @@ from tightz.families.projection import (
     IProjection,
     Status,
     chart_of,
+    check_states,
     heaviest_in_coset,
     holding,
-    check_states,
     weight_at_spins,
 )
 from tightz.families.structured import conditionals
