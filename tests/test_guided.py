@@ -17,7 +17,7 @@ from tightz.projections import Coset, DenseParity, Reliability
 from tightz.reductions.collapse import collapse
 from tightz.reductions.encoding import encode
 from tightz.runtime.seeds import generator
-from tightz.workspace.guide import build_guide
+from tightz.workspace.workspace import Workspace
 
 
 @settings(max_examples=60)
@@ -111,7 +111,7 @@ def test_repaired_states_lie_in_the_coset_and_heaviest_come_first(case, seed):
 def test_states_that_satisfy_the_parities_are_used_as_they_are():
     model = tz.ising_grid(4, coupling=(-10, 10), seed=0)
     polynomial = encode(model).polynomial
-    guide = build_guide(polynomial, None, sweeps=200, seed=0)
+    guide = Workspace.build(polynomial, seed=0, collapse=0, search_sweeps=200).guide
     best = guide.states[0]
     a, _ = DenseParity().draw(5, 16, np.random.default_rng(0))
     b = (a @ ((1 - best) // 2) % 2).astype(np.uint8)

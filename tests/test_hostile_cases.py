@@ -189,7 +189,7 @@ def test_coset_sum_with_pseudo_zeros():
 
 
 def test_splitting_with_pseudo_zeros():
-    tree = tz.split(TRIANGLE, max_splits=2, seed=882, threads=1)
+    tree = tz.split(TRIANGLE, tz.Splitting(max_splits=2), seed=882, threads=1)
     assert tree.lower <= tree.upper
     assert tree.lower <= enumerate_model(TRIANGLE).high + 1e-9
     assert all(holds(bound, TRIANGLE) for bound in tree.history)

@@ -25,7 +25,6 @@ from tightz.families.cluster_tables import ClusterTables
 from tightz.families.clustered import ClusterMeanField
 from tightz.families.evidence import (
     chart_of,
-    distribution_of,
     evidence_of,
     link_of,
     lower_bound_of,
@@ -705,13 +704,13 @@ def test_a_stale_collapse_pays_or_is_refuted():
     found = collapse(encoding.polynomial, 4)
     good = link_of(encoding, found)
     q = tz.MeanField().project(Coset.build(found.polynomial), np.random.default_rng(0))
-    evidence = SpinEvidence(good, distribution_of(q))
+    evidence = SpinEvidence(good, q.distribution())
     assert evidence.verdict(model).lower <= tz.exact(model).log_z
     terms = good.collapse.terms
     false = SpinTerms(terms.constant + 30.0, terms.ptr, terms.spins, terms.theta)
     link = SpinLink(good.encoding, CollapseLink(false, found.kept, found.order))
     with pytest.raises(RefutedError, match="away"):
-        SpinEvidence(link, distribution_of(q)).verdict(model)
+        SpinEvidence(link, q.distribution()).verdict(model)
 
 
 def test_values_of_links_are_worked_out_once():

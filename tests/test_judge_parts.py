@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import tightz as tz
+from tightz.families import mean_field, projection
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
+from tightz.families.structured import family as structured
 from tightz.interval.streams.cutset_sum import CutsetSum
 from tightz.judge import RefutedError
 from tightz.judge.cosets import CosetsEvidence
@@ -28,8 +31,10 @@ from tightz.judge.sums import log_add, log_sum
 from tightz.paper.coset_sum import coset_sum
 from tightz.reductions.encoding import encode
 from tightz.runtime.clock import Clock
-from tightz.splitting import SplittingTree, fits, forest
+from tightz.splitting import Splitting, SplittingTree
 from tightz.splitting.evidence import cell_of
+from tightz.workspace import workspace
+from tightz.workspace.workspace import Workspace
 
 PRODUCT = MeanField(restarts=2, max_sweeps=50)
 TREES = StructuredMeanField(width=1, restarts=1, max_sweeps=30)
@@ -75,10 +80,9 @@ def dense_model(rng, weight, cards=None):
 
 def grown(family, model=None, splits=6, width=1, collapse=0):
     model = tz.ising_grid(3, 4, coupling=(-2, 2), seed=6) if model is None else model
-    tree = SplittingTree(
-        model, family=family, collapse=collapse, exact_width=width, max_splits=splits, seed=0,
-        threads=1, backend="cpu",
-    )  # fmt: skip
+    settings = Splitting(family=family, collapse=collapse, exact_width=width, max_splits=splits)
+    work = Workspace.build(encode(model), seed=0, collapse=collapse)
+    tree = SplittingTree(work, settings, seed=0, threads=1, backend="cpu")
     list(tree.run())
     return model, tree
 
@@ -209,7 +213,7 @@ def test_an_inflated_leaf_does_not_get_through():
     before = tree.standing.court.verdict(cell_of(tree.tree.root), model)
     for node in tree.tree.root.subtree():
         node.own_lower += 1.0
-        node.part = node.part._replace(fit=node.part.fit._replace(log_gamma=node.own_lower))
+        node.part = node.part._replace(q=replace(node.part.q, log_gamma=node.own_lower))
         node.refresh()
     assert tree.tree.root.lower > true_log_z(model)  # the search believes it
     after = Court(tree.standing.court.source, model.n_variables, tree.standing.court.encoding)
@@ -220,9 +224,10 @@ def test_an_inflated_leaf_does_not_get_through():
 
 @pytest.mark.parametrize("family", [PRODUCT, TREES])
 def test_a_stale_evaluator_does_not_get_through(family, monkeypatch):
-    honest = fits.evaluate, forest.structured_bound
-    monkeypatch.setattr(fits, "evaluate", lambda *a: honest[0](*a) + 1.0)
-    monkeypatch.setattr(forest, "structured_bound", lambda *a: honest[1](*a) + 1.0)
+    honest = projection.evaluate, structured.structured_bound
+    for module in (projection, mean_field):
+        monkeypatch.setattr(module, "evaluate", lambda *a: honest[0](*a) + 1.0)
+    monkeypatch.setattr(structured, "structured_bound", lambda *a: honest[1](*a) + 1.0)
     model, tree = grown(family, splits=12, width=0)
     result = tree.result()
     truth = true_log_z(model)
@@ -272,18 +277,14 @@ def test_evidence_about_another_model_is_refused():
 
 
 def test_a_wrong_collapse_is_refused(monkeypatch):
-    from dataclasses import replace
-
-    from tightz.splitting import run
-
-    honest = run.collapse_polynomial
+    honest = workspace.collapse
 
     def inflated(*arguments):
         done = honest(*arguments)
         constant = done.polynomial.constant + 1.0
         return replace(done, polynomial=replace(done.polynomial, constant=constant))
 
-    monkeypatch.setattr(run, "collapse_polynomial", inflated)
+    monkeypatch.setattr(workspace, "collapse", inflated)
     with pytest.raises(RefutedError, match="away from its original"):
         grown(PRODUCT, collapse=2)
 
@@ -301,7 +302,7 @@ def test_an_encoding_with_parities_is_bounded_from_below_alone():
     for x in itertools.product((0, 1), repeat=3):
         table[x] = 0.3 * x[0] if sum(x) % 2 == 0 else -np.inf
     model = tz.FactorGraph([2] * 4, [((0, 1, 2), table), ((2, 3), np.arange(4.0).reshape(2, 2))])
-    tree = SplittingTree(encode(model, multivalued=True), seed=0, threads=1)
+    tree = SplittingTree(Workspace.build(model, seed=0), seed=0, threads=1)
     list(tree.run())
     found = tree.standing.evidence.verdict(model)
     assert brackets(found.lower, found.upper, true_log_z(model))
@@ -386,10 +387,12 @@ def test_ends_hold_strictly_and_the_search_s_own_would_not(family):
     for seed in range(40):
         rng, model = hunted(seed)
         truth = true_log_z(model)
-        tree = SplittingTree(
-            model, family=family, collapse=int(rng.integers(2)), exact_width=int(rng.integers(3)),
-            max_splits=int(rng.integers(6)), seed=seed, threads=1, backend="cpu",
+        settings = Splitting(
+            family=family, collapse=int(rng.integers(2)), exact_width=int(rng.integers(3)),
+            max_splits=int(rng.integers(6)),
         )  # fmt: skip
+        work = Workspace.build(encode(model), seed=seed, collapse=settings.collapse)
+        tree = SplittingTree(work, settings, seed=seed, threads=1, backend="cpu")
         for bound in tree.run():
             found = bound.evidence.verdict(model)
             assert brackets(found.lower, found.upper, truth), seed

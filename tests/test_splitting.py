@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,20 +17,19 @@ from tests.strategies import binary_models
 from tightz.bounds import Proof, Side
 from tightz.errors import ParameterError, TightzError
 from tightz.families.mean_field import MeanField
-from tightz.families.projection import evaluate
 from tightz.families.structured import StructuredMeanField
-from tightz.families.structured.evaluate import structured_bound
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.paper.coset_sum import coset_sum
+from tightz.projections.coset import Coset
 from tightz.projections.hashing import SparseParity
 from tightz.reductions.encoding import encode
-from tightz.splitting import SplittingTree, split, splitting_bounds
+from tightz.runtime.clock import Clock
+from tightz.splitting import Splitting, SplittingTree, split
 from tightz.splitting.candidates import Effort, coin_divergence, propose
-from tightz.splitting.fits import Fit, ProductFitter
-from tightz.splitting.forest import TreeFitter, cut_strength
 from tightz.splitting.nodes import log_difference
 from tightz.splitting.region import Region, as_factor_graph
 from tightz.splitting.results import Samples
+from tightz.workspace.workspace import Workspace
 
 PRODUCT = MeanField(restarts=4)
 TREES = StructuredMeanField(width=1, restarts=2, max_sweeps=50)
@@ -122,89 +122,104 @@ def test_a_region_lifts_to_the_model_that_holds_its_spins():
 # --- Conditioning never loses -----------------------------------------------------------------
 
 
-def fitters(n, seed):
+def families(n, seed):
+    """Families with a q of each that is no optimum."""
     rng = np.random.default_rng(seed)
-    poly = random_polynomial(n, rng)
+    coset = Coset.build(random_polynomial(n, rng))
     means = rng.uniform(-1, 1, size=n)
-    product = ProductFitter.build(poly, PRODUCT)
-    yield product, means, lambda q: float(evaluate(product.coset, q)[0])
+    product = replace(PRODUCT.project(coset, rng), means=means)
+    yield PRODUCT, replace(product, log_gamma=product.evaluated())
     family = StructuredMeanField(width=2, restarts=1, max_sweeps=20)
-    tree, fit = TreeFitter.build(poly, family, rng, np.zeros((0, n), np.int8))
-    tables = fit.q.reshape(-1, 2)
+    q = family.project(coset, rng)
+    tables = q.tables.reshape(-1, 2)
     noise = rng.random(len(tables))
     mixed = 0.5 * tables + 0.5 * np.stack([noise, 1 - noise], axis=1)
-    yield tree, mixed.ravel(), lambda q: structured_bound(tree.coset, tree.shape.forest, q)
+    yield family, q.with_tables(mixed.ravel(), np.zeros(0))
 
 
 @given(st.integers(2, 7), st.integers(0, 2**32 - 1))
 @settings(deadline=None, max_examples=25)
 def test_conditionals_add_up_to_at_least_the_parent(n, seed):
-    for fitter, q, bound in fitters(n, seed):
+    for _, q in families(n, seed):
         spin = seed % n
-        sides = [fitter.condition(q, spin, sign) for sign in (1, -1)]
-        total = np.logaddexp(*[bound(side) for side in sides])
-        assert total >= bound(q) - 1e-10
+        sides = [q.condition((spin,), sign) for sign in (1, -1)]
+        total = np.logaddexp(*[side.evaluated() for side in sides])
+        assert total >= q.evaluated() - 1e-10
         single = np.arange(n + 1), np.arange(n)
         pairs = np.stack([np.arange(n), np.full(n, spin)], axis=1)
         others = np.arange(n) != spin
-        v = fitter.expectations(q, *single)
-        vv = fitter.expectations(q, 2 * np.arange(n + 1), pairs.ravel())
+        v = q.expectations(*single)
+        vv = q.expectations(2 * np.arange(n + 1), pairs.ravel())
         for side, sign in zip(sides, (1, -1), strict=True):
             expected = (v + sign * vv) / (1.0 + sign * v[spin])
-            found = fitter.expectations(side, *single)
+            found = side.expectations(*single)
             np.testing.assert_allclose(found[others], expected[others], atol=1e-9)
+            np.testing.assert_allclose(side.means, found, atol=1e-12)
             assert found[spin] == pytest.approx(sign, abs=1e-12)
+            assert side.log_gamma == side.evaluated()
 
 
 @given(st.integers(2, 7), st.integers(0, 2**32 - 1))
 @settings(deadline=None, max_examples=25)
-def test_a_fit_stays_in_its_region_below_its_log_z_and_above_its_start(n, seed):
+def test_a_refined_q_stays_in_its_region_below_its_log_z_and_above_its_start(n, seed):
     rng = np.random.default_rng(seed + 1)
-    for fitter, q, bound in fitters(n, seed):
-        region, start = Region.whole(n), q
+    for family, start in families(n, seed):
+        region = Region.whole(n)
         for spin in rng.choice(n, size=int(rng.integers(0, n)), replace=False).tolist():
             sign = int(rng.choice([-1, 1]))
-            region, start = region.restrict((spin,), sign), fitter.condition(start, spin, sign)
-        fit = fitter.fit(region, start, np.zeros((0, n), np.int8))
+            region, start = region.restrict((spin,), sign), start.condition((spin,), sign)
+        q = family.refine(start, np.zeros((0, n), np.int8))
         states = all_spins(n)
         inside = states[region.contains(states)]
-        truth = naive.log_sum_exp(fitter.coset.polynomial.log_weight(inside))
-        assert fit.log_gamma <= truth + 1e-9
-        assert fit.log_gamma >= bound(start) - 1e-9
-        drawn, log_q = fitter.draw(fit.q, 50, rng)
+        truth = naive.log_sum_exp(q.coset.polynomial.log_weight(inside))
+        assert q.log_gamma <= truth + 1e-9
+        assert q.log_gamma >= start.evaluated() - 1e-9
+        drawn, log_q = q.draw(50, rng)
         assert region.contains(drawn).all()
         assert np.isfinite(log_q).all()
 
 
-def test_a_tied_fitter_is_mean_field_on_the_coset():
+def test_a_tied_q_is_mean_field_on_the_coset():
     rng = np.random.default_rng(3)
     poly = random_polynomial(6, rng)
-    fitter = ProductFitter.build(poly, PRODUCT)
-    region = Region.whole(6).restrict((1, 4), -1).restrict((2,), 1)
-    tied = fitter.tied(region, (1, 4))
-    fit = tied.fit(region, None, np.zeros((0, 6), np.int8))
-    drawn, _ = tied.draw(fit.q, 100, rng)
+    q = PRODUCT.project(Coset.build(poly), rng)
+    region = Region.whole(6).restrict((1, 4), -1).restrict((2,), 1).restrict((1, 5), 1)
+    half = q.condition((1, 4), -1).condition((2,), 1).condition((1, 5), 1)
+    np.testing.assert_array_equal(np.sort(half.coset.pivots), [4, 5])
+    tied = PRODUCT.refine(half, np.zeros((0, 6), np.int8))
+    drawn, _ = tied.draw(100, rng)
     assert region.contains(drawn).all()
     states = all_spins(6)
     truth = naive.log_sum_exp(poly.log_weight(states[region.contains(states)]))
-    assert fit.log_gamma <= truth + 1e-9
+    assert tied.log_gamma <= truth + 1e-9
+    assert TREES.project(Coset.build(poly), rng).condition((1, 4), -1) is None
 
 
-def test_cut_strength_counts_only_terms_outside_the_buckets():
-    poly = encode(tz.ising_grid(3, seed=0)).polynomial
+def test_what_a_q_cannot_follow_are_the_terms_outside_its_buckets():
+    coset = Coset.build(encode(tz.ising_grid(3, seed=0)).polynomial)
     rng = np.random.default_rng(0)
-    wide, _ = TreeFitter.build(poly, StructuredMeanField(width=8), rng, np.zeros((0, 9), np.int8))
-    np.testing.assert_array_equal(cut_strength(wide), 0.0)
-    thin, _ = TreeFitter.build(poly, StructuredMeanField(width=1), rng, np.zeros((0, 9), np.int8))
-    assert cut_strength(thin).max() > 0.0
-    assert (cut_strength(ProductFitter.build(poly, PRODUCT)) >= cut_strength(thin)).all()
+    wide = StructuredMeanField(width=8).project(coset, rng)
+    np.testing.assert_array_equal(wide.unfollowed(), 0.0)
+    thin = StructuredMeanField(width=1).project(coset, rng)
+    assert thin.unfollowed().max() > 0.0
+    assert (PRODUCT.project(coset, rng).unfollowed() >= thin.unfollowed()).all()
 
 
 # --- The stream -------------------------------------------------------------------------------
 
 
+def planted(model, *, seed=None, threads=None, time_limit=math.inf, backend="auto", **options):
+    """A tree on a workspace of its own."""
+    encoding = encode(model)
+    work = Workspace.build(encoding, seed=seed, collapse=options.get("collapse"), threads=threads)
+    return SplittingTree(
+        work, Splitting(**options), clock=Clock(time_limit), seed=seed, threads=threads,
+        backend=backend,
+    )  # fmt: skip
+
+
 def check_stream(model, truth, **options):
-    tree = SplittingTree(model, **options)
+    tree = planted(model, **options)
     ends = {Side.LOWER: -math.inf, Side.UPPER: math.inf}
     for bound in tree.run():
         assert bound.proof is Proof.DETERMINISTIC
@@ -272,9 +287,9 @@ def test_more_splits_never_loosen_either_end(family, splits):
 def test_splitting_closes_most_of_the_mean_field_gap():
     model = tz.ising_grid(5, coupling=(-3, 3), seed=21)
     truth = naive.grid_log_z(5, 5, list(model.factors))
-    options = {"family": PRODUCT, "collapse": 0, "exact_width": 1, "upper": False, "seed": 0}
-    root = split(model, max_splits=1, **options)
-    tree = split(model, max_splits=200, **options)
+    options = {"family": PRODUCT, "collapse": 0, "exact_width": 1, "upper": False}
+    root = split(model, Splitting(max_splits=1, **options), seed=0)
+    tree = split(model, Splitting(max_splits=200, **options), seed=0)
     assert truth - tree.lower < 0.5 * (truth - root.lower)
 
 
@@ -283,7 +298,10 @@ def test_the_same_seed_gives_the_same_tree_whatever_the_threads(family):
     model = tz.ising_grid(5, coupling=(-3, 3), seed=2)
     runs = [
         split(
-            model, family=family, collapse=2, exact_width=2, max_splits=8, seed=9, threads=threads
+            model,
+            Splitting(family=family, collapse=2, exact_width=2, max_splits=8),
+            seed=9,
+            threads=threads,
         )
         for threads in (1, 2, 3)
     ]
@@ -296,7 +314,7 @@ def test_the_same_seed_gives_the_same_tree_whatever_the_threads(family):
 def test_a_dropped_leaf_leaves_a_valid_bound_and_an_inflated_one_is_caught():
     model = tz.ising_grid(4, coupling=(-2, 2), seed=6)
     truth = naive.grid_log_z(4, 4, list(model.factors))
-    tree = SplittingTree(model, family=PRODUCT, collapse=0, exact_width=1, max_splits=10, seed=0)
+    tree = planted(model, family=PRODUCT, collapse=0, exact_width=1, max_splits=10, seed=0)
     list(tree.run())
     tree.check()
     lowers = tree.result().log_lowers
@@ -310,8 +328,7 @@ def test_a_dropped_leaf_leaves_a_valid_bound_and_an_inflated_one_is_caught():
         leaf.own_lower = honest
     leaf = next(leaf for leaf in tree.tree.root.leaves() if not leaf.exact)
     part = leaf.part
-    flipped = Fit(part.fit.log_gamma, -part.fit.q)  # a q that lies outside its region
-    leaf.part = part._replace(fit=flipped)
+    leaf.part = part._replace(q=replace(part.q, means=-part.q.means))  # outside its region
     with pytest.raises(ArithmeticError, match="claims"):
         tree.check()
     leaf.part = part
@@ -323,7 +340,7 @@ def test_a_dropped_leaf_leaves_a_valid_bound_and_an_inflated_one_is_caught():
 
 
 def test_ends_that_contradict_each_other_are_refused():
-    standing = SplittingTree(tz.ising_grid(3, seed=0)).standing
+    standing = planted(tz.ising_grid(3, seed=0)).standing
     standing.improve(1.0, 2.0)
     with pytest.raises(ArithmeticError, match="above upper"):
         standing.improve(3.0, 4.0)
@@ -335,7 +352,7 @@ def test_an_interrupted_run_keeps_what_it_has():
     model = tz.ising_grid(4, coupling=(-3, 3), seed=1)
     truth = naive.grid_log_z(4, 4, list(model.factors))
     for count in (1, 2, 3, 5):
-        tree = SplittingTree(model, collapse=0, family=PRODUCT, exact_width=1, seed=0)
+        tree = planted(model, collapse=0, family=PRODUCT, exact_width=1, seed=0)
         run = tree.run()
         for _ in itertools.islice(run, count):
             pass
@@ -348,7 +365,8 @@ def test_an_interrupted_run_keeps_what_it_has():
 def test_a_time_limit_ends_an_open_run():
     model = tz.ising_grid(9, coupling=(-1, 1), seed=1)
     truth = naive.grid_log_z(9, 9, list(model.factors))
-    result = split(model, family=PRODUCT, collapse=2, exact_width=2, time_limit=0.5, seed=0)
+    settings_ = Splitting(family=PRODUCT, collapse=2, exact_width=2)
+    result = split(model, settings_, time_limit=0.5, seed=0)
     assert result.lower <= truth <= result.upper
     assert not result.closed
 
@@ -387,7 +405,7 @@ def exact_marginals_list(model):
 
 def test_a_model_with_z_zero():
     model = tz.FactorGraph([2, 2], [((0, 1), np.full((2, 2), -np.inf))])
-    bounds = list(splitting_bounds(model, seed=0))
+    bounds = list(planted(model, seed=0).run())
     assert [(b.side, b.log_z) for b in bounds] == [
         (Side.LOWER, -math.inf),
         (Side.UPPER, -math.inf),
@@ -402,7 +420,7 @@ def test_a_model_with_z_zero():
 
 
 def test_samples_of_a_run_that_found_nothing_are_refused():
-    tree = SplittingTree(tz.ising_grid(3, seed=0), time_limit=1e-9)
+    tree = planted(tz.ising_grid(3, seed=0), time_limit=1e-9)
     list(tree.run())
     with pytest.raises(TightzError, match="more time"):
         tree.result().sample(10, 0)
@@ -434,11 +452,11 @@ def test_refused_parameters():
     with pytest.raises(ParameterError, match="time_limit"):
         split(model, time_limit=-1.0)
     with pytest.raises(ParameterError, match="exact_width"):
-        split(model, exact_width=50)
+        split(model, Splitting(exact_width=50))
     with pytest.raises(ParameterError, match="family"):
-        split(model, family=tz.PointMass())
+        split(model, Splitting(family=tz.PointMass()))
     with pytest.raises(ParameterError, match="max_leaves"):
-        split(model, max_leaves=0)
+        split(model, Splitting(max_leaves=0))
 
 
 def test_a_collapse_that_solves_the_model_closes_it():
@@ -450,19 +468,19 @@ def test_a_collapse_that_solves_the_model_closes_it():
 
 def test_candidates_are_where_the_pool_and_q_disagree():
     rng = np.random.default_rng(0)
-    fitter = ProductFitter.build(random_polynomial(8, rng), PRODUCT)
+    q = replace(PRODUCT.project(Coset.build(random_polynomial(8, rng)), rng), means=np.zeros(8))
     members = rng.choice(np.array([-1, 1], dtype=np.int8), size=(400, 8))
     members[:, 3] = 1
     members[:, 5] = 1
     members[:, 6] = -members[:, 7]  # a pair that flips together, each spin fair by itself
     free = np.array([0, 1, 2, 3, 6, 7])
     effort = Effort(disagreeing=1, cut=0, pairs=1, random=1)
-    found = propose(fitter, np.zeros(8), free, members, np.ones(8), effort, rng)
+    found = propose(q, free, members, np.ones(8), effort, rng)
     assert found[:2] == [(3,), (6, 7)]
     assert {i for parity in found for i in parity} <= set(free.tolist())
     alike = np.repeat(members[:, :1], 8, axis=1)
     alike[:, 7] = members[:, 1]
-    two = propose(fitter, np.full(8, 0.9), np.arange(8), alike, np.ones(8),
+    two = propose(replace(q, means=np.full(8, 0.9)), np.arange(8), alike, np.ones(8),
                   Effort(disagreeing=2, cut=0, pairs=0, random=0), rng)  # fmt: skip
     assert len(two) == 2
     assert (7,) in two
@@ -475,9 +493,8 @@ def test_candidates_are_where_the_pool_and_q_disagree():
 @pytest.mark.parametrize("collapse", [0, 1])
 def test_importance_weights_are_those_of_a_normalised_mixture(family, collapse):
     model = tz.ising_grid(2, 2, coupling=(-1, 1), seed=5)
-    result = split(
-        model, family=family, collapse=collapse, exact_width=0, max_splits=2, seed=1, threads=1
-    )
+    settings_ = Splitting(family=family, collapse=collapse, exact_width=0, max_splits=2)
+    result = split(model, settings_, seed=1, threads=1)
     states, log_weights = result.sample(4000, 3)
     log_q = model.log_weight(states) - log_weights
     distinct, first = np.unique(states, axis=0, return_index=True)
@@ -491,7 +508,7 @@ def test_importance_weights_are_those_of_a_normalised_mixture(family, collapse):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_marginals_and_samples_of_a_closed_tree_are_exact(family):
     model = tz.ising_grid(3, coupling=(-2, 2), seed=8)
-    result = split(model, family=family, collapse=1, exact_width=1, seed=1)
+    result = split(model, Splitting(family=family, collapse=1, exact_width=1), seed=1)
     assert result.closed
     np.testing.assert_allclose(result.marginals, exact_marginals(model), atol=1e-3)
     np.testing.assert_allclose(np.exp(result.log_weights).sum(), 1.0)
@@ -502,7 +519,7 @@ def test_marginals_and_samples_of_a_closed_tree_are_exact(family):
 def test_a_polynomial_is_a_model_too():
     poly = random_polynomial(5, np.random.default_rng(0))
     truth = naive.log_sum_exp(poly.log_weight(all_spins(5)))
-    result = split(poly, collapse=0, exact_width=1, family=PRODUCT, seed=0)
+    result = split(poly, Splitting(collapse=0, exact_width=1, family=PRODUCT), seed=0)
     assert result.lower == pytest.approx(truth, abs=1e-8)
     assert result.sample(7, 0).states.shape == (7, 5)
     assert "closed" in result.summary()

@@ -116,7 +116,7 @@ def block(model: tz.FactorGraph, seed: int) -> Answer:
 
 
 def splitting(model: tz.FactorGraph, seed: int) -> Answer:
-    tree = tz.split(model, max_splits=seed % 5, seed=seed, threads=1)
+    tree = tz.split(model, tz.Splitting(max_splits=seed % 5), seed=seed, threads=1)
     ends = [Claim("lower", tree.lower), Claim("upper", tree.upper)]
     return Answer(ends + claimed(tree.history), complaints=inverted(tree.lower, tree.upper))
 

@@ -46,6 +46,7 @@ _HOME = {
     "TreeReweighted": "tightz.uppers.tree_reweighted",
     "ais": "tightz.sampling.ais",
     "bethe": "tightz.propagation",
+    "Splitting": "tightz.splitting",
     "split": "tightz.splitting",
     "ground_state": "tightz.search.ground_state",
     "Search": "tightz.search.ground_state",
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from tightz.search.exact_mpe import ExactPointMass as ExactPointMass
     from tightz.search.ground_state import Search as Search
     from tightz.search.ground_state import ground_state as ground_state
+    from tightz.splitting import Splitting as Splitting
     from tightz.splitting import split as split
     from tightz.uppers.mini_bucket import MiniBucket as MiniBucket
     from tightz.uppers.tree_reweighted import TreeReweighted as TreeReweighted

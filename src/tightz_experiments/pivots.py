@@ -51,12 +51,13 @@ def _compare(config: PivotPicture) -> dict[str, Any]:
     from tightz.projections.coset import Coset
     from tightz.reductions.encoding import encode
     from tightz.runtime.seeds import generator, stream
-    from tightz.workspace.guide import build_guide
+    from tightz.workspace.workspace import Workspace
 
     seed = config.seed
     model = tz.ising_grid(config.size, coupling=(-10, 10), field=(-1, 1), seed=stream(seed, 0))
     poly = encode(model).polynomial
-    guide = build_guide(poly, None, sweeps=1000, seed=stream(seed, 1))
+    work = Workspace.build(poly, seed=stream(seed, 1), collapse=0, search_sweeps=1000)
+    guide = work.guide
     assert guide is not None
     best = guide.states[0]
     policies: dict[str, PivotPolicy] = {

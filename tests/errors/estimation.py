@@ -10,6 +10,7 @@ import tightz as tz
 from tests.errors.table import Case, refuses
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, TightzError
+from tightz.families.evidence import link_of
 from tightz.interval.board import judged
 from tightz.judge import RefutedError, StatesEvidence
 from tightz.paper.equal_work import Outcome, at_equal_work
@@ -20,6 +21,7 @@ from tightz.sampling import certificates
 from tightz.sampling.calibration import combine
 from tightz.splitting import SplittingTree, check
 from tightz.splitting.evidence import Standing
+from tightz.workspace.workspace import Workspace
 
 GRID = tz.ising_grid(3, seed=0)
 NAN = float("nan")
@@ -50,9 +52,8 @@ def _refused(text, side, log_z, evidence=None):
 
 def _split():
     grid = tz.ising_grid(5, coupling=(-3, 3), seed=0)
-    tree = SplittingTree(
-        grid, seed=0, collapse=0, family=tz.MeanField(), exact_width=0, max_splits=2, threads=1
-    )
+    settings = tz.Splitting(collapse=0, family=tz.MeanField(), exact_width=0, max_splits=2)
+    tree = SplittingTree(Workspace.build(encode(grid), seed=0), settings, seed=0, threads=1)
     for _ in tree.run():
         pass
     return tree
@@ -217,26 +218,25 @@ SPLITTING = [
     refuses(
         "family is PointMass(restarts=8, enumerate_up_to=20, max_sweeps=1000); expected "
         "tz.MeanField(...) or tz.StructuredMeanField(...)",
-        tz.split,
-        GRID,
+        tz.Splitting,
         family=tz.PointMass(),
     ),
-    refuses("exact_width is 21; expected between 0 and 20", tz.split, GRID, exact_width=21),
-    refuses("collapse is -1; expected between 0 and 20", tz.split, GRID, collapse=-1),
-    refuses("max_leaves is 0; expected at least 1", tz.split, GRID, max_leaves=0),
-    refuses("max_splits is -1; expected at least 0", tz.split, GRID, max_splits=-1),
+    refuses("exact_width is 21; expected between 0 and 20", tz.Splitting, exact_width=21),
+    refuses("collapse is -1; expected between 0 and 20", tz.Splitting, collapse=-1),
+    refuses("max_leaves is 0; expected at least 1", tz.Splitting, max_leaves=0),
+    refuses("max_splits is -1; expected at least 0", tz.Splitting, max_splits=-1),
     Case(ParameterError, "k is -1; expected at least 0", lambda: _split().result().sample(-1)),
     Case(ParameterError, "k is 1; expected at least 2", lambda: _split().result().sampled_log_z(1)),
     Case(
         ArithmeticError,
         "lower bound 1000000.0 above upper bound -1000000.0: this is a bug",
-        lambda: Standing(encode(GRID)).improve(1e6, -1e6),
+        lambda: Standing(encode(GRID), link_of(encode(GRID))).improve(1e6, -1e6),
     ),
     Case(
         TightzError,
         "there is nothing to draw from: the run ended before it had its first q. Give it more "
         "time (time_limit)",
-        lambda: SplittingTree(GRID, seed=0, threads=1).result().sample(1),
+        lambda: SplittingTree(Workspace.build(GRID, seed=0), seed=0, threads=1).result().sample(1),
     ),
     Case(
         TightzError,

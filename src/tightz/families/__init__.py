@@ -2,15 +2,17 @@
 
 from tightz.families.mean_field import MeanField
 from tightz.families.point_mass import PointMass
-from tightz.families.projection import Family, IProjection, Status, evaluate
+from tightz.families.projection import Drawn, Family, IProjection, Refines, Status, evaluate
 from tightz.families.structured import StructuredMeanField
 from tightz.families.structured.clusters import strips
 
 __all__ = [
+    "Drawn",
     "Family",
     "IProjection",
     "MeanField",
     "PointMass",
+    "Refines",
     "Status",
     "StructuredMeanField",
     "evaluate",

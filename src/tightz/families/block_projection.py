@@ -10,6 +10,7 @@ every variable is one bit it is mean field. Point masses are in the family.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tightz.errors import UnsupportedModelError
-from tightz.families.projection import IProjection, Status
+from tightz.families.projection import Drawn, IProjection, Status, chart_of, check_states
+from tightz.judge.forests import ForestQ
 from tightz.projections.coset import Coset
 
 MAX_BITS = 12
@@ -67,6 +69,45 @@ class BlockProjection(IProjection):
         if not self.coset.feasible:
             return np.full(len(ptr) - 1, np.nan)
         return _expectations(self.coset, self.blocks, self.tables[:, None], ptr, spins)[:, 0]
+
+    def evaluated(self) -> float:
+        """log_gamma afresh, from q alone."""
+        return float(evaluate_blocks(self.coset, self.blocks, self.tables[:, None])[0])
+
+    def condition(self, parity: tuple[int, ...], sign: int) -> None:
+        """Not offered: a parity may tie bits of several variables."""
+        return None
+
+    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
+        """`count` independent states of q: one entry of every variable's table."""
+        check_states(self)
+        y, log_q = np.ones((count, self.coset.n_free)), np.zeros(count)
+        at = self.blocks.table_ptr.tolist()
+        for b, (low, high) in enumerate(itertools.pairwise(self.blocks.first.tolist())):
+            table = self.tables[at[b] : at[b + 1]]
+            entry = rng.choice(table.size, size=count, p=table / table.sum())
+            y[:, low:high] = 1.0 - 2.0 * (entry[:, None] >> np.arange(high - low) & 1)
+            log_q += np.log(table[entry])
+        return Drawn(self.coset.spins_from_free(y), log_q)
+
+    def distribution(self) -> ForestQ:
+        """A table over the bits of a variable as conditionals: bit j given bits j + 1 and up."""
+        first, at = self.blocks.first.tolist(), self.blocks.table_ptr.tolist()
+        sizes: list[int] = []
+        separators: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
+        tables: list[NDArray[np.float64]] = [np.zeros(0)]
+        for b, (low, high) in enumerate(itertools.pairwise(first)):
+            joint = self.tables[at[b] : at[b + 1]]
+            for k in range(low, high):
+                sizes.append(high - k - 1)
+                separators.append(np.arange(k + 1, high))
+                tables.append(joint)
+                joint = joint[0::2] + joint[1::2]
+        ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        spins = np.arange(self.coset.n_free)
+        return ForestQ(
+            chart_of(self.coset), spins, ptr, np.concatenate(separators), np.concatenate(tables)
+        )
 
 
 def blocks_of(coset: Coset) -> Blocks:

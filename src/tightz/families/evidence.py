@@ -1,34 +1,26 @@
-"""A q that was found here, written down for the judge: explicit arrays, and where they belong.
+"""A q's bound as the judge has it: how its polynomial stands for the model, and the verdict.
 
-Nothing in this module computes a bound: it converts what the families hold (cosets, means, tables)
-into the judge's own records, and asks the judge for the number.
+Nothing in this module computes a bound: a q writes itself down (`IProjection.distribution`), and
+the judge is asked for the number.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.families.block_projection import BlockProjection
-from tightz.families.projection import IProjection
-from tightz.families.structured.family import StructuredProjection
+from tightz.families.projection import IProjection, chart_of
 from tightz.judge.collapses import CollapseLink
-from tightz.judge.cosets import CosetQ
 from tightz.judge.encodings import EncodingLink
-from tightz.judge.forests import ForestQ
 from tightz.judge.links import SpinEvidence, SpinLink, lowered
 from tightz.judge.products import ProductEvidence
-from tightz.judge.spins import ProductQ, SpinMap, SpinTerms
+from tightz.judge.spins import SpinMap, SpinTerms
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
-from tightz.projections.coset import Coset
-from tightz.projections.gf2 import unpack
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
 
@@ -45,71 +37,28 @@ def link_of(encoding: SpinEncoding, collapsed: Collapsed | None = None) -> SpinL
         return polynomial_link(poly, collapsed)
     chart = SpinMap.identity(poly.n) if encoding.coset is None else chart_of(encoding.coset)
     link = EncodingLink(SpinTerms.of(poly), chart)
-    return SpinLink(link, None if collapsed is None else _collapse(collapsed))
+    return SpinLink(link, None if collapsed is None else collapse_link(collapsed))
 
 
 def polynomial_link(polynomial: SpinPolynomial, collapsed: Collapsed | None = None) -> SpinLink:
     """For a model that is a polynomial itself: values can be had, verdicts on a graph cannot."""
     if collapsed is not None:
-        return SpinLink(None, _collapse(collapsed))
+        return SpinLink(None, collapse_link(collapsed))
     n = polynomial.n
     nothing = np.zeros(0, dtype=np.int64)
     return SpinLink(None, CollapseLink(SpinTerms.of(polynomial), np.arange(n), nothing))
 
 
-def _collapse(collapsed: Collapsed) -> CollapseLink:
+def collapse_link(collapsed: Collapsed) -> CollapseLink:
+    """How the polynomial that a collapse left stands for the one before it."""
     return CollapseLink(SpinTerms.of(collapsed.polynomial), collapsed.kept, collapsed.order)
-
-
-def chart_of(coset: Coset) -> SpinMap:
-    """All spins of the coset's polynomial as signed products of its free ones."""
-    n = coset.polynomial.n
-    if not coset.rank:
-        return SpinMap.identity(n)
-    rows, columns = np.nonzero(unpack(coset.support, coset.n_free))
-    owner = np.concatenate([coset.free, coset.pivots[rows]])
-    free = np.concatenate([np.arange(coset.n_free), columns])
-    order = np.argsort(owner, kind="stable")
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=n))])
-    sign = np.ones(n)
-    sign[coset.pivots] = coset.sign
-    return SpinMap(coset.n_free, ptr.astype(np.int64), free[order].astype(np.int64), sign)
-
-
-def distribution_of(projection: IProjection) -> CosetQ:
-    """The q of a projection over the spins of its coset's polynomial."""
-    chart = chart_of(projection.coset)
-    if isinstance(projection, StructuredProjection):
-        forest = projection.forest
-        return ForestQ(chart, forest.spin_of, forest.sep_ptr, forest.sep, projection.tables)
-    if isinstance(projection, BlockProjection):
-        return _of_blocks(chart, projection)
-    return ProductQ(chart, projection.means)
-
-
-def _of_blocks(chart: SpinMap, projection: BlockProjection) -> ForestQ:
-    """A table over the bits of a variable as conditionals: bit j given bits j + 1 and up."""
-    first, at = projection.blocks.first.tolist(), projection.blocks.table_ptr.tolist()
-    sizes: list[int] = []
-    separators: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
-    tables: list[NDArray[np.float64]] = [np.zeros(0)]
-    for b, (low, high) in enumerate(itertools.pairwise(first)):
-        joint = projection.tables[at[b] : at[b + 1]]
-        for k in range(low, high):
-            sizes.append(high - k - 1)
-            separators.append(np.arange(k + 1, high))
-            tables.append(joint)
-            joint = joint[0::2] + joint[1::2]
-    ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    spins = np.arange(projection.coset.n_free)
-    return ForestQ(chart, spins, ptr, np.concatenate(separators), np.concatenate(tables))
 
 
 def evidence_of(projection: IProjection, link: SpinLink) -> SpinEvidence | None:
     """The projection's q as evidence; None where no state satisfies the parities."""
     if not projection.coset.feasible or projection.log_gamma == -math.inf:
         return None
-    return SpinEvidence(link, distribution_of(projection))
+    return SpinEvidence(link, projection.distribution())
 
 
 def lower_bound_of(

@@ -7,6 +7,8 @@ stops by itself while the CPU's lanes stop together.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,12 +21,19 @@ MOST_BYTES = 2**30
 """Scratch memory of one launch."""
 
 
-@cuda.jit
-def _ascend(poly, fields, means, after, before, tail, linear, step, tol, max_sweeps):  # type: ignore[no-untyped-def]
-    """Thread t ascends from means[:, t] with external fields fields[:, t]; scratch likewise.
+class Scratch(NamedTuple):
+    """What the CPU kernel allocates, a column a thread; step (2, T) is a field and a new mean."""
 
-    step (2, T): a lane's field and new value.
-    """
+    after: NDArray[np.float64]
+    before: NDArray[np.float64]
+    tail: NDArray[np.float64]
+    linear: NDArray[np.float64]
+    step: NDArray[np.float64]
+
+
+@cuda.jit
+def _ascend(poly, fields, means, scratch, tol, max_sweeps):  # type: ignore[no-untyped-def]
+    """Thread t ascends from means[:, t] with external fields fields[:, t]; scratch likewise."""
     t = cuda.grid(1)
     if t >= means.shape[1]:
         return
@@ -34,9 +43,9 @@ def _ascend(poly, fields, means, after, before, tail, linear, step, tol, max_swe
         poly.out_group, poly.out_theta, poly.inverse,
     )  # fmt: skip
     v = means[:, t : t + 1]
-    a, b = after[:, t : t + 1], before[:, t : t + 1]
-    c, d = tail[:, t : t + 1], linear[:, t : t + 1]
-    field, new = step[0, t : t + 1], step[1, t : t + 1]
+    a, b = scratch.after[:, t : t + 1], scratch.before[:, t : t + 1]
+    c, d = scratch.tail[:, t : t + 1], scratch.linear[:, t : t + 1]
+    field, new = scratch.step[0, t : t + 1], scratch.step[1, t : t + 1]
     for _ in range(max_sweeps):
         _start_sweep(mine, v, a, b, c, d)
         gain = 0.0
@@ -69,10 +78,8 @@ def ascend_on_device(
         v = cuda.to_device(np.ascontiguousarray(means[:, part]))
         count = v.shape[1]
         groups = (poly.coef.size, count)
-        _ascend[-(-count // THREADS), THREADS](
-            on_device, cuda.to_device(np.ascontiguousarray(fields[:, part])), v,
-            cuda.device_array((poly.base_spins.size, count)), cuda.device_array(groups),
-            cuda.device_array(groups), cuda.device_array(groups), cuda.device_array((2, count)),
-            tol, max_sweeps,
-        )  # fmt: skip
+        shapes = ((poly.base_spins.size, count), groups, groups, groups, (2, count))
+        scratch = Scratch(*(cuda.device_array(shape) for shape in shapes))
+        mine = cuda.to_device(np.ascontiguousarray(fields[:, part]))
+        _ascend[-(-count // THREADS), THREADS](on_device, mine, v, scratch, tol, max_sweeps)
         means[:, part] = v.copy_to_host()

@@ -1,15 +1,22 @@
-"""Mean field on a coset: the paper's coordinate ascent from random starts."""
+"""Mean field on a coset: the paper's coordinate ascent, from random or given starts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import require_range
 from tightz.families.ascent import ascend
-from tightz.families.projection import IProjection, Status, evaluate, heaviest_in_coset
+from tightz.families.projection import (
+    START,
+    IProjection,
+    Status,
+    evaluate,
+    heaviest_in_coset,
+)
 from tightz.projections.coset import Coset
 
 MAX_LANES = 32
@@ -73,6 +80,71 @@ class MeanField:
             sweeps += done * block.shape[1]
             converged &= bool(gains.max() <= self.tol)
         return best_of(coset, lanes, sweeps, converged)
+
+    def refine(self, q: IProjection, states: NDArray[np.int8]) -> IProjection:
+        """The best q on q's region, from q itself and from `states` in it; never below q."""
+        v = _starts(q, states)
+        held = q.coset.grouped._replace(field=_pinning_field(q))
+        gains = np.zeros(v.shape[1])
+        ascend(held, v, np.zeros(0), self.tol, self.max_sweeps, gains)
+        return _better(q, v, evaluate(q.coset, _pinned(q, v)))
+
+    def refine_on_device(
+        self, tasks: Sequence[tuple[IProjection, NDArray[np.int8]]]
+    ) -> list[IProjection]:
+        """`refine` of each (q, states), all on one coset, every ascent side by side on the GPU."""
+        from tightz.families.gpu_leaves import ascend_on_device
+
+        coset = tasks[0][0].coset
+        lanes = [_starts(q, states) for q, states in tasks]
+        counts = [part.shape[1] for part in lanes]
+        v = np.concatenate(lanes, axis=1)
+        fields = np.repeat(np.stack([_pinning_field(q) for q, _ in tasks], axis=1), counts, axis=1)
+        ascend_on_device(coset.grouped, fields, v, self.tol, self.max_sweeps)
+        cuts = np.cumsum(counts)[:-1]
+        ends = [
+            _pinned(q, part) for (q, _), part in zip(tasks, np.split(v, cuts, axis=1), strict=True)
+        ]
+        values = np.split(evaluate(coset, np.concatenate(ends, axis=1)), cuts)
+        return [
+            _better(q, end, value) for (q, _), end, value in zip(tasks, ends, values, strict=True)
+        ]
+
+
+def _starts(q: IProjection, states: NDArray[np.int8]) -> NDArray[np.float64]:
+    """(n_free, 1 + states) lanes: q's own means, then close to each state."""
+    rows = np.concatenate([q.means[None, :], START * states[:, q.coset.free].astype(np.float64)])
+    return _pinned(q, np.ascontiguousarray(rows.T))
+
+
+def _pinned(q: IProjection, v: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The lanes with q's held spins at their signs, in place."""
+    if q.held is not None:
+        at = np.flatnonzero(q.held)
+        v[at] = q.held[at, None]
+    return v
+
+
+def _pinning_field(q: IProjection) -> NDArray[np.float64]:
+    """The fields, those of held spins outweighing everything else.
+
+    So all regions of a coset share its index work; bounds are evaluated without the field.
+    """
+    field = q.coset.grouped.field.copy()
+    if q.held is not None:
+        at = np.flatnonzero(q.held)
+        field[at] = q.held[at] * (1e3 + 2.0 * np.abs(q.coset.polynomial.theta).sum())
+    return field
+
+
+def _better(q: IProjection, v: NDArray[np.float64], values: NDArray[np.float64]) -> IProjection:
+    """The best lane, or q where none is better."""
+    top = int(np.argmax(values))
+    if not values[top] > q.log_gamma:
+        return q
+    return replace(
+        q, log_gamma=float(values[top]), log_gammas=values, means=v[:, top].copy(), sweeps=0
+    )
 
 
 def best_of(

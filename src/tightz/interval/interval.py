@@ -125,9 +125,9 @@ class LogPartition(Result):
         """
         draw = self.sampler
         if draw is None:
-            from tightz.splitting import split
+            from tightz.splitting import Splitting, split
 
-            draw = split(self.model, time_limit=5.0, seed=seed, upper=False).sample
+            draw = split(self.model, Splitting(upper=False), time_limit=5.0, seed=seed).sample
         drawn = draw(k, seed)
         if drawn.status is Mixing.VARIATIONAL and k > 1:
             point = PointEstimate(

@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_range
-from tightz.families.evidence import distribution_of, link_of
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family, IProjection
 from tightz.judge import Verdict
@@ -111,7 +110,7 @@ def coset_sum(
     policy = work.pivots(how.pivots)
     rhs = (np.arange(2 ** len(rows))[:, None] >> np.arange(len(rows)) & 1).astype(np.uint8)
 
-    link = link_of(work.encoding, work.collapsed)
+    link = work.link
 
     def project(number: int) -> tuple[_Judged, NDArray[np.float64], int]:
         coset = Coset.build(work.polynomial, Parities(rows, rhs[number]), policy)
@@ -163,7 +162,7 @@ def _judge(
 ) -> _Judged:
     if not best.coset.feasible or best.log_gamma == -math.inf:
         return _Judged(-math.inf, 0.0, None)
-    q = distribution_of(best)
+    q = best.distribution()
     return _Judged(*coset_value(link.terms, rows, rhs, q), q)
 
 

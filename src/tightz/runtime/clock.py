@@ -15,7 +15,7 @@ class Clock:
 
     def __init__(self, time_limit: float = math.inf, parent: Clock | None = None) -> None:
         self._start = time.perf_counter()
-        self._limit = time_limit
+        self.limit = time_limit
         self._parent = parent
         self._stopped = threading.Event()
 
@@ -26,7 +26,7 @@ class Clock:
     @property
     def left(self) -> float:
         """Seconds until the deadline, 0 when it has passed or the clock was stopped."""
-        own = 0.0 if self._stopped.is_set() else max(0.0, self._limit - self.elapsed)
+        own = 0.0 if self._stopped.is_set() else max(0.0, self.limit - self.elapsed)
         return own if self._parent is None else min(own, self._parent.left)
 
     @property

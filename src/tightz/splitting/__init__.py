@@ -8,75 +8,56 @@ with the parities chosen; anytime search trees for Z: Lou, Dechter and Ihler, 20
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from tightz.bounds import Bound
+from tightz.errors import ParameterError
 from tightz.models.inputs import as_model
-from tightz.reductions.encoding import Model
+from tightz.reductions.encoding import Model, encode
 from tightz.runtime.backends import Backend
-from tightz.runtime.seeds import Seed
+from tightz.runtime.clock import Clock
+from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.splitting.results import SplittingResult
-from tightz.splitting.run import PRODUCT, STRUCTURED, Family, SplittingTree
+from tightz.splitting.run import PRODUCT, SEARCH_SHARE, STRUCTURED, Splitting, SplittingTree
+from tightz.workspace.workspace import Workspace
 
 __all__ = [
     "PRODUCT",
     "STRUCTURED",
-    "Family",
+    "Splitting",
     "SplittingResult",
     "SplittingTree",
     "split",
-    "splitting_bounds",
 ]
-
-
-def splitting_bounds(
-    model: Model,
-    *,
-    time_limit: float | None = None,
-    seed: Seed = None,
-    collapse: int | None = None,
-    family: Family | None = None,
-    upper: bool = True,
-    exact_width: int = 10,
-    threads: int | None = None,
-    max_leaves: int | None = None,
-    max_splits: int | None = None,
-    backend: Backend = "auto",
-) -> Iterator[Bound]:
-    """A stream of ever tighter deterministic bounds on log Z; see `SplittingTree`."""
-    as_model(model, "splitting_bounds")
-    tree = SplittingTree(
-        model, time_limit=time_limit, seed=seed, collapse=collapse, family=family, upper=upper,
-        exact_width=exact_width, threads=threads, max_leaves=max_leaves, max_splits=max_splits,
-        backend=backend,
-    )  # fmt: skip
-    return tree.run()
 
 
 def split(
     model: Model,
+    settings: Splitting | None = None,
     *,
     time_limit: float | None = None,
     seed: Seed = None,
-    collapse: int | None = None,
-    family: Family | None = None,
-    upper: bool = True,
-    exact_width: int = 10,
     threads: int | None = None,
-    max_leaves: int | None = None,
-    max_splits: int | None = None,
     backend: Backend = "auto",
 ) -> SplittingResult:
-    """Both ends of log Z by splitting, with the leaves and their mixture; see `SplittingTree`.
+    """Both ends of log Z by splitting, with the leaves and their mixture; see `Splitting`.
 
-    With no limit at all it runs until the interval is closed.
+    With no limit at all it runs until the interval is closed. `backend`: "cuda" bounds the leaves
+    of a MeanField tree on the GPU, "auto" does so where there is one, "cpu" never.
     """
     as_model(model, "split")
-    tree = SplittingTree(
-        model, time_limit=time_limit, seed=seed, collapse=collapse, family=family, upper=upper,
-        exact_width=exact_width, threads=threads, max_leaves=max_leaves, max_splits=max_splits,
-        backend=backend,
-    )  # fmt: skip
+    if time_limit is not None and not time_limit > 0.0:
+        raise ParameterError(
+            f"time_limit is {time_limit}; expected a positive number of seconds, or None"
+        )
+    clock = Clock() if time_limit is None else Clock(time_limit)
+    settings = settings or Splitting()
+    root = seed_sequence(seed)
+    work = Workspace.build(
+        encode(model),
+        seed=root,
+        collapse=settings.collapse,
+        time_limit=None if time_limit is None else SEARCH_SHARE * time_limit,
+        threads=threads,
+    )
+    tree = SplittingTree(work, settings, clock=clock, seed=root, threads=threads, backend=backend)
     for _ in tree.run():
         pass
     return tree.result()

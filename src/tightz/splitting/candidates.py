@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.splitting.fits import Fitter
+from tightz.families.projection import IProjection
 from tightz.splitting.region import Parity
 
 PAIR_SPINS = 24
@@ -45,8 +45,7 @@ def coin_divergence(v: NDArray[np.float64], e: NDArray[np.float64]) -> NDArray[n
 
 
 def propose(
-    fitter: Fitter,
-    q: NDArray[np.float64],
+    q: IProjection,
     free: NDArray[np.int64],
     members: NDArray[np.int8],
     strength: NDArray[np.float64],
@@ -60,7 +59,7 @@ def propose(
     """
     if free.size == 0:
         return []
-    v = np.clip(fitter.expectations(q, np.arange(free.size + 1), free), -1.0, 1.0)
+    v = np.clip(q.expectations(np.arange(free.size + 1), free), -1.0, 1.0)
     unsure = 1.0 - v * v
     chosen: list[Parity] = []
     known = len(members) >= FEW
@@ -72,7 +71,7 @@ def propose(
     pull = unsure * strength[free]
     chosen += [(int(free[i]),) for i in _top(pull, effort.cut + (0 if known else 1))]
     if effort.pairs and known and free.size > 1:
-        chosen += _pairs(fitter, q, free, v, members, effort.pairs)
+        chosen += _pairs(q, free, members, effort.pairs)
     open_ = np.flatnonzero(unsure > 1e-3)
     pool = open_ if open_.size else np.arange(free.size)
     chosen += [(int(free[rng.choice(pool)]),) for _ in range(effort.random)]
@@ -101,12 +100,7 @@ def _diverse(score: NDArray[np.float64], rows: NDArray[np.int8], count: int) -> 
 
 
 def _pairs(
-    fitter: Fitter,
-    q: NDArray[np.float64],
-    free: NDArray[np.int64],
-    v: NDArray[np.float64],
-    members: NDArray[np.int8],
-    count: int,
+    q: IProjection, free: NDArray[np.int64], members: NDArray[np.int8], count: int
 ) -> list[Parity]:
     """Pairs that flip together in the pool but not under q."""
     rows = members[:, free].astype(np.float64)
@@ -117,6 +111,6 @@ def _pairs(
     e = _shrunk(joint[low, high], len(rows))
     i, j = free[at[low]], free[at[high]]
     spins = np.stack([i, j], axis=1).ravel()
-    vv = np.clip(fitter.expectations(q, 2 * np.arange(i.size + 1), spins), -1.0, 1.0)
+    vv = np.clip(q.expectations(2 * np.arange(i.size + 1), spins), -1.0, 1.0)
     merit = coin_divergence(vv, e)
     return [(int(i[k]), int(j[k])) for k in _top(merit, count)]

@@ -10,10 +10,7 @@ import math
 
 import numpy as np
 
-from tightz.families.projection import evaluate
-from tightz.families.structured.evaluate import structured_bound
 from tightz.judge.rounding import summation
-from tightz.splitting.forest import TreeFitter
 from tightz.splitting.nodes import Node
 from tightz.splitting.region import CONSTANT, Region
 from tightz.splitting.tree import Tree
@@ -30,7 +27,7 @@ def check_tree(tree: Tree, *, known: float = -math.inf) -> None:
     what elimination gives afresh. `known` is a bound on the whole that the root may hold besides.
     """
     poly = tree.setting.bounder.poly
-    count = poly.n_terms + tree.root.part.fitter.coset.polynomial.n_terms + poly.n
+    count = poly.n_terms + tree.root.part.q.coset.polynomial.n_terms + poly.n
     allowance = summation(count, scale(poly))
     for node in tree.root.subtree():
         if node.children:
@@ -69,15 +66,13 @@ def _attained(leaf: Node, tree: Tree) -> float:
         bounder = tree.setting.bounder
         found = bounder.exact(region.lifted(tree.setting.kept, bounder.poly.n))
         return -math.inf if found is None else found.upper
-    fitter, q = leaf.part.fitter, leaf.part.fit.q
+    q = leaf.part.q
     held = np.concatenate([region.pinned, region.copies])
     constant = region.rep[held] == CONSTANT
     pairs = np.stack([held, np.where(constant, held, region.rep[held])], axis=1)
-    single = fitter.expectations(q, np.arange(held.size + 1), held)
-    joint = fitter.expectations(q, 2 * np.arange(held.size + 1), pairs.ravel())
+    single = q.expectations(np.arange(held.size + 1), held)
+    joint = q.expectations(2 * np.arange(held.size + 1), pairs.ravel())
     sure = np.where(constant, single, joint) * region.sign[held]
     if not (np.abs(sure - 1.0) < CERTAIN).all():
         return -math.inf
-    if isinstance(fitter, TreeFitter):
-        return structured_bound(fitter.coset, fitter.shape.forest, q)
-    return float(evaluate(fitter.coset, q)[0])
+    return q.evaluated()

@@ -6,16 +6,13 @@ import math
 
 import numpy as np
 
-from tightz.families.evidence import link_of
 from tightz.judge import Evidence
+from tightz.judge.links import SpinLink
 from tightz.judge.parts import Cell, Court, NoStateEvidence, PartsEvidence
-from tightz.judge.proofs import Conditionals, Product, Proof
+from tightz.judge.proofs import Proof
 from tightz.judge.spins import SpinTerms
 from tightz.models.factor_graph import FactorGraph
-from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
-from tightz.splitting.fits import Fit, Fitter
-from tightz.splitting.forest import TreeFitter
 from tightz.splitting.nodes import Node
 from tightz.splitting.tree import Tree
 
@@ -26,12 +23,12 @@ class Standing:
     The ends are about the encoded model; where that is a polynomial, about the polynomial.
     """
 
-    def __init__(self, encoding: SpinEncoding) -> None:
+    def __init__(self, encoding: SpinEncoding, link: SpinLink) -> None:
         self.encoding = encoding
         self.lower, self.upper, self.rounding = -math.inf, math.inf, 0.0
         self.evidence: Evidence | None = None
         self._graph = encoding.model if isinstance(encoding.model, FactorGraph) else None
-        self._link = link_of(encoding).encoding
+        self._link = link.encoding
         self._source = SpinTerms.of(encoding.polynomial) if self._link is None else self._link.terms
         self._proofs: list[Proof] = []
         self.court = Court(self._source, encoding.polynomial.n, self._link)
@@ -44,10 +41,9 @@ class Standing:
         """
         return self._link is None or self._link.chart.n == self._link.chart.n_free
 
-    def collapsed(self, collapsed: Collapsed) -> None:
+    def collapsed(self, link: SpinLink) -> None:
         """From now on regions and q's are about the collapsed polynomial."""
-        collapse = link_of(self.encoding, collapsed).collapse
-        self.court = Court(self._source, self.encoding.polynomial.n, self._link, collapse)
+        self.court = Court(self._source, self.encoding.polynomial.n, self._link, link.collapse)
 
     def nothing(self) -> None:
         """No state has any weight."""
@@ -72,14 +68,6 @@ class Standing:
         if low > high:
             raise ArithmeticError(f"lower bound {low!r} above upper bound {high!r}: this is a bug")
         self.lower, self.upper = low, high
-
-
-def proof_of(fitter: Fitter, fit: Fit) -> Proof:
-    """The q of a fit, explicitly."""
-    if isinstance(fitter, TreeFitter):
-        forest = fitter.shape.forest
-        return Conditionals(forest.spin_of, forest.sep_ptr, forest.sep, fit.q)
-    return Product(fitter.coset.free, fit.q)
 
 
 def cell_of(root: Node) -> Cell:
@@ -117,5 +105,5 @@ def _record(node: Node) -> Cell:
 def _own(node: Node, kind: str) -> Proof:
     """One object per proof, so that the judge need not look at it twice."""
     if kind not in node.proofs:
-        node.proofs[kind] = proof_of(node.part.fitter, node.part.fit)
+        node.proofs[kind] = node.part.q.proof()
     return node.proofs[kind]

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.families.projection import IProjection
 from tightz.judge.parts import Cell
 from tightz.judge.proofs import Proof
-from tightz.splitting.fits import Fit, Fitter
 from tightz.splitting.region import Parity, Region
 from tightz.splitting.upper import Ceiling
 
@@ -25,23 +25,15 @@ class Part(NamedTuple):
     """A region with its q, as found by a look-ahead; members are rows of the pool."""
 
     region: Region
-    fitter: Fitter
-    fit: Fit
+    q: IProjection
     members: NDArray[np.int64]
 
 
 class Opening(NamedTuple):
-    """A region about to be fitted from its parent's q given it, `start`, and pool `states`."""
+    """A region about to be fitted: its parent's q given it, and pool `states` to start from too."""
 
-    region: Region
-    fitter: Fitter
-    start: NDArray[np.float64]
+    part: Part
     states: NDArray[np.int8]
-    members: NDArray[np.int64]
-
-    def fit(self) -> Fit:
-        """The region's q."""
-        return self.fitter.fit(self.region, self.start, self.states)
 
 
 class Split(NamedTuple):

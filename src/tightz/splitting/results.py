@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import TightzError, require_range
-from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
 from tightz.results import Result
@@ -39,8 +38,12 @@ class Mixture:
     encoding: SpinEncoding
     collapsed: Collapsed | None
     bounder: UpperBounder
-    kept: NDArray[np.int64]
     leaves: tuple[Node, ...]
+
+    @property
+    def kept(self) -> NDArray[np.int64]:
+        """The spins of the original that the leaves' q's are over."""
+        return np.arange(self.bounder.poly.n) if self.collapsed is None else self.collapsed.kept
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
@@ -80,8 +83,7 @@ class Mixture:
         def chi(ptr: NDArray[np.int64], spins: NDArray[np.int32]) -> NDArray[np.float64]:
             out = np.zeros(len(ptr) - 1)
             for i in fitted:
-                part = self.leaves[i].part
-                out += self.weights[i] * part.fitter.expectations(part.fit.q, ptr, spins)
+                out += self.weights[i] * self.leaves[i].part.q.expectations(ptr, spins)
             return out / share
 
         share = float(self.weights[fitted].sum())
@@ -124,9 +126,9 @@ class Mixture:
             states = np.ones((count, n), dtype=np.int8)
             states[:, region.free] = free
             return region.complete(states), np.full(count, done.polynomial.constant)
-        part = leaf.part
-        states, log_q = part.fitter.draw(part.fit.q, count, rng)
-        excess = part.fitter.coset.polynomial.log_weight(states) - log_q
+        q = leaf.part.q
+        states, log_q = q.draw(count, rng)
+        excess = q.coset.polynomial.log_weight(states) - log_q
         return (
             states if self.collapsed is None else self.collapsed.lift_states(states, rng)
         ), excess
@@ -171,7 +173,11 @@ class SplittingResult(Result):
 
     @cached_property
     def marginals(self) -> NDArray[np.float64]:
-        """(n, 2) state probabilities under the mixture of the leaves; NaN where Z = 0."""
+        """(n, 2) state probabilities under the mixture of the leaves; NaN where Z = 0.
+
+        Where zeros were solved as parities, a spin that follows from several others is taken to
+        follow from independent ones (`SpinEncoding.marginals`); samples are not.
+        """
         return self.mixture.encoding.marginals(self.mixture.spin_means())
 
     @property
@@ -189,14 +195,7 @@ class SplittingResult(Result):
         if self.upper == -math.inf:
             raise TightzError("Z = 0: the model has no state of positive weight to draw")
         spins, logs = self.mixture.draw(int(k), generator(rng))
-        encoding = self.mixture.encoding
-        if not isinstance(encoding.model, FactorGraph):
-            return Samples((1 - spins.astype(np.int64)) // 2, logs)
-        states = np.zeros((len(spins), encoding.model.n_variables), dtype=np.int64)
-        states[:, encoding.variables] = (1 - spins) // 2
-        for v, state in encoding.model.evidence.items():
-            states[:, v] = state
-        return Samples(states, logs)
+        return Samples(self.mixture.encoding.lift_states(spins), logs)
 
     def sampled_log_z(self, k: int = 1000, rng: Seed = None) -> LogEstimate:
         """log Z from k importance-weighted samples, and the standard error of these draws.

@@ -9,19 +9,21 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.families.mean_field import MeanField
+from tightz.families.projection import IProjection, Refines
+from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator
 from tightz.splitting.candidates import Effort, propose
-from tightz.splitting.fits import Fit, Fitter, ProductFitter, region_states
-from tightz.splitting.forest import cut_strength
 from tightz.splitting.nodes import Node, Opening, Part, Plan, Split, log_difference
 from tightz.splitting.region import Parity, Region
 from tightz.splitting.upper import Ceiling, UpperBounder, scale
@@ -52,6 +54,8 @@ CLOSED = 1e-11
 
 UPPER_CANDIDATES = 3
 
+NOTHING: Mapping[int, IProjection] = MappingProxyType({})
+
 
 class Setting(NamedTuple):
     """What the tree works on: `kept` are the working model's spins in the original.
@@ -59,6 +63,8 @@ class Setting(NamedTuple):
     `device`: mean field of a round's look-aheads runs side by side on a GPU.
     """
 
+    family: Refines
+    clock: Clock
     bounder: UpperBounder
     kept: NDArray[np.int64]
     states: NDArray[np.int8]
@@ -76,22 +82,18 @@ class Tree:
     setting: Setting
     root: Node
     order: Order
-    deadline: float = math.inf
     splits: int = 0
     n_leaves: int = 1
     stalled: bool = False
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    _strength: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     _heap: list[tuple[float, int, Node]] = field(default_factory=list)
 
     @classmethod
-    def plant(
-        cls, setting: Setting, fitter: Fitter, fit: Fit, lower: float, ceiling: Ceiling
-    ) -> Tree:
+    def plant(cls, setting: Setting, q: IProjection, lower: float, ceiling: Ceiling) -> Tree:
         """A tree of one node: the whole space, with a bound known from elsewhere besides."""
-        region = Region.whole(fitter.coset.polynomial.n)
-        part = Part(region, fitter, fit, np.arange(len(setting.states)))
-        root = Node(0, part, None, 0, max(fit.log_gamma, lower))
+        region = Region.whole(q.coset.polynomial.n)
+        part = Part(region, q, np.arange(len(setting.states)))
+        root = Node(0, part, None, 0, max(q.log_gamma, lower))
         root.accept(ceiling)
         tree = cls(setting, root, ceiling.order)
         tree._push(root)
@@ -127,13 +129,13 @@ class Tree:
         self.stalled = not tasks and not self._heap and self.splits == before
         if pool is None:
             for work, node in tasks:
-                if time.perf_counter() >= self.deadline:
+                if self.setting.clock.expired:
                     return False
                 self._apply(node, work(node))
             return True
         futures = [pool.submit(work, node) for work, node in tasks]
         for (_, node), future in zip(tasks, futures, strict=True):
-            if not _wait(future, self.deadline):
+            if not _wait(future, self.setting.clock):
                 for other in futures:
                     other.cancel()
                 return False
@@ -154,10 +156,9 @@ class Tree:
     def _choose_lower(self) -> list[Node]:
         """The leaves to look at next; those already looked at are split on the way."""
         chosen: list[Node] = []
-        part = self.root.part
         batch = BATCH
-        if isinstance(part.fitter, ProductFitter):
-            size = max(1, part.fitter.coset.polynomial.spins.size)
+        if self._is_product:
+            size = max(1, self.root.part.q.coset.polynomial.spins.size)
             batch = int(np.clip(CHEAP // size, BATCH, 64))
             batch = DEVICE_BATCH if self.setting.device else batch
         while len(chosen) < batch and self._heap and not self.finished:
@@ -175,7 +176,7 @@ class Tree:
         children = []
         for part, ceiling in zip(plan.parts, plan.ceilings or (None, None), strict=True):
             number = next(self._numbers)
-            child = Node(number, part, node, node.depth + 1, part.fit.log_gamma, hope=gain)
+            child = Node(number, part, node, node.depth + 1, part.q.log_gamma, hope=gain)
             child.refresh()
             children.append(child)
             if ceiling is not None:
@@ -194,7 +195,7 @@ class Tree:
     def _single_state(self, part: Part) -> Ceiling:
         """A region of one working state: its weight is known."""
         slack = 4.0 * scale(self.setting.bounder.poly) * 2.0**-48
-        value = part.fit.log_gamma
+        value = part.q.log_gamma
         return Ceiling(value, value + slack, True, np.zeros(0, np.int64), self.order)
 
     def _look(self, node: Node) -> Plan | Ceiling | None:
@@ -204,8 +205,8 @@ class Tree:
             return found
         best: Plan | None = None
         for split in self._openings(node):
-            best = _better(best, _plan(split, [o.fit() for o in split.sides]))
-            if time.perf_counter() >= self.deadline:
+            best = _better(best, self._plan(split))
+            if self.setting.clock.expired:
                 break
         return best
 
@@ -214,19 +215,19 @@ class Tree:
         solved = [self._solved(node.part) for node in nodes]
         rest = [node for node, found in zip(nodes, solved, strict=True) if found is None]
         splits = {node.number: self._openings(node) for node in rest}
-        root = self.root.part.fitter
+        coset = self.root.part.q.coset
         sides = [o for found in splits.values() for split in found for o in split.sides]
-        batched = [o for o in sides if o.fitter is root]
-        fits: dict[int, Fit] = {}
-        if batched and isinstance(root, ProductFitter):
-            starts = [(o.region, o.start, o.states) for o in batched]
-            fits = dict(zip(map(id, batched), root.fit_on_device(starts), strict=True))
+        batched = [o for o in sides if o.part.q.coset is coset]
+        done: dict[int, IProjection] = {}
+        family = self.setting.family
+        if batched and isinstance(family, MeanField):
+            found_qs = family.refine_on_device([(o.part.q, o.states) for o in batched])
+            done = dict(zip(map(id, batched), found_qs, strict=True))
         out: list[Plan | Ceiling | None] = []
         for node, found in zip(nodes, solved, strict=True):
             best: Plan | None = None
             for split in splits.get(node.number, ()):
-                both = [fits[id(o)] if id(o) in fits else o.fit() for o in split.sides]
-                best = _better(best, _plan(split, both))
+                best = _better(best, self._plan(split, done))
             out.append(best if found is None else found)
         return out
 
@@ -237,25 +238,26 @@ class Tree:
         return self.setting.bounder.exact(self._original(part.region))
 
     def _openings(self, node: Node) -> list[Split]:
-        """The splits worth a look, each with both sides ready to be fitted."""
+        """The splits worth a look, each with both sides ready to be refined."""
         part = node.part
         members = self.setting.states[part.members]
-        effort = PRODUCT_EFFORT if isinstance(part.fitter, ProductFitter) else TREE_EFFORT
+        effort = PRODUCT_EFFORT if self._is_product else TREE_EFFORT
         if len(members) < 2 and node.number:
             effort = POOR_EFFORT
         rng = generator(self.setting.seed, 1, node.number)
-        strength = self._strengths(part.fitter)
-        proposed = propose(
-            part.fitter, part.fit.q, part.region.free, members, strength, effort, rng
-        )
+        proposed = propose(part.q, part.region.free, members, self._strength, effort, rng)
         splits = [self._split(part, parity) for parity in proposed]
         return [split for split in splits if split is not None]
 
-    def _strengths(self, fitter: Fitter) -> NDArray[np.float64]:
-        key = id(fitter) if not isinstance(fitter, ProductFitter) else 0
-        if key not in self._strength:
-            self._strength[key] = cut_strength(fitter)
-        return self._strength[key]
+    @property
+    def _is_product(self) -> bool:
+        """Whether a look-ahead is cheap: more parities and more starts are then tried."""
+        return isinstance(self.setting.family, MeanField)
+
+    @cached_property
+    def _strength(self) -> NDArray[np.float64]:
+        """What q's of the root's shape cannot follow, spin by spin; parts keep the shape."""
+        return self.root.part.q.unfollowed()
 
     def _split(self, part: Part, parity: Parity) -> Split | None:
         plus, minus = self._open(part, parity, 1), self._open(part, parity, -1)
@@ -263,27 +265,27 @@ class Tree:
 
     def _open(self, part: Part, parity: Parity, sign: int) -> Opening | None:
         """One side of a split: started from the parent's q given that side, and from the pool."""
-        region = part.region.restrict(parity, sign)
+        q = part.q.condition(parity, sign)
+        if q is None:
+            return None
         pool = self.setting.states
-        chi = pool[part.members][:, list(parity)].prod(axis=1)
-        members = part.members[chi == sign]
-        fitter = part.fitter
-        if len(parity) == 1:
-            start = part.fitter.condition(part.fit.q, parity[0], sign)
-            mean = float(part.fitter.expectations(part.fit.q, np.arange(2), np.array(parity))[0])
-        else:
-            tied = part.fitter.tied(region, (parity[0], parity[1]))
-            if tied is None:
-                return None
-            fitter = tied
-            free = fitter.coset.free
-            start = part.fitter.expectations(part.fit.q, np.arange(free.size + 1), free)
-            start, mean = np.clip(start, -1.0, 1.0), 0.0
-        if isinstance(fitter, ProductFitter):
-            states = region_states(pool, members, 3)
-        else:
-            states = region_states(pool, members, 1 if (1.0 + sign * mean) / 2.0 < RARE else 0)
-        return Opening(region, fitter, start, states, members)
+        members = part.members[pool[part.members][:, list(parity)].prod(axis=1) == sign]
+        mean = float(part.q.means[part.q.coset.free_index[parity[0]]])
+        rare = (1.0 + sign * mean) / 2.0 < RARE
+        count = 3 if self._is_product else int(rare)
+        chosen = region_states(pool, members, count)
+        return Opening(Part(part.region.restrict(parity, sign), q, members), chosen)
+
+    def _plan(self, split: Split, done: Mapping[int, IProjection] = NOTHING) -> Plan:
+        """The split with both sides refined; `done` by the id of the side where that was made."""
+        plus, minus = (
+            side.part._replace(
+                q=done.get(id(side)) or self.setting.family.refine(side.part.q, side.states)
+            )
+            for side in split.sides
+        )
+        total = float(np.logaddexp(plus.q.log_gamma, minus.q.log_gamma))
+        return Plan(split.parity, (plus, minus), total)
 
     def _original(self, region: Region) -> Region:
         return region.lifted(self.setting.kept, self.setting.bounder.poly.n)
@@ -317,7 +319,8 @@ class Tree:
         return tasks
 
     def _left(self) -> float | None:
-        return None if self.deadline == math.inf else self.deadline - time.perf_counter()
+        left = self.setting.clock.left
+        return None if left == math.inf else left
 
     def _bound(self, node: Node) -> Ceiling:
         return self._ceiling(node.part.region)
@@ -343,7 +346,7 @@ class Tree:
             total = float(np.logaddexp(first.upper, second.upper))
             if best is None or total < best[0]:
                 best = total, parity, (first, second)
-            if time.perf_counter() >= self.deadline:
+            if self.setting.clock.expired:
                 break
         if best is None:
             return None
@@ -351,7 +354,7 @@ class Tree:
         plan = node.plan
         if plan is None or plan.parity != parity:
             split = self._split(node.part, parity)
-            plan = None if split is None else _plan(split, [o.fit() for o in split.sides])
+            plan = None if split is None else self._plan(split)
         return None if plan is None else plan._replace(ceilings=ceilings)
 
     def _apply(self, node: Node, result: object) -> None:
@@ -369,21 +372,20 @@ class Tree:
             self._push(node)
 
 
-def _plan(split: Split, fits: Sequence[Fit]) -> Plan:
-    """The split with both sides fitted."""
-    plus, minus = (
-        Part(side.region, side.fitter, fit, side.members)
-        for side, fit in zip(split.sides, fits, strict=True)
-    )
-    total = float(np.logaddexp(plus.fit.log_gamma, minus.fit.log_gamma))
-    return Plan(split.parity, (plus, minus), total)
-
-
 def _better(best: Plan | None, plan: Plan) -> Plan:
     return plan if best is None or plan.log_sum > best.log_sum else best
 
 
-def _wait(future: Future[object], deadline: float) -> bool:
+def region_states(
+    states: NDArray[np.int8], rows: NDArray[np.int64], count: int
+) -> NDArray[np.int8]:
+    """`count` of the pool members `rows`: the first (heaviest) and others evenly spaced."""
+    if rows.size <= count:
+        return states[rows]
+    return states[rows[np.linspace(0, rows.size - 1, count).astype(np.int64)]]
+
+
+def _wait(future: Future[object], clock: Clock) -> bool:
     """Whether the future was done in time; its own errors are left for `result`."""
-    limit = None if deadline == math.inf else max(0.0, deadline - time.perf_counter())
-    return bool(wait([future], timeout=limit).done)
+    left = clock.left
+    return bool(wait([future], timeout=None if left == math.inf else left).done)

@@ -8,23 +8,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.models.spin_polynomial import SpinPolynomial
-from tightz.reductions.collapse import Collapsed
-from tightz.runtime.seeds import Seed
-from tightz.search.pool import sample_pool
+from tightz.search.pool import StatePool
 
 MAX_STATES = 1500
 """Heavy states kept as starts; repairing and weighing them costs a few milliseconds a coset."""
 
+MAX_HEAVY = 8
+"""Heaviest states that go with the samples where these are to stand for the model."""
+
 
 @dataclass(frozen=True, eq=False)
 class Guide:
-    """states (S, n): distinct heavy states of the working polynomial, heaviest first.
+    """What a pool of the original's states says about the working polynomial.
 
-    reliability (n,): what flipping a spin costs in the heaviest state; the cheapest flips make
-    the best constrained spins.
+    states        (S, n) distinct heavy states, heaviest first: starts
+    samples       (T, n) states at temperature 1 and the few heaviest, heaviest first: their means
+                  stand for the model's where a split is chosen; they prove nothing
+    reliability   (n,) what flipping a spin costs in the heaviest state; the cheapest flips make
+                  the best constrained spins
     """
 
     states: NDArray[np.int8]
+    samples: NDArray[np.int8]
     reliability: NDArray[np.float64]
 
 
@@ -34,27 +39,17 @@ def search_effort(polynomial: SpinPolynomial) -> int:
     return int(np.clip(4_000_000 // incidences, 100, 1000))
 
 
-def build_guide(
-    original: SpinPolynomial,
-    collapsed: Collapsed | None,
-    *,
-    sweeps: int,
-    seed: Seed,
-    time_limit: float | None = None,
-) -> Guide | None:
-    """Temper the original model, where cluster moves apply, and carry its states over.
+def read_pool(pool: StatePool, working: SpinPolynomial, kept: NDArray[np.int64]) -> Guide:
+    """The original's pool on the working polynomial, whose spins are the `kept` ones.
 
-    `time_limit` (seconds) may cut the search short, at the price of repeatability. None when the
-    model is trivial: no spins, or Z = 0.
+    Tempering runs on the original, where cluster moves apply, so one run serves every collapse.
     """
-    working = original if collapsed is None else collapsed.polynomial
-    if working.n == 0 or original.constant == -np.inf:
-        return None
-    pool = sample_pool(original, sweeps=sweeps, time_limit=time_limit, seed=seed)
-    rows = np.concatenate([pool.states, pool.samples])
-    if collapsed is not None:
-        rows = rows[:, collapsed.kept]
-    rows = np.unique(rows, axis=0)
-    heaviest = np.argsort(-working.log_weight(rows), kind="stable")[:MAX_STATES]
-    states = rows[heaviest].astype(np.int8)
-    return Guide(states, working.flip_costs(states[0]))
+    rows = np.unique(np.concatenate([pool.states, pool.samples])[:, kept], axis=0)
+    states = rows[_heaviest(working, rows)[:MAX_STATES]].astype(np.int8)
+    drawn = pool.samples if len(pool.samples) else pool.states
+    drawn = np.concatenate([pool.states[:MAX_HEAVY], drawn])[:, kept].astype(np.int8)
+    return Guide(states, drawn[_heaviest(working, drawn)], working.flip_costs(states[0]))
+
+
+def _heaviest(working: SpinPolynomial, rows: NDArray) -> NDArray[np.int64]:
+    return np.argsort(-working.log_weight(rows), kind="stable")

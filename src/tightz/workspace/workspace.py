@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import require_range
-from tightz.families.evidence import link_of
+from tightz.families.evidence import collapse_link, link_of
 from tightz.families.projection import IProjection
 from tightz.judge.links import SpinLink
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -17,28 +19,40 @@ from tightz.projections.pivots import FirstColumns, PivotPolicy, Reliability
 from tightz.reductions.bits import BlockPolynomial
 from tightz.reductions.collapse import Collapsed, collapse
 from tightz.reductions.encoding import Model, SpinEncoding, encode
-from tightz.runtime.seeds import Seed, stream
-from tightz.workspace.guide import Guide, build_guide, search_effort
+from tightz.runtime.seeds import Seed, seed_sequence, stream
+from tightz.search.pool import StatePool, sample_pool
+from tightz.workspace.guide import Guide, read_pool, search_effort
 
 SEARCH = 2**31
 """Key of the search's random stream; levels never reach it."""
 
+Part = TypeVar("Part")
+
 
 @dataclass(frozen=True, eq=False)
 class Workspace:
-    """`polynomial` is what cosets are drawn on: the encoded model, collapsed where that is on.
+    """A model as the methods work on it. Every part is made at its first use, and once.
 
-    original     the encoded model's polynomial
-    collapsed    the record of summed-out spins, None when collapse is off
-    guide        heavy states and reliabilities, None when no search was made
+    Nothing is computed before it is asked for; threads that ask for the same part wait for the
+    one that came first. So one encoding, one collapse and one tempering run serve all who share it.
+
+    source        the model, or its encoding
+    collapse      spins with at most this many neighbours are summed out; None picks by cost, 0 is
+                  off. An automatic collapse leaves at least `at_least` spins, given so many
+    sweeps        tempering sweeps; None picks by cost, 0 is off
+    time_limit    seconds that may cut the search short, at the price of repeatability
     """
 
-    encoding: SpinEncoding
-    original: SpinPolynomial
-    collapsed: Collapsed | None
-    polynomial: SpinPolynomial
-    guide: Guide | None
-    search_sweeps: int
+    source: Model | SpinEncoding
+    seed: np.random.SeedSequence
+    collapse: int | None = None
+    sweeps: int | None = None
+    at_least: int = 0
+    time_limit: float | None = None
+    threads: int | None = None
+    shared: Workspace | None = None
+    _made: dict[str, Any] = field(default_factory=dict, repr=False)
+    _locks: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def build(
@@ -50,38 +64,117 @@ class Workspace:
         search_sweeps: int | None = None,
         at_least: int = 0,
         time_limit: float | None = None,
+        threads: int | None = None,
     ) -> Workspace:
-        """collapse: None picks by cost, 0 is off. search_sweeps: None picks by cost, 0 is off.
+        """The workspace of a model; costs nothing until something is asked of it."""
+        require_range("search_sweeps", search_sweeps or 0, 0)
+        root = seed_sequence(seed)
+        return cls(model, root, collapse, search_sweeps, at_least, time_limit, threads)
 
-        An automatic collapse leaves at least `at_least` spins where the model has that many;
-        `time_limit` may cut the search short.
-        """
-        encoding = model if isinstance(model, SpinEncoding) else encode(model, multivalued=True)
-        original = encoding.polynomial
-        collapsed = collapse_safely(original, collapse, at_least)
-        sweeps = search_effort(original) if search_sweeps is None else search_sweeps
-        require_range("search_sweeps", sweeps, 0)
-        guide = None
-        if sweeps:
-            guide = build_guide(
-                original,
-                collapsed,
-                sweeps=sweeps,
-                seed=stream(seed, SEARCH),
-                time_limit=time_limit,
-            )
-        polynomial = original if collapsed is None else collapsed.polynomial
-        if collapsed is not None and isinstance(original, BlockPolynomial):
-            polynomial = original.carried(polynomial, collapsed.kept)
-        return cls(encoding, original, collapsed, polynomial, guide, sweeps)
+    def recollapsed(self, k: int) -> Workspace:
+        """The same encoding and pool with another collapse."""
+        made = self.shared or self
+        return replace(self, collapse=k, at_least=0, shared=made, _made={}, _locks={})
 
-    @cached_property
+    def _once(self, key: str, make: Callable[[], Part]) -> Part:
+        """`make()` by whichever thread asks first; the others wait for that part alone."""
+        with self._locks.setdefault(key, threading.Lock()):  # setdefault is atomic
+            if key not in self._made:
+                self._made[key] = make()
+        part: Part = self._made[key]
+        return part
+
+    @property
+    def encoding(self) -> SpinEncoding:
+        """The model's polynomial of spins; UnsupportedModelError where it has none."""
+        if self.shared is not None:
+            return self.shared.encoding
+        return self._once("encoding", self._encode)
+
+    def _encode(self) -> SpinEncoding:
+        if isinstance(self.source, SpinEncoding):
+            return self.source
+        return encode(self.source, multivalued=True)
+
+    @property
+    def original(self) -> SpinPolynomial:
+        """The encoded model's polynomial."""
+        return self.encoding.polynomial
+
+    @property
+    def collapsed(self) -> Collapsed | None:
+        """The record of summed-out spins; None when collapse is off."""
+        return self._once(
+            "collapsed", lambda: collapse_safely(self.original, self.collapse, self.at_least)
+        )
+
+    @property
+    def polynomial(self) -> SpinPolynomial:
+        """What cosets are drawn on: the encoded model, collapsed where that is on."""
+        return self._once("polynomial", self._polynomial)
+
+    def _polynomial(self) -> SpinPolynomial:
+        if self.collapsed is None:
+            return self.original
+        if isinstance(self.original, BlockPolynomial):
+            return self.original.carried(self.collapsed.polynomial, self.collapsed.kept)
+        return self.collapsed.polynomial
+
+    @property
+    def kept(self) -> NDArray[np.int64]:
+        """The spins of `original` that `polynomial` is over."""
+        return np.arange(self.original.n) if self.collapsed is None else self.collapsed.kept
+
+    @property
+    def search_sweeps(self) -> int:
+        """Tempering sweeps of the search, 0 where it is off."""
+        return search_effort(self.original) if self.sweeps is None else self.sweeps
+
+    @property
+    def pool(self) -> StatePool | None:
+        """What tempering found on `original`; None where the search is off or has nothing to do."""
+        if self.shared is not None:
+            return self.shared.pool
+        return self._once("pool", self._temper)
+
+    def _temper(self) -> StatePool | None:
+        if not self.search_sweeps or self.original.n == 0 or self.original.constant == -np.inf:
+            return None
+        return sample_pool(
+            self.original, sweeps=self.search_sweeps, time_limit=self.time_limit,
+            seed=stream(self.seed, SEARCH), threads=self.threads,
+        )  # fmt: skip
+
+    @property
+    def guide(self) -> Guide | None:
+        """The pool on `polynomial`; None where there is none, or no spin is left."""
+        return self._once("guide", self._guide)
+
+    def _guide(self) -> Guide | None:
+        if self.polynomial.n == 0 or self.pool is None:
+            return None
+        return read_pool(self.pool, self.polynomial, self.kept)
+
+    @property
+    def encoded_link(self) -> SpinLink:
+        """How `original` stands for the model, for the judge; checked once."""
+        if self.shared is not None:
+            return self.shared.encoded_link
+        return self._once("encoded_link", lambda: link_of(self.encoding))
+
+    @property
     def link(self) -> SpinLink:
-        """How `polynomial` stands for the model, for the judge; checked once."""
-        return link_of(self.encoding, self.collapsed)
+        """How `polynomial` stands for the model."""
+        return self._once("link", self._link)
+
+    def _link(self) -> SpinLink:
+        if self.collapsed is None:
+            return self.encoded_link
+        return SpinLink(self.encoded_link.encoding, collapse_link(self.collapsed))
 
     @property
     def states(self) -> NDArray[np.int8] | None:
+        """Heavy states of `polynomial`, heaviest first; None without a search."""
         return None if self.guide is None else self.guide.states
 
     def original_states(self) -> NDArray[np.int8] | None:

@@ -21,6 +21,8 @@ phi(E X) is a lower bound too, and the largest is kept.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -44,6 +46,24 @@ MAX_NODES = 8192
 """Longest sum; wider distributions of X are treated with s > 1."""
 
 
+class Rows(NamedTuple):
+    """X_i = field[i] + sum_p weights[p] s_{spins[p]}, p in ptr[i]..ptr[i+1]-1; means of the s."""
+
+    field: NDArray[np.float64]
+    ptr: NDArray[np.int64]
+    spins: NDArray[np.int32]
+    weights: NDArray[np.float64]
+    means: NDArray[np.float64]
+
+
+class Quadrature(NamedTuple):
+    """The trapezoidal rule of one row: t = j step, j = 1..nodes, of X / scale."""
+
+    step: float
+    scale: float
+    nodes: int
+
+
 def expected_log_2cosh(
     field: NDArray[np.float64],
     ptr: NDArray[np.int64],
@@ -61,7 +81,7 @@ def expected_log_2cosh(
     """
     lower, tanh = np.empty(field.size), np.empty(field.size)
     out = np.empty(weights.size if slopes else 0)
-    _fill(field, ptr, spins, weights, means, lower, tanh, out)
+    _fill(Rows(field, ptr, spins, weights, means), lower, tanh, out)
     return lower, tanh, out
 
 
@@ -71,14 +91,17 @@ def _log_2cosh(x):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _fill(field, ptr, spins, weights, means, lower, tanh, slopes):  # type: ignore[no-untyped-def]
+def _fill(rows, lower, tanh, slopes):  # type: ignore[no-untyped-def]
     """lower (I,), tanh (I,), slopes (weights.size or 0,); see the module's formula."""
+    field, ptr, weights = rows.field, rows.ptr, rows.weights
     buffers = np.empty((5, 2 * MAX_NODES))
     for i in range(field.size):
+        # Decided spins are part of the field (`base`). The others span `reach` about it; by
+        # Hoeffding's inequality |X - E X| > radius has probability below e^-45 / largest^2.
         base, mean, reach, squares, variance, active = field[i], field[i], 0.0, 0.0, 0.0, 0
         size = abs(field[i])
         for p in range(ptr[i], ptr[i + 1]):
-            v, w = means[spins[p]], weights[p]
+            v, w = rows.means[rows.spins[p]], weights[p]
             mean += w * v
             size += abs(w)
             if abs(v) == 1.0:
@@ -88,33 +111,38 @@ def _fill(field, ptr, spins, weights, means, lower, tanh, slopes):  # type: igno
                 squares += w * w
                 variance += w * w * (1.0 - v * v)
                 active += 1
-        # E X is known to within this: one rounding per operation, and one to spare.
+        largest = abs(base) + reach
+        radius = np.sqrt(2.0 * squares * (45.0 + 2.0 * np.log(1.0 + largest)))
+        # Jensen's bound, rounded down: phi is convex and at least log 2. E X is known to within
+        # `slack`: one rounding per operation, and one to spare; phi has slope at most 1.
         slack = 2.0 * UNIT * (ptr[i + 1] - ptr[i] + 8) * size
         lower[i] = max(_log_2cosh(mean) * (1.0 - 8.0 * UNIT) - slack, LOG_2)
         tanh[i] = np.tanh(mean)
-        largest = abs(base) + reach
-        radius = np.sqrt(2.0 * squares * (45.0 + 2.0 * np.log(1.0 + largest)))
         for p in range(ptr[i], ptr[i + 1] if slopes.size else ptr[i]):
             slopes[p] = weights[p] * tanh[i]
         if active == 0 or max(abs(mean) - radius, abs(base) - reach) > MARGIN:
             continue  # X is one number, or surely of one sign: Jensen's bound is exact enough
         if size > HUGE:
             continue
+        # The period P covers the likely |X| and MARGIN; where that takes too many nodes, X is
+        # divided by `scale`, at the loss that the module's formula names.
         likely = min(abs(mean) + radius, largest)
         widest = 2.0 * np.pi * MAX_NODES / CUTOFF
         scale = max(1.0, likely / (widest - MARGIN))
         period = likely / scale + MARGIN
         step = 2.0 * np.pi / period
         nodes = min(int(np.ceil(CUTOFF / step)), MAX_NODES)
+        # Few undecided spins: the sum over their states, of 2^active positive terms, each a
+        # product of `active` roundings; no aliasing and nothing cut off.
         if active <= ENUMERATED and (scale > 1.0 or 1 << active <= nodes * active):
-            total, tanh[i] = _enumerate(
-                base, ptr[i], ptr[i + 1], spins, weights, means, buffers, slopes
-            )
+            total, tanh[i] = _enumerate(rows, i, base, buffers, slopes)
             found = total * (1.0 - UNIT * ((1 << active) + 8.0 * active + 16.0)) - slack
             lower[i] = max(lower[i], found)
             continue
-        _characteristic(base, ptr[i], ptr[i + 1], spins, weights, means, step / scale, nodes,
-                        buffers)  # fmt: skip
+        # The sum over t. Its term at t = 0 is the limit E X^2 / 2 of (1 - Re psi) / t^2, times
+        # 2 / pi, at half weight; every further one is non-negative, so stopping early is safe.
+        rule = Quadrature(step, scale, nodes)
+        _characteristic(rows, i, base, rule, buffers)
         total = step * (mean * mean + variance) / (scale * scale) / (2.0 * np.pi)
         slope = step * mean / scale / np.pi
         kernel = 0.0
@@ -125,6 +153,9 @@ def _fill(field, ptr, spins, weights, means, lower, tanh, slopes):  # type: igno
             kernel += weight
             total += weight * (1.0 - buffers[0, j])
             slope += weight * t * buffers[1, j]
+        # What is subtracted: aliasing within the likely range, and beyond it where X can get
+        # there; the rounding of psi (active factors, each turned by doubling) and of its argument;
+        # that of the sum; all of it twice over, for the second order.
         aliasing = 5.0 * np.exp(-2.0 * MARGIN)
         if likely < largest:
             worst = largest / scale
@@ -138,18 +169,18 @@ def _fill(field, ptr, spins, weights, means, lower, tanh, slopes):  # type: igno
         lower[i] = max(lower[i], found - 3.0 * slack)
         tanh[i] = min(max(slope, -1.0), 1.0)
         if slopes.size:
-            _slopes(ptr[i], ptr[i + 1], spins, weights, means, mean, tanh[i], step, scale, nodes,
-                    buffers, slopes)  # fmt: skip
+            _slopes(rows, i, mean, tanh[i], rule, buffers, slopes)
 
 
 @njit(cache=True, nogil=True)
-def _enumerate(base, low, high, spins, weights, means, buffers, slopes):  # type: ignore[no-untyped-def]
-    """(E log 2cosh X, E tanh X) over all states of the undecided spins; fills slopes[low:high]."""
+def _enumerate(rows, i, base, buffers, slopes):  # type: ignore[no-untyped-def]
+    """(E log 2cosh X, E tanh X) over all states of the undecided spins; fills row i's slopes."""
+    low, high = rows.ptr[i], rows.ptr[i + 1]
     x, probability = buffers[0], buffers[1]
     x[0], probability[0] = base, 1.0
     done = 1
     for p in range(low, high):
-        v, w = means[spins[p]], weights[p]
+        v, w = rows.means[rows.spins[p]], rows.weights[p]
         if abs(v) == 1.0 or w == 0.0:
             continue
         for j in range(done):
@@ -164,9 +195,9 @@ def _enumerate(base, low, high, spins, weights, means, buffers, slopes):  # type
         slope += probability[j] * np.tanh(x[j])
     bit = 1
     for p in range(low, high if slopes.size else low):
-        v = means[spins[p]]
-        if abs(v) == 1.0 or weights[p] == 0.0:
-            slopes[p] = weights[p] * slope
+        v = rows.means[rows.spins[p]]
+        if abs(v) == 1.0 or rows.weights[p] == 0.0:
+            slopes[p] = rows.weights[p] * slope
             continue
         slopes[p] = 0.0
         for j in range(done):
@@ -177,16 +208,17 @@ def _enumerate(base, low, high, spins, weights, means, buffers, slopes):  # type
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _characteristic(base, low, high, spins, weights, means, step, nodes, buffers):  # type: ignore[no-untyped-def]
-    """buffers[0] + i buffers[1] = psi(j step), j = 1..nodes; rows 2 and 3 are scratch."""
+def _characteristic(rows, i, base, rule, buffers):  # type: ignore[no-untyped-def]
+    """buffers[0] + i buffers[1] = psi(j step / scale), j = 1..nodes; rows 2 and 3 are scratch."""
     re, im, c, s = buffers[0], buffers[1], buffers[2], buffers[3]
-    _multiples(base * step, nodes, re, im)
-    for p in range(low, high):
-        v, w = means[spins[p]], weights[p]
+    step = rule.step / rule.scale
+    _multiples(base * step, rule.nodes, re, im)
+    for p in range(rows.ptr[i], rows.ptr[i + 1]):
+        v, w = rows.means[rows.spins[p]], rows.weights[p]
         if abs(v) == 1.0 or w == 0.0:
             continue
-        _multiples(w * step, nodes, c, s)
-        for j in range(nodes):
+        _multiples(w * step, rule.nodes, c, s)
+        for j in range(rule.nodes):
             x, y = re[j], im[j]
             z = v * s[j]
             re[j] = x * c[j] - y * z
@@ -194,21 +226,21 @@ def _characteristic(base, low, high, spins, weights, means, step, nodes, buffers
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _slopes(low, high, spins, weights, means, mean, tanh, step, scale, nodes, buffers, slopes):  # type: ignore[no-untyped-def]
+def _slopes(rows, i, mean, tanh, rule, buffers, slopes):  # type: ignore[no-untyped-def]
     """d E phi / d v_k = J (mean - J v) step / pi + sum_t weight Im(sin(t J) psi / factor_k)."""
     re, im, c, s, weight = buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]
-    for p in range(low, high):
-        v, w = means[spins[p]], weights[p] / scale
+    for p in range(rows.ptr[i], rows.ptr[i + 1]):
+        v, w = rows.means[rows.spins[p]], rows.weights[p] / rule.scale
         if abs(v) == 1.0 or w == 0.0:
-            slopes[p] = weights[p] * tanh
+            slopes[p] = rows.weights[p] * tanh
             continue
-        _multiples(w * step, nodes, c, s)
-        total = w * (mean / scale - w * v) * step / np.pi
-        for j in range(nodes):
+        _multiples(w * rule.step, rule.nodes, c, s)
+        total = w * (mean / rule.scale - w * v) * rule.step / np.pi
+        for j in range(rule.nodes):
             z = v * s[j]
             size = max(c[j] * c[j] + z * z, 1e-30)
             total += weight[j] * s[j] * (im[j] * c[j] - re[j] * z) / size
-        slopes[p] = total * scale
+        slopes[p] = total * rule.scale
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

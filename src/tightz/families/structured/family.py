@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ParameterError, require_range
-from tightz.families.projection import IProjection, Status, heaviest_in_coset
+from tightz.families.projection import (
+    START,
+    Drawn,
+    IProjection,
+    Status,
+    chart_of,
+    check_states,
+    heaviest_in_coset,
+    holding,
+    weight_at_spins,
+)
+from tightz.families.structured import conditionals
+from tightz.families.structured.conditionals import Pinnable, outside, pin
 from tightz.families.structured.evaluate import expectations, images, structured_bound
 from tightz.families.structured.junction import Forest, build_forest
 from tightz.families.structured.kernels import ascend
 from tightz.families.structured.shape import Shape, auto_shapes, given_shape, product_tables
 from tightz.families.structured.terms import Images, Terms, merged_images
+from tightz.judge.forests import ForestQ
+from tightz.judge.proofs import Conditionals
 from tightz.projections.coset import Coset
 
 
@@ -23,11 +38,77 @@ class StructuredProjection(IProjection):
     """The best structured q found: the forest that shapes it and its conditional tables.
 
     `log_gamma` is evaluated from these two alone; `trace` is the optimiser's objective per sweep.
+    `shape` is the coset's polynomial cut along the forest: made when a part is first refined, and
+    shared by all parts.
     """
 
     forest: Forest
     tables: NDArray[np.float64]
     trace: NDArray[np.float64]
+    shape: Pinnable | None = field(default=None, kw_only=True, repr=False)
+
+    @cached_property
+    def pinnable(self) -> Pinnable:
+        """`shape`, made where it is not there yet."""
+        return self.shape or conditionals.pinnable(self.coset, self.forest)
+
+    def evaluated(self) -> float:
+        """log_gamma afresh, from q alone."""
+        return structured_bound(self.coset, self.forest, self.tables)
+
+    def with_tables(
+        self, tables: NDArray[np.float64], trace: NDArray[np.float64]
+    ) -> StructuredProjection:
+        """The q of the same forest with other tables, evaluated."""
+        n = self.coset.n_free
+        means = expectations(self.forest, tables, np.arange(n + 1), np.arange(n))
+        other = replace(self, tables=tables, trace=trace, means=means, sweeps=trace.size)
+        value = other.evaluated()
+        return replace(other, log_gamma=value, log_gammas=np.array([value]))
+
+    def condition(self, parity: tuple[int, ...], sign: int) -> StructuredProjection | None:
+        """q given the sign of one free spin; None for more: a tie would change the forest."""
+        if len(parity) != 1:
+            return None
+        at = int(self.coset.free_index[parity[0]])
+        tables = self.tables.copy()
+        node = int(self.forest.node_of[at])
+        conditionals.condition(self.forest, self.tables, node, 0 if sign > 0 else 1, tables)
+        half = replace(self, held=holding(self, at, sign), shape=self.pinnable)
+        return half.with_tables(tables, np.zeros(0))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
+        """`count` independent states of q: each spin given its separator, ancestors first."""
+        check_states(self)
+        y, log_q = np.ones((count, self.forest.n)), np.zeros(count)
+        uniform = rng.random((count, self.forest.n))
+        conditionals.draw(self.forest, self.tables, uniform, y, log_q)
+        return Drawn(self.coset.spins_from_free(y[:, self.forest.node_of]), log_q)
+
+    def distribution(self) -> ForestQ:
+        """q over the spins of the coset's polynomial, explicitly, for the judge."""
+        forest = self.forest
+        return ForestQ(
+            chart_of(self.coset), forest.spin_of, forest.sep_ptr, forest.sep, self.tables
+        )
+
+    def proof(self) -> Conditionals:
+        """q as the judge is shown it for a region without ties."""
+        forest = self.forest
+        return Conditionals(
+            self.coset.free[forest.spin_of], forest.sep_ptr, forest.sep, self.tables
+        )
+
+    def unfollowed(self) -> NDArray[np.float64]:
+        """(n,) sum of |theta| over the terms at each spin that lie in no one bucket."""
+        poly = self.coset.polynomial
+        ptr, free, _ = images(self.coset, poly.ptr, poly.spins)
+        return weight_at_spins(self.coset, np.abs(poly.theta) * outside(self.forest, ptr, free))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that q's own numbers take."""
+        return self.means.nbytes + self.tables.nbytes
 
     def expectations(self, ptr: NDArray, spins: NDArray) -> NDArray[np.float64]:
         """E_q[prod of spins[ptr[a]:ptr[a+1]]] for each a; NaN where Z(A, b) = 0."""
@@ -153,6 +234,29 @@ class StructuredMeanField:
             tables,
             trace,
         )
+
+    def refine(self, q: IProjection, states: NDArray[np.int8]) -> StructuredProjection:
+        """The best q on q's region and forest, from q itself and from `states`; never below q."""
+        assert isinstance(q, StructuredProjection)
+        shape, piece = q.pinnable
+        forest = q.forest
+        at = np.zeros(0, dtype=np.int64) if q.held is None else np.flatnonzero(q.held)
+        signs = np.zeros(0, dtype=np.int8) if q.held is None else q.held[at]
+        fixed = shape.terms.fixed.copy()
+        fixed[piece[at]] += signs * (1e3 + 4.0 * np.abs(q.coset.polynomial.theta).sum())
+        held = shape._replace(terms=shape.terms._replace(fixed=fixed))
+        means = START * states[:, q.coset.free].astype(np.float64)
+        best, reached = q.tables, np.zeros(0)
+        for tables in [q.tables.copy(), *(product_tables(forest, row) for row in means)]:
+            pin(forest, tables, forest.node_of[at], signs)
+            trace = np.empty(self.max_sweeps)
+            done = ascend(*held, tables, self.tol, self.max_sweeps, trace)
+            # Compared by the ascent's own value, which the pins shift alike.
+            if not reached.size or trace[done - 1] > reached[-1]:
+                best, reached = tables, trace[:done].copy()
+        pin(forest, best, forest.node_of[at], signs)
+        found = replace(q, shape=q.pinnable).with_tables(best, reached)
+        return found if found.log_gamma > q.log_gamma else q
 
     def _shapes(
         self, coset: Coset, work: Images, count: int, rng: np.random.Generator

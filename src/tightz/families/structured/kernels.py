@@ -15,11 +15,34 @@ F exactly in one table, hence the ascent is monotone.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 TINY = 1e-100
 """Expectations below this count as zero in products over pieces (they are divided out later)."""
+
+
+class Sweep(NamedTuple):
+    """q and what a sweep knows of it; the last three are scratch for one node.
+
+    tables           q(y_k | S_k), laid out by tab_ptr; above: q(S_k), by msg_ptr
+    values           M over S_k: the best of everything below k, by msg_ptr
+    signed, sent     of every slot: R_u(S_k) from above, and the signed product at and below k
+    coef             (pieces,) theta times the expectations of a term's other pieces
+    """
+
+    tables: NDArray[np.float64]
+    above: NDArray[np.float64]
+    values: NDArray[np.float64]
+    signed: NDArray[np.float64]
+    sent: NDArray[np.float64]
+    coef: NDArray[np.float64]
+    work: NDArray[np.float64]
+    pull: NDArray[np.float64]
+    below: NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True)
@@ -36,47 +59,49 @@ def walsh(table, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _enter(f, terms, tables, above, signed, sent, k, work):  # type: ignore[no-untyped-def]
+def _enter(f, terms, q, k):  # type: ignore[no-untyped-def]
     """P(S_k) and R_u(S_k) of every slot at k, from the parent and the siblings' messages."""
     p = f.parent[k]
     low, high = f.msg_ptr[k], f.msg_ptr[k + 1]
     if p < 0:
-        above[low] = 1.0
+        q.above[low] = 1.0
         return
     size = f.tab_ptr[p + 1] - f.tab_ptr[p]
     proj = f.proj[f.proj_ptr[k] : f.proj_ptr[k + 1]]
-    table = tables[f.tab_ptr[p] : f.tab_ptr[p + 1]]
-    over = above[f.msg_ptr[p] : f.msg_ptr[p + 1]]
-    above[low:high] = 0.0
+    table = q.tables[f.tab_ptr[p] : f.tab_ptr[p + 1]]
+    over = q.above[f.msg_ptr[p] : f.msg_ptr[p + 1]]
+    q.above[low:high] = 0.0
     for x in range(size):
-        above[low + proj[x]] += over[x >> 1] * table[x]
+        q.above[low + proj[x]] += over[x >> 1] * table[x]
     for s in terms.node_slot[terms.node_slot_ptr[k] : terms.node_slot_ptr[k + 1]]:
         ps = terms.slot_parent[s]
         if ps < 0:
             continue
+        # At the top slot's node nothing of the piece lies above: R is the probability itself.
         if terms.slot_parent[ps] < 0:
             rest = over
         else:
-            rest = signed[terms.slot_ptr[ps] : terms.slot_ptr[ps + 1]]
+            rest = q.signed[terms.slot_ptr[ps] : terms.slot_ptr[ps + 1]]
         flip = -1.0 if terms.slot_odd[ps] else 1.0
         for j in range(size >> 1):
-            work[2 * j] = rest[j] * table[2 * j]
-            work[2 * j + 1] = flip * rest[j] * table[2 * j + 1]
+            q.work[2 * j] = rest[j] * table[2 * j]
+            q.work[2 * j + 1] = flip * rest[j] * table[2 * j + 1]
+        # The piece's other branches below the parent, each as its signed message.
         for c in terms.slot_child[terms.slot_child_ptr[ps] : terms.slot_child_ptr[ps + 1]]:
             if c != s:
                 node = terms.slot_node[c]
-                message = sent[terms.slot_ptr[c] : terms.slot_ptr[c + 1]]
+                message = q.sent[terms.slot_ptr[c] : terms.slot_ptr[c + 1]]
                 to = f.proj[f.proj_ptr[node] : f.proj_ptr[node + 1]]
                 for x in range(size):
-                    work[x] *= message[to[x]]
-        out = signed[terms.slot_ptr[s] : terms.slot_ptr[s + 1]]
+                    q.work[x] *= message[to[x]]
+        out = q.signed[terms.slot_ptr[s] : terms.slot_ptr[s + 1]]
         out[:] = 0.0
         for x in range(size):
-            out[proj[x]] += work[x]
+            out[proj[x]] += q.work[x]
 
 
 @njit(cache=True, nogil=True)
-def _slot_products(f, terms, sent, k, below):  # type: ignore[no-untyped-def]
+def _slot_products(f, terms, q, k):  # type: ignore[no-untyped-def]
     """below[i, x]: for slot i of node k, product of its sign and its children's messages."""
     size = f.tab_ptr[k + 1] - f.tab_ptr[k]
     first = terms.node_slot_ptr[k]
@@ -84,18 +109,18 @@ def _slot_products(f, terms, sent, k, below):  # type: ignore[no-untyped-def]
         s = terms.node_slot[first + i]
         flip = -1.0 if terms.slot_odd[s] else 1.0
         for j in range(size >> 1):
-            below[i, 2 * j] = 1.0
-            below[i, 2 * j + 1] = flip
+            q.below[i, 2 * j] = 1.0
+            q.below[i, 2 * j + 1] = flip
         for c in terms.slot_child[terms.slot_child_ptr[s] : terms.slot_child_ptr[s + 1]]:
             node = terms.slot_node[c]
-            message = sent[terms.slot_ptr[c] : terms.slot_ptr[c + 1]]
+            message = q.sent[terms.slot_ptr[c] : terms.slot_ptr[c + 1]]
             to = f.proj[f.proj_ptr[node] : f.proj_ptr[node + 1]]
             for x in range(size):
-                below[i, x] *= message[to[x]]
+                q.below[i, x] *= message[to[x]]
 
 
 @njit(cache=True, nogil=True)
-def _send(f, terms, tables, sent, k, below):  # type: ignore[no-untyped-def]
+def _send(f, terms, q, k):  # type: ignore[no-untyped-def]
     """sent[s, j] = E[signed product at and below k | S_k = j] for every slot of node k."""
     base = f.tab_ptr[k]
     first = terms.node_slot_ptr[k]
@@ -103,67 +128,74 @@ def _send(f, terms, tables, sent, k, below):  # type: ignore[no-untyped-def]
         at = terms.slot_ptr[terms.node_slot[first + i]]
         for j in range(f.msg_ptr[k + 1] - f.msg_ptr[k]):
             x = 2 * j
-            up, down = tables[base + x], tables[base + x + 1]
-            sent[at + j] = up * below[i, x] + down * below[i, x + 1]
+            up, down = q.tables[base + x], q.tables[base + x + 1]
+            q.sent[at + j] = up * q.below[i, x] + down * q.below[i, x + 1]
 
 
 @njit(cache=True, nogil=True)
-def _exit(f, terms, coef, tables, above, signed, sent, values, k, work, pull, below):  # type: ignore[no-untyped-def]
+def _exit(f, terms, q, k):  # type: ignore[no-untyped-def]
     """Maximise F in the table of node k, then send its messages. values[k] is M over S_k."""
     base, low = f.tab_ptr[k], f.msg_ptr[k]
     size = f.tab_ptr[k + 1] - base
     for x in range(size):
-        work[x] = 0.0
-        pull[x] = 0.0
+        q.work[x] = 0.0
+        q.pull[x] = 0.0
+    # work = the part of G that M carries upwards. First the short pieces of the bucket: their
+    # coefficients by mask, transformed, are their energy at every state.
     for u in terms.node_piece[terms.node_piece_ptr[k] : terms.node_piece_ptr[k + 1]]:
-        work[terms.piece_mask[u]] += coef[u]
-    walsh(work, size)
+        q.work[terms.piece_mask[u]] += q.coef[u]
+    walsh(q.work, size)
+    # Then the best of everything below, as each child found it.
     for c in f.child[f.child_ptr[k] : f.child_ptr[k + 1]]:
-        message = values[f.msg_ptr[c] : f.msg_ptr[c + 1]]
+        message = q.values[f.msg_ptr[c] : f.msg_ptr[c + 1]]
         to = f.proj[f.proj_ptr[c] : f.proj_ptr[c + 1]]
         for x in range(size):
-            work[x] += message[to[x]]
-    _slot_products(f, terms, sent, k, below)
+            q.work[x] += message[to[x]]
+    # Long pieces. One whose top is here is wholly below and counts like a short one. Any other
+    # also hangs on what is above: given S_k that part is R / P, a mean of signs, so in [-1, 1] but
+    # for rounding. It moves the odds (`pull`) but not M: the piece is counted at its top.
+    _slot_products(f, terms, q, k)
     first = terms.node_slot_ptr[k]
     for i in range(terms.node_slot_ptr[k + 1] - first):
         s = terms.node_slot[first + i]
-        c = coef[terms.slot_piece[s]]
+        c = q.coef[terms.slot_piece[s]]
         if terms.slot_parent[s] < 0:
             for x in range(size):
-                work[x] += c * below[i, x]
+                q.work[x] += c * q.below[i, x]
             continue
         at = terms.slot_ptr[s]
         for j in range(size >> 1):
-            if above[low + j] > 0.0:
-                ratio = c * min(1.0, max(-1.0, signed[at + j] / above[low + j]))
-                pull[2 * j] += ratio * below[i, 2 * j]
-                pull[2 * j + 1] += ratio * below[i, 2 * j + 1]
+            if q.above[low + j] > 0.0:
+                ratio = c * min(1.0, max(-1.0, q.signed[at + j] / q.above[low + j]))
+                q.pull[2 * j] += ratio * q.below[i, 2 * j]
+                q.pull[2 * j + 1] += ratio * q.below[i, 2 * j + 1]
+    # The maximiser per state of S_k: log odds G(+) - G(-); M is its value, entropy included.
     for j in range(size >> 1):
-        up, down = work[2 * j], work[2 * j + 1]
-        odds = (up - down) + (pull[2 * j] - pull[2 * j + 1])
+        up, down = q.work[2 * j], q.work[2 * j + 1]
+        odds = (up - down) + (q.pull[2 * j] - q.pull[2 * j + 1])
         t = np.exp(-abs(odds))
         large, small = 1.0 / (1.0 + t), t / (1.0 + t)
         h = np.log1p(t) + (abs(odds) * small if small > 0.0 else 0.0)
         p, r = (large, small) if odds >= 0.0 else (small, large)
-        tables[base + 2 * j] = p
-        tables[base + 2 * j + 1] = r
-        values[low + j] = p * up + r * down + h
-    _send(f, terms, tables, sent, k, below)
+        q.tables[base + 2 * j] = p
+        q.tables[base + 2 * j + 1] = r
+        q.values[low + j] = p * up + r * down + h
+    _send(f, terms, q, k)
 
 
 @njit(cache=True, nogil=True)
-def _expect(f, terms, tables, above, sent, t, means):  # type: ignore[no-untyped-def]
+def _expect(f, terms, q, t, means):  # type: ignore[no-untyped-def]
     """Separator marginals of tree t, then E[piece] for its pieces that other trees see."""
     for k in range(f.tree_ptr[t + 1] - 1, f.tree_ptr[t] - 1, -1):
         p = f.parent[k]
         low = f.msg_ptr[k]
         if p < 0:
-            above[low] = 1.0
+            q.above[low] = 1.0
             continue
-        above[low : f.msg_ptr[k + 1]] = 0.0
+        q.above[low : f.msg_ptr[k + 1]] = 0.0
         for x in range(f.tab_ptr[p + 1] - f.tab_ptr[p]):
             to = f.proj[f.proj_ptr[k] + x]
-            above[low + to] += above[f.msg_ptr[p] + (x >> 1)] * tables[f.tab_ptr[p] + x]
+            q.above[low + to] += q.above[f.msg_ptr[p] + (x >> 1)] * q.tables[f.tab_ptr[p] + x]
     for u in range(terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]):
         if terms.piece_term_ptr[u] == terms.piece_term_ptr[u + 1]:
             continue
@@ -172,7 +204,7 @@ def _expect(f, terms, tables, above, sent, t, means):  # type: ignore[no-untyped
         if terms.piece_top[u] >= 0:
             at = terms.slot_ptr[terms.piece_top[u]]
             for j in range(f.msg_ptr[k + 1] - f.msg_ptr[k]):
-                total += above[f.msg_ptr[k] + j] * sent[at + j]
+                total += q.above[f.msg_ptr[k] + j] * q.sent[at + j]
         else:
             for x in range(f.tab_ptr[k + 1] - f.tab_ptr[k]):
                 odd = x & terms.piece_mask[u]
@@ -181,7 +213,7 @@ def _expect(f, terms, tables, above, sent, t, means):  # type: ignore[no-untyped
                 odd ^= odd >> 4
                 odd ^= odd >> 2
                 odd ^= odd >> 1
-                weight = above[f.msg_ptr[k] + (x >> 1)] * tables[f.tab_ptr[k] + x]
+                weight = q.above[f.msg_ptr[k] + (x >> 1)] * q.tables[f.tab_ptr[k] + x]
                 total += -weight if odd & 1 else weight
         means[u] = min(1.0, max(-1.0, total))
 
@@ -241,37 +273,45 @@ def ascend(f, terms, events, event_ptr, tables, tol, max_sweeps, trace):  # type
     for k in range(n):
         widest = max(widest, f.tab_ptr[k + 1] - f.tab_ptr[k])
         most = max(most, terms.node_slot_ptr[k + 1] - terms.node_slot_ptr[k])
-    work, pull, below = np.empty(widest), np.empty(widest), np.empty((most, widest))
-    above, values = np.empty(f.msg_ptr[n]), np.empty(f.msg_ptr[n])
-    signed, sent = np.empty(terms.slot_ptr[-1]), np.empty(terms.slot_ptr[-1])
-    means, old = np.zeros(terms.fixed.size), np.zeros(terms.fixed.size)
     coef = np.zeros(terms.fixed.size)
+    q = Sweep(
+        tables, np.empty(f.msg_ptr[n]), np.empty(f.msg_ptr[n]), np.empty(terms.slot_ptr[-1]),
+        np.empty(terms.slot_ptr[-1]), coef, np.empty(widest), np.empty(widest),
+        np.empty((most, widest)),
+    )  # fmt: skip
+    means, old = np.zeros(terms.fixed.size), np.zeros(terms.fixed.size)
     product, zeros = np.empty(terms.theta.size), np.empty(terms.theta.size, dtype=np.int64)
+    # The start: messages of every slot, children first, and the expectations that trees share.
     for t in range(trees):
         for k in range(f.tree_ptr[t], f.tree_ptr[t + 1]):
-            _slot_products(f, terms, sent, k, below)
-            _send(f, terms, tables, sent, k, below)
-        _expect(f, terms, tables, above, sent, t, means)
+            _slot_products(f, terms, q, k)
+            _send(f, terms, q, k)
+        _expect(f, terms, q, t, means)
     exact = terms.theta.size == 0 and terms.slot_node.size == 0
     last = -np.inf
     for sweep in range(max_sweeps):
-        _products(terms, means, product, zeros)
+        _products(terms, means, product, zeros)  # from scratch: no rounding is carried on
         total = terms.constant
         for t in range(trees):
+            # With the other trees fixed this one sees linear terms only. Down the tree P and R are
+            # brought up to date (needed by long pieces alone), on the way up each table is
+            # maximised: what is above a node has not changed since its P and R were formed, and
+            # what is below is final.
             _coefficients(terms, means, product, zeros, t, coef)
             low, high = f.tree_ptr[t], f.tree_ptr[t + 1]
             long = terms.node_slot_ptr[high] > terms.node_slot_ptr[low]
             for event in events[event_ptr[t] : event_ptr[t + 1]]:
                 if event < 0:
-                    _exit(f, terms, coef, tables, above, signed, sent, values, ~event,
-                          work, pull, below)  # fmt: skip
+                    _exit(f, terms, q, ~event)
                 elif long:
-                    _enter(f, terms, tables, above, signed, sent, event, work)
+                    _enter(f, terms, q, event)
             first, end = terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]
             old[first:end] = means[first:end]
-            _expect(f, terms, tables, above, sent, t, means)
+            _expect(f, terms, q, t, means)
             _replace(terms, old, means, product, zeros, t)
-            total += values[f.msg_ptr[high - 1]]
+            # M at the root holds this tree's entropy and energy; its shared terms are taken out
+            # and counted once below.
+            total += q.values[f.msg_ptr[high - 1]]
             for u in range(first, end):
                 total -= (coef[u] - terms.fixed[u]) * means[u]
         for a in range(terms.theta.size):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 
 from tightz.bounds import Bound
 from tightz.interval.streams.spins import encoding_of
 from tightz.models.spin_polynomial import MAX_ARITY
-from tightz.reductions.encoding import SpinEncoding
 from tightz.runtime.clock import Clock
-from tightz.runtime.seeds import Seed, stream
-from tightz.splitting import SplittingTree
+from tightz.runtime.seeds import stream
+from tightz.splitting import Splitting, SplittingTree
 from tightz.workspace.findings import Finding, Marginals, PointEstimate
-from tightz.workspace.samples import Samples
 from tightz.workspace.working import NARROW, Working
 from tightz.workspace.workspace import SEARCH
 
@@ -34,49 +31,38 @@ def splitting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     if encoding is None or encoding.bits is not None or encoding.polynomial.degree > MAX_ARITY:
         return
     tree = SplittingTree(
-        encoding,
-        time_limit=0.95 * clock.left,
+        working.spins,
+        Splitting(exact_width=NARROW),
+        clock=clock.child(0.95 * clock.left),
         seed=stream(working.seed, SEARCH, 1),
-        exact_width=NARROW,
         backend=working.backend,
     )
     look = 0.5
     for bound in tree.run():
         yield bound
         if clock.elapsed > look and tree.tree is not None and tree.tree.n_leaves > 1:
-            yield from _mixture(working, encoding, tree)
+            yield from _mixture(working, tree)
             look = _LOOK * clock.elapsed
-    yield from _mixture(working, encoding, tree)
+    yield from _mixture(working, tree)
 
 
-def _mixture(working: Working, encoding: SpinEncoding, tree: SplittingTree) -> Iterator[Finding]:
+def _mixture(working: Working, tree: SplittingTree) -> Iterator[Finding]:
     """The leaves' q's, each weighted by its bound, as one distribution to draw from."""
     result = tree.result()
     if result.lower == -math.inf:
         return
-    sample = _decoded(result.sample, encoding)
     value, error = result.sampled_log_z(1000, stream(working.seed, SEARCH, 2))
     effective = result.sample(1000, stream(working.seed, SEARCH, 2)).effective_size
     source = "importance samples from the splitting tree's mixture"
-    if encoding.direct:
-        marginals = list(encoding.marginals(1.0 - 2.0 * result.marginals[:, 1]))
+    if working.encoding.direct:
+        marginals = list(result.marginals)
     else:  # a spin that follows from others has no mean of its own
-        states = sample(_DRAWS, stream(working.seed, SEARCH, 3)).states
+        states = result.sample(_DRAWS, stream(working.seed, SEARCH, 3)).states
         cards = working.graph.cardinalities
         counts = (np.bincount(x, minlength=d) for x, d in zip(states.T, cards, strict=True))
         marginals = [count / _DRAWS for count in counts]
     yield Finding(
         marginals=Marginals(marginals, "splitting tree", result.lower),
         estimate=PointEstimate(value, error, source, "tree", effective),
-        sampler=sample,
+        sampler=result.sample,
     )
-
-
-def _decoded(sample: Callable[..., Samples], encoding: SpinEncoding) -> Callable[..., Samples]:
-    """A sampler of the polynomial's states as one of the encoded model's."""
-
-    def decoded(k: int, seed: Seed = None) -> Samples:
-        drawn = sample(k, seed)
-        return replace(drawn, states=encoding.lift_states(1 - 2 * drawn.states))
-
-    return decoded
