@@ -11,6 +11,7 @@ import numpy as np
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.elimination.exact import ExactResult, exact, plan
+from tightz.elimination.order import choose_order
 from tightz.errors import ModelError, ResourceError, UnsupportedModelError
 from tightz.families.block import family_for
 from tightz.families.evidence import JENSEN, lower_bound_of
@@ -29,8 +30,6 @@ from tightz.runtime.seeds import Seed, generator, stream
 from tightz.sampling.annealed import annealed
 from tightz.sampling.certificates import anytime_certificate
 from tightz.splitting import SplittingTree
-from tightz.uppers.mini_bucket.order import Order, elimination_order
-from tightz.uppers.mini_bucket.partition import partition
 from tightz.uppers.rising import rising_mini_buckets
 from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted_bounds
 from tightz.workspace.findings import Finding, Marginals, Mixing, PointEstimate
@@ -93,9 +92,8 @@ def exact_first(job: Job) -> Iterator[Finding | Bound | Launch]:
 
 def _narrow(job: Job) -> bool:
     """Whether a quick elimination order stays in memory; a slower search may still find one."""
-    order = elimination_order(job.working, Order.MIN_FILL)
-    ibound = max(1, int(math.log2(job.max_memory)) - 3)  # 8 bytes an entry
-    return partition(job.working, order, ibound).exact
+    choice = choose_order(job.working, seconds=0.0)
+    return choice.log2_largest <= math.log2(job.max_memory) - 3  # 8 bytes an entry
 
 
 def _exact_fits(job: Job) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.elimination.order import Order
 from tightz.errors import ParameterError, require_range
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
@@ -35,7 +36,6 @@ from tightz.splitting.region import Region
 from tightz.splitting.results import Mixture, SplittingResult
 from tightz.splitting.tree import Setting, Tree
 from tightz.splitting.upper import Ceiling, UpperBounder
-from tightz.uppers.mini_bucket.order import Order
 from tightz.workspace.guide import search_effort
 
 Family = MeanField | StructuredMeanField

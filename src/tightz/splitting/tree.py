@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.elimination.order import Order
 from tightz.runtime.seeds import generator
 from tightz.splitting.candidates import Effort, propose
 from tightz.splitting.fits import Fit, Fitter, ProductFitter, region_states
@@ -25,7 +26,6 @@ from tightz.splitting.forest import cut_strength
 from tightz.splitting.nodes import Node, Opening, Part, Plan, Split, log_difference
 from tightz.splitting.region import Parity, Region
 from tightz.splitting.upper import Ceiling, UpperBounder, scale
-from tightz.uppers.mini_bucket.order import Order
 
 BATCH = 2
 """Upper-bound tasks per round, and look-aheads where one is dear."""
