@@ -357,10 +357,11 @@ def test_grown_clusters_are_disjoint_and_within_the_width(n, width, seed):
         near = np.zeros((n, n), dtype=bool)
         near[pairs[:, 0], pairs[:, 1]] = near[pairs[:, 1], pairs[:, 0]] = True
         for c in clusters:
-            order, widths = np.zeros(len(c), np.int64), np.zeros(len(c), np.int64)
             inside = near[np.ix_(c, c)]
             assert is_within(inside, width)
-            assert sorted(order.tolist()) == list(range(len(c)))
+            order, touched = naive.elimination_game(inside, naive.degree_then_fill)
+            assert sorted(order) == list(range(len(c)))
+            assert max(touched) <= width
 
 
 def test_width_one_keeps_a_maximum_spanning_tree():
