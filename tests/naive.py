@@ -6,6 +6,7 @@ Nothing here imports from tightz: a twin takes arrays and returns arrays.
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 
@@ -427,3 +428,48 @@ def rbm_expectations(w, b, c):
             ev += weight * va
             eh += weight * ha
     return float(np.log(total)), vh / total, ev / total, eh / total
+
+
+def elimination_game(adjacency, key, limit=math.inf):
+    """(order, neighbours touched): take the vertex of least key(near, v), join its neighbours.
+
+    Ends when the cheapest has more than `limit` neighbours. `near` maps vertices to sets.
+    """
+    near = {v: set(np.flatnonzero(row).tolist()) for v, row in enumerate(adjacency)}
+    order, touched = [], []
+    while near:
+        v = min(near, key=lambda v: (*key(near, v), v))
+        if len(near[v]) > limit:
+            break
+        ring = near.pop(v)
+        order.append(v)
+        touched.append(len(ring))
+        for a in ring:
+            near[a] = (near[a] | ring) - {a, v}
+    return order, touched
+
+
+def fill_in(near, v, weight=None):
+    """Weight of the pairs of neighbours of v that are not joined."""
+    pairs = [(a, b) for a in near[v] for b in near[v] if a < b and b not in near[a]]
+    return sum(1 if weight is None else weight[a] * weight[b] for a, b in pairs)
+
+
+def degree_then_fill(near, v):
+    return len(near[v]), fill_in(near, v)
+
+
+def buckets(scopes, order):
+    """(scope, parent, scopes at home) per bucket, variables and buckets as in `order`."""
+    waiting = [(set(s), ("scope", f)) for f, s in enumerate(scopes)]
+    found, parents, homes = [], {}, {}
+    for b, v in enumerate(order):
+        here = [item for item in waiting if v in item[0]]
+        waiting = [item for item in waiting if v not in item[0]]
+        for _, (kind, k) in here:
+            (homes if kind == "scope" else parents)[k] = b
+        union = set().union({v}, *(s for s, _ in here))
+        found.append(union)
+        if union - {v}:
+            waiting.append((union - {v}, ("bucket", b)))
+    return found, parents, homes

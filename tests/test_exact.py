@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from tests import naive
 from tightz.bounds import Side
 from tightz.elimination.exact import exact, plan
-from tightz.elimination.exact.game import degeneracy
-from tightz.elimination.exact.order import choose_order, interaction_graph
 from tightz.elimination.exact.planning import build_plan
 from tightz.elimination.exact.run import Elimination
 from tightz.elimination.exact.schedule import (
@@ -26,6 +24,8 @@ from tightz.elimination.exact.schedule import (
     Arena,
     checkpointed_steps,
 )
+from tightz.elimination.graph import interaction_graph, scopes_of
+from tightz.elimination.order import choose_order
 from tightz.errors import ParameterError, ResourceError
 from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
@@ -372,7 +372,7 @@ def test_bytes_are_formatted():
 
 def test_degeneracy_of_known_graphs():
     def of(model):
-        return degeneracy(*interaction_graph(model))
+        return interaction_graph(scopes_of(model)).degeneracy()
 
     assert of(rbm(np.ones((9, 4)), np.zeros(9), np.zeros(4))) == 4
     assert of(ising_grid(6, seed=0)) == 2
@@ -392,8 +392,7 @@ def test_chosen_order_costs_what_it_says(model):
     assert np.log2(max(entries, 1e-300)) == pytest.approx(
         max(choice.log2_cost, np.log2(1e-300)), abs=1e-9
     )
-    degenerate = degeneracy(*interaction_graph(reduced)) if reduced.n_variables else 0
-    assert degenerate <= chosen.width
+    assert interaction_graph(scopes_of(reduced)).degeneracy() <= chosen.width
 
 
 def test_large_sparse_models_take_the_set_path():

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tightz.elimination import order as orders
 from tightz.elimination.conditioning import ConditionedElimination, choose_cutset
 from tightz.elimination.conditioning import elimination as conditioning
 from tightz.elimination.exact import exact, kernels, table_kernels
-from tightz.elimination.exact import order as orders
 from tightz.elimination.exact import run as running
-from tightz.elimination.exact.order import _contraction_path, choose_order
+from tightz.elimination.order import _contraction_path, choose_order
 from tightz.judge import RefutedError
 from tightz.models.builders import ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph

@@ -10,6 +10,8 @@ from scipy.optimize import minimize
 
 from tests import naive
 from tightz.bounds import Proof, Side
+from tightz.elimination.exact import plan
+from tightz.elimination.order import Order, Orders
 from tightz.errors import ParameterError, ResourceError
 from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
@@ -26,7 +28,6 @@ from tightz.uppers.mini_bucket.kernels import (
     log_marginal,
     power_sum,
 )
-from tightz.uppers.mini_bucket.order import Order, elimination_order
 from tightz.uppers.mini_bucket.partition import partition
 from tightz.uppers.mini_bucket.passes import forward
 
@@ -59,7 +60,8 @@ def slack(log_z: float, scale: float = 1e3) -> float:
 @given(random_models(), st.integers(1, 6), st.sampled_from(list(Order)))
 def test_every_iterate_is_an_upper_bound(case, ibound, order):
     model, log_z = case
-    result = mini_bucket(model, MiniBucket(ibound, iterations=12, tol=0.0, order=order))
+    config = MiniBucket(ibound, iterations=12, tol=0.0, order=order)
+    result = mini_bucket(model, config, orders=Orders(model, plan(model).variables))
     assert not np.isnan(result.iterates).any()
     assert (result.iterates >= log_z - slack(log_z)).all()
     assert (np.diff(result.history) <= 0).all() or log_z == -np.inf
@@ -108,7 +110,7 @@ def test_optimisation_tightens(side):
 def test_descent_reaches_the_least_bound():
     """The bound is convex in the cost shifts: a general-purpose optimiser finds nothing lower."""
     model = ising_grid(4, coupling=(-3, 3), field=(-1, 1), seed=0)
-    parts = partition(model, elimination_order(model, Order.MIN_FILL), 2)
+    parts = partition(model, Orders(model)[Order.MIN_FILL], 2)
     run = Descent(model, parts)
     for _ in range(200):
         run.advance()
@@ -141,7 +143,7 @@ def test_descent_reaches_the_least_bound():
 def test_descent_leaves_the_model_unchanged():
     """Cost shifts move tables among cliques: their sum over a joint state stays log p~."""
     model, _ = frustrated()
-    run = Descent(model, partition(model, elimination_order(model, Order.MIN_FILL), 3))
+    run = Descent(model, partition(model, Orders(model)[Order.MIN_FILL], 3))
     for _ in range(20):
         run.advance()
     states = naive.all_states(model.cardinalities)[::37]
@@ -269,19 +271,21 @@ def test_stream_ends_with_its_time_and_its_memory():
 
 def test_orders_are_permutations_and_min_fill_is_narrow():
     model = ising_grid(9, seed=0)
+    orders = Orders(model, plan(model).variables)
     for kind in Order:
-        if kind is not Order.AUTO:
-            assert sorted(elimination_order(model, kind)) == list(range(81))
-    assert partition(model, elimination_order(model, Order.MIN_FILL), 11).exact
-    assert partition(model, elimination_order(model, Order.BREADTH_FIRST), 9).exact
-    assert not partition(model, elimination_order(model, Order.BREADTH_FIRST), 8).exact
+        assert sorted(orders[kind]) == list(range(81))
+    assert orders[Order.AUTO] is orders[Order.PLANNED]
+    assert Orders(model).kinds == orders.kinds[1:]
+    assert partition(model, Orders(model)[Order.MIN_FILL], 11).exact
+    assert partition(model, Orders(model)[Order.BREADTH_FIRST], 9).exact
+    assert not partition(model, Orders(model)[Order.BREADTH_FIRST], 8).exact
 
 
 def test_min_fill_of_a_tree_adds_nothing():
     rng = np.random.default_rng(5)
     edges = {(int(rng.integers(v)), v): 1.0 for v in range(1, 200)}
     model = ising(edges)
-    assert partition(model, elimination_order(model, Order.MIN_FILL), 1).exact
+    assert partition(model, Orders(model)[Order.MIN_FILL], 1).exact
 
 
 def test_exp_chunk_is_accurate():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.precise import hostile_model, precise_log_z
 from tightz.bounds import Side
+from tightz.elimination.order import Order
 from tightz.judge import RefutedError
 from tightz.judge import cliques as cliques_module
 from tightz.judge.spanning import Forests, components, uniform_forest
@@ -20,7 +21,6 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.uppers.mini_bucket import MiniBucket, mini_bucket, mini_bucket_bounds
 from tightz.uppers.mini_bucket import descent as descent_module
-from tightz.uppers.mini_bucket.order import Order
 from tightz.uppers.rising import rising_mini_buckets
 from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.elimination.exact.elimination import plan
-from tightz.elimination.exact.order import interaction_graph
+from tightz.elimination.graph import interaction_graph, scopes_of
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.families.cluster_tables import ClusterTables
 from tightz.judge.clusters import NetworkEvidence
@@ -152,12 +152,7 @@ def cluster_labels(model: FactorGraph, log2_size: float) -> NDArray[np.int64]:
     if isinstance(model.layout, Grid) and model.layout.rows * model.layout.cols == n:
         rows = np.arange(n) // model.layout.cols
         return (rows // height).astype(np.int64)
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import reverse_cuthill_mckee
-
-    ptr, neighbours = interaction_graph(model)
-    graph = csr_matrix((np.ones(neighbours.size), neighbours, ptr), shape=(n, n))
-    order = np.asarray(reverse_cuthill_mckee(graph, symmetric_mode=True), dtype=np.int64)
+    order = interaction_graph(scopes_of(model)).cuthill_mckee()
     labels = np.empty(n, dtype=np.int64)
     labels[order] = np.arange(n) // (height + 1)  # one table may hold all variables of a run
     return labels

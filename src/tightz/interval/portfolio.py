@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.elimination.order import choose_order
 from tightz.interval.streams.exact import exactly
 from tightz.interval.streams.layers import first_layer, layers
 from tightz.interval.streams.spins import (
@@ -27,8 +28,6 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import annealed
-from tightz.uppers.mini_bucket.order import Order, elimination_order
-from tightz.uppers.mini_bucket.partition import partition
 from tightz.workspace.findings import Finding
 from tightz.workspace.working import Launch, Method, Working
 
@@ -98,6 +97,5 @@ def trivial(model: FactorGraph) -> Iterator[Bound]:
 
 def _narrow(working: Working) -> bool:
     """Whether a quick elimination order stays in memory; a slower search may still find one."""
-    order = elimination_order(working.graph, Order.MIN_FILL)
-    ibound = max(1, int(math.log2(working.max_memory)) - 3)  # 8 bytes an entry
-    return partition(working.graph, order, ibound).exact
+    choice = choose_order(working.graph, seconds=0.0)
+    return choice.log2_largest <= math.log2(working.max_memory) - 3  # 8 bytes an entry

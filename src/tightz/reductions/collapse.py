@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,8 +21,14 @@ from tightz.errors import ModelError, ParameterError, require_range
 from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
-from tightz.reductions.collapse_kernels import eliminate, lift_joint, lift_state
-from tightz.reductions.collapse_plan import Plan, minimum_degree, terms_left
+from tightz.reductions.collapse_kernels import (
+    Tables,
+    Terms,
+    eliminate,
+    lift_joint,
+    lift_state,
+)
+from tightz.reductions.collapse_plan import Plan, eliminable, plan_elimination, terms_left
 
 MAX_NEIGHBOURS = 20
 """Largest k: one elimination then makes a table of 2^20 entries."""
@@ -125,7 +130,7 @@ class Collapsed:
     @cached_property
     def _hard_fields(self) -> NDArray[np.float64]:
         """The fields when spins are maximised out, not summed out."""
-        plan = Plan(self.order, self.scope_ptr, self.scope)
+        plan = plan_elimination(self.original, self.order)
         return _eliminate(self.original, plan, hard=True).fields
 
     def __repr__(self) -> str:
@@ -162,7 +167,7 @@ def collapse(
         plan, k = _affordable(polynomial, protected, max_terms)
     else:
         require_range("k", k, 0, MAX_NEIGHBOURS)
-        plan, _ = minimum_degree(polynomial, int(k), protected)
+        plan = plan_elimination(polynomial, eliminable(polynomial, int(k), protected)[0])
     tables = _eliminate(polynomial, plan, hard=False)
     kept = np.setdiff1d(np.arange(polynomial.n), plan.order)
     remainder, dropped = _remainder(polynomial, plan, tables, kept)
@@ -174,9 +179,9 @@ def collapse(
         order=plan.order,
         scope_ptr=plan.scope_ptr,
         scope=plan.scope,
-        table_ptr=tables.table_ptr,
+        table_ptr=plan.table_ptr,
         fields=tables.fields,
-        next_use=tables.table_use,
+        next_use=plan.table_use,
         dropped=dropped,
     )
 
@@ -187,44 +192,29 @@ def _affordable(
     """The plan for the largest k whose result stays within `max_terms`, and k."""
     budget = max(4_000, 4 * poly.n_terms) if max_terms is None else max_terms
     require_range("max_terms", budget, 0)
-    plan, ends = minimum_degree(poly, AUTO_NEIGHBOURS, protected)
+    order, ends = eliminable(poly, AUTO_NEIGHBOURS, protected)
     for k in range(AUTO_NEIGHBOURS, -1, -1):
-        part = plan.first(ends[k])
-        if k == 0 or terms_left(poly, part) <= budget:
+        plan = plan_elimination(poly, order[: ends[k]])
+        if k == 0 or terms_left(plan) <= budget:
             break
-    return part, k
+    return plan, k
 
 
-class _Tables(NamedTuple):
-    """What the elimination kernel leaves behind; see `Collapsed` for the layout."""
-
-    constants: NDArray[np.float64]
-    table_ptr: NDArray[np.int64]
-    fields: NDArray[np.float64]
-    messages: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    sums: NDArray[np.float64]
-    term_use: NDArray[np.int64]
-    table_use: NDArray[np.int64]
-
-
-def _eliminate(poly: SpinPolynomial, plan: Plan, *, hard: bool) -> _Tables:
+def _eliminate(poly: SpinPolynomial, plan: Plan, *, hard: bool) -> Tables:
     """Carry the plan out; `hard` maximises where it would sum."""
-    count = plan.order.size
-    table_ptr = np.concatenate([[0], np.cumsum(2 ** np.diff(plan.scope_ptr))])
-    term_use = plan.uses(poly.ptr, poly.spins, poly.n)
-    table_use = plan.uses(plan.scope_ptr, plan.scope, poly.n)
-    fields, messages = np.zeros(table_ptr[-1]), np.zeros(table_ptr[-1])
-    scale, sums, constants = np.zeros(count), np.zeros((count, 2)), np.zeros(count)
-    eliminate(
-        poly.ptr, poly.spins, poly.theta, *_grouped(term_use, count), *_grouped(table_use, count),
-        plan.order, plan.scope_ptr, plan.scope, table_ptr, hard, fields, messages, scale, sums,
-        constants,
-    )  # fmt: skip
-    return _Tables(constants, table_ptr, fields, messages, scale, sums, term_use, table_use)
+    count, entries = plan.order.size, int(plan.table_ptr[-1])
+    tables = Tables(
+        np.zeros(entries),
+        np.zeros(entries),
+        np.zeros(count),
+        np.zeros((count, 2)),
+        np.zeros(count),
+    )
+    eliminate(Terms(poly.ptr, poly.spins, poly.theta), plan, hard, tables)
+    return tables
 
 
-def _rounding(plan: Plan, tables: _Tables) -> float:
+def _rounding(plan: Plan, tables: Tables) -> float:
     """Nats that float64 arithmetic can move the collapsed polynomial at any state.
 
     Elimination e of a spin with d neighbours, a tables and its own terms consumed:
@@ -242,28 +232,28 @@ def _rounding(plan: Plan, tables: _Tables) -> float:
     """
     count = plan.order.size
     degree = np.diff(plan.scope_ptr).astype(np.float64)
-    consumed = np.bincount(tables.table_use, minlength=count + 1)[:count] + 1.0
+    consumed = np.bincount(plan.table_use, minlength=count + 1)[:count] + 1.0
     units = (consumed + degree) * tables.sums[:, 0] + consumed * tables.sums[:, 1]
     units += (1.0 + np.exp2(degree / 2) * degree) * tables.scale
     return 2.0 * float(UNIT * units.sum() + 2.0 * LIBRARY * count)
 
 
 def _remainder(
-    poly: SpinPolynomial, plan: Plan, tables: _Tables, kept: NDArray[np.int64]
+    poly: SpinPolynomial, plan: Plan, tables: Tables, kept: NDArray[np.int64]
 ) -> tuple[SpinPolynomial, float]:
     """The polynomial over the kept spins, and how far any of its values can be off."""
     count = plan.order.size
     number = np.full(poly.n, -1, dtype=np.int64)
     number[kept] = np.arange(kept.size)
     blocks: list[tuple[NDArray, NDArray]] = []
-    for arity, group in _by_size(poly.arities, np.flatnonzero(tables.term_use == count)):
+    for arity, group in _by_size(poly.arities, np.flatnonzero(plan.term_use == count)):
         rows = poly.spins[poly.ptr[group][:, None] + np.arange(arity)]
         blocks.append((number[rows], poly.theta[group]))
     dropped = _rounding(plan, tables)
-    left = np.flatnonzero(tables.table_use == count)
+    left = np.flatnonzero(plan.table_use == count)
     for degree, group in _by_size(np.diff(plan.scope_ptr), left):
         rows = number[plan.scope[plan.scope_ptr[group][:, None] + np.arange(degree)]]
-        theta = tables.messages[tables.table_ptr[group][:, None] + np.arange(2**degree)]
+        theta = tables.messages[plan.table_ptr[group][:, None] + np.arange(2**degree)]
         noise = np.abs(theta) <= NOISE * tables.scale[group][:, None]
         dropped += float(np.abs(theta[noise]).sum())
         theta[noise] = 0.0
@@ -287,12 +277,6 @@ def _spans(ptr: NDArray[np.int64], members: NDArray[np.int64]) -> NDArray[np.int
     return np.concatenate(
         [np.arange(ptr[m], ptr[m + 1]) for m in members] + [np.zeros(0, np.int64)]
     )
-
-
-def _grouped(use: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """CSR: the members whose use is 0, 1, ..., count - 1."""
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(use, minlength=count + 1)[:count])])
-    return ptr, np.argsort(use, kind="stable")[: ptr[-1]]
 
 
 def _by_size(sizes: NDArray, members: NDArray) -> Iterable[tuple[int, NDArray[np.int64]]]:

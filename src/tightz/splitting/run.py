@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.elimination.order import Order
 from tightz.errors import ParameterError, require_range
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import IProjection, Refines
@@ -32,7 +33,6 @@ from tightz.splitting.region import Region
 from tightz.splitting.results import Mixture, SplittingResult
 from tightz.splitting.tree import Setting, Tree
 from tightz.splitting.upper import Ceiling, UpperBounder
-from tightz.uppers.mini_bucket.order import Order
 from tightz.workspace.workspace import Workspace
 
 STRUCTURED = StructuredMeanField(width=8, restarts=3, tol=1e-4, max_sweeps=30)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.elimination.order import Order
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import IProjection, Refines
 from tightz.runtime.clock import Clock
@@ -27,7 +28,6 @@ from tightz.splitting.candidates import Effort, propose
 from tightz.splitting.nodes import Node, Opening, Part, Plan, Split, log_difference
 from tightz.splitting.region import Parity, Region
 from tightz.splitting.upper import Ceiling, UpperBounder, scale
-from tightz.uppers.mini_bucket.order import Order
 
 BATCH = 2
 """Upper-bound tasks per round, and look-aheads where one is dear."""

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.elimination.order import Order
 from tightz.errors import ResourceError
 from tightz.judge import proofs
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.collapse import Collapsed, collapse
-from tightz.reductions.collapse_plan import minimum_degree
+from tightz.reductions.collapse_plan import eliminable, plan_elimination
 from tightz.splitting.region import Region, as_factor_graph
 from tightz.uppers.mini_bucket import MiniBucket, mini_bucket
-from tightz.uppers.mini_bucket.order import Order
 
 ROUNDING = 2.0**-48
 """Relative slack that an exact value is given on both sides."""
@@ -49,8 +49,8 @@ class UpperBounder:
     def exact(self, region: Region) -> Ceiling | None:
         """The region's log Z by elimination, or None where that is wider than `width`."""
         poly = self._restricted(region)
-        plan, _ = minimum_degree(poly, self.width, np.zeros(poly.n, dtype=bool))
-        return self._exact(poly) if plan.order.size == poly.n else None
+        order, _ = eliminable(poly, self.width)
+        return self._exact(poly) if order.size == poly.n else None
 
     def bound(
         self,
@@ -65,12 +65,12 @@ class UpperBounder:
         iterations = 0 or less: no bound is computed where the value is not exact.
         """
         poly = self._restricted(region)
-        plan, _ = minimum_degree(poly, self.width, np.zeros(poly.n, dtype=bool))
-        if plan.order.size == poly.n:
+        gone, _ = eliminable(poly, self.width)
+        if gone.size == poly.n:
             return self._exact(poly)
         left = np.ones(poly.n, dtype=bool)
-        left[plan.order] = False
-        touched = np.bincount(plan.scope, minlength=poly.n)
+        left[gone] = False
+        touched = np.bincount(plan_elimination(poly, gone).scope, minlength=poly.n)
         rest = np.flatnonzero(left)
         core = region.free[rest[np.argsort(-touched[rest], kind="stable")]]
         iterations = self.iterations if iterations is None else iterations

@@ -7,13 +7,13 @@ expensive tables share.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.exact.order import interaction_graph
+from tightz.elimination.game import SIZE, Rules, play
+from tightz.elimination.graph import interaction_graph, scopes_of
 from tightz.models.factor_graph import FactorGraph
 
 
@@ -46,44 +46,11 @@ def choose_cutset(
     different cutsets. The model has no evidence.
     """
     n = model.n_variables
-    ptr, flat = interaction_graph(model)
-    near = [set(flat[ptr[v] : ptr[v + 1]].tolist()) for v in range(n)]
-    bits = np.log2(model.cardinalities.astype(np.float64)).tolist()
-    price = [1.0] * n if cost is None else cost.tolist()
-    jitter = [0.0] * n if noise is None else noise.tolist()
-    size = [bits[v] + sum(bits[u] for u in near[v]) for v in range(n)]
-    heap = [(size[v] + jitter[v], v) for v in range(n)]
-    heapq.heapify(heap)
-    left = [True] * n
-    order: list[int] = []
-    held: list[int] = []
-    largest = 0.0
-
-    def rescore(v: int) -> None:
-        size[v] = bits[v] + sum(bits[u] for u in near[v])
-        heapq.heappush(heap, (size[v] + jitter[v], v))
-
-    while len(order) + len(held) < n:
-        score, v = heapq.heappop(heap)
-        if not left[v] or score != size[v] + jitter[v]:
-            continue  # an outdated entry
-        if size[v] <= log2_size or not near[v]:
-            left[v] = False
-            order.append(v)
-            largest = max(largest, size[v])
-            around = near[v]
-            for u in around:
-                near[u] |= around
-                near[u] -= {u, v}
-            for u in around:
-                rescore(u)
-        else:
-            heapq.heappush(heap, (score, v))
-            # The neighbour (or v itself) that most other tables hold, for its price.
-            u = max((*near[v], v), key=lambda w: ((len(near[w]) + jitter[w]) / price[w], w))
-            left[u] = False
-            held.append(u)
-            for w in near[u]:
-                near[w].discard(u)
-                rescore(w)
-    return Cutset(np.array(sorted(held), dtype=np.int64), np.array(order, dtype=np.int64), largest)
+    played = play(
+        interaction_graph(scopes_of(model)),
+        Rules(SIZE, log2_table=log2_size),
+        log2_card=np.log2(model.cardinalities.astype(np.float64)),
+        price=np.ones(n) if cost is None else cost,
+        noise=np.zeros(n) if noise is None else noise,
+    )
+    return Cutset(np.flatnonzero(played.held), played.order, played.log2_largest)

@@ -15,8 +15,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tightz.elimination.buckets import BucketTree, bucket_tree
 from tightz.elimination.conditioning.cutset import Cutset
 from tightz.elimination.exact.precision import Error, joined, step_error
+from tightz.elimination.graph import scopes_of
 from tightz.judge.elimination import second_log_z
 from tightz.judge.rounding import UNIT
 from tightz.judge.verdict import RefutedError
@@ -62,6 +64,27 @@ class _Root(NamedTuple):
     kept: _Promise
 
 
+def _table_strides(
+    model: FactorGraph, is_held: NDArray[np.bool_]
+) -> tuple[tuple[list[int], list[int], list[int]], list[dict[int, int]]]:
+    """How far a state moves in each factor's table: by held variables (see `_Held`), by others."""
+    held: tuple[list[int], list[int], list[int]] = ([], [], [])
+    free: list[dict[int, int]] = []
+    cards = model.cardinalities.tolist()
+    members, ends = model.scope_vars.tolist(), model.scope_ptr.tolist()
+    for f in range(model.n_factors):
+        stride = 1
+        free.append({})
+        for v in reversed(members[ends[f] : ends[f + 1]]):
+            if is_held[v]:
+                for column, value in zip(held, (f, v, stride), strict=True):
+                    column.append(value)
+            else:
+                free[f][v] = stride
+            stride *= cards[v]
+    return held, free
+
+
 def _after(inputs: list[_Promise], states: int) -> _Promise:
     """The promise of a message in logs; it holds for every assignment of the cutset."""
     high = math.fsum(p.high for p in inputs)
@@ -80,84 +103,64 @@ class ConditionedElimination:
     def __init__(self, model: FactorGraph, cutset: Cutset) -> None:
         self.model, self.cutset = model, cutset
         self.cards = model.cardinalities.astype(np.int64)
-        position = np.full(model.n_variables, -1, dtype=np.int64)
-        position[cutset.order] = np.arange(cutset.order.size)
         self.rounding = 0.0
-        self._build(position.tolist())
+        is_held = np.zeros(model.n_variables, dtype=bool)
+        is_held[cutset.held] = True
+        tree = bucket_tree(scopes_of(model).without(is_held), cutset.order)
+        self._constants: list[int] = np.flatnonzero(tree.home < 0).tolist()
+        held, strides = _table_strides(model, is_held)
+        self._held = _Held(*(np.array(c, dtype=np.int64) for c in held))
+        self._place(tree, strides)
+        self._data = np.empty(0)
 
-    def _build(self, position: list[int]) -> None:
-        model, cards = self.model, self.cards.tolist()
-        n_buckets = self.cutset.order.size
-        order = self.cutset.order.tolist()
-        tables = model.log_tables.size
-        inputs: list[list[tuple[int, dict[int, int]]]] = [[] for _ in range(n_buckets)]
-        meets: list[set[int]] = [set() for _ in range(n_buckets)]
-        base = model.table_ptr[:-1].tolist()
-        held: list[tuple[int, int, int]] = []
-        self._constants: list[int] = []
-        for f in range(model.n_factors):
-            scope = model.scope_vars[model.scope_ptr[f] : model.scope_ptr[f + 1]].tolist()
-            stride, strides = 1, {}
-            for v in reversed(scope):
-                if position[v] < 0:
-                    held.append((f, v, stride))
-                else:
-                    strides[v] = stride
-                stride *= cards[v]
-            if strides:
-                first = min(position[v] for v in strides)
-                inputs[first].append((f, strides))
-                meets[first].update(position[v] for v in strides)
-            else:
-                self._constants.append(f)
-        axis_ptr, axes, input_ptr, stride_ptr, all_strides = [0], [], [0], [0], []
-        message, source = [], []
+    def _place(self, tree: BucketTree, strides: list[dict[int, int]]) -> None:
+        """Where every message lies and how its inputs are read; `strides`: of the factors' tables.
+
+        A message is numbered after the factors and is, like them, an input of one bucket.
+        """
+        cards, order = self.cards.tolist(), tree.order.tolist()
+        n_factors, tables = self.model.n_factors, self.model.log_tables.size
+        base = self.model.table_ptr[:-1].tolist()
+        axis_ptr, axes, input_ptr, stride_ptr = [0], [], [0], [0]
+        all_strides: list[int] = []
+        source: list[int] = []
         self._roots: list[_Root] = []
-        promise = {k: _Promise(Error(0.0, UNIT), 0.0) for k in range(model.n_factors)}
+        promises = [_Promise(Error(0.0, UNIT), 0.0)] * n_factors
         self.largest = 0
         self.work = 0.0
         at = tables
-        for b in range(n_buckets):
-            scope_b = sorted(meets[b] - {b})
-            message.append(at)
-            variables = [order[p] for p in scope_b]
-            for k, strides in inputs[b]:
-                source.append(k)
-                all_strides += [strides.get(v, 0) for v in (*variables, order[b])]
+        for b, v in enumerate(order):
+            inputs = [*tree.sources[b], *(n_factors + c for c in tree.children[b])]
+            rest = tree.scopes[b][1:]
+            for k in inputs:
+                all_strides += [strides[k].get(u, 0) for u in (*rest, v)]
                 stride_ptr.append(len(all_strides))
+            source += inputs
             input_ptr.append(len(source))
-            axes += variables
+            axes += rest
             axis_ptr.append(len(axes))
             size, own = 1, {}
-            for v in reversed(variables):
-                own[v] = size
-                size *= cards[v]
-            kept = _after([promise[k] for k, _ in inputs[b]], cards[order[b]])
-            promise[len(base)] = kept
-            if scope_b:
-                meets[scope_b[0]].update(scope_b)
-                inputs[scope_b[0]].append((len(base), own))
-            else:
-                self._roots.append(_Root(at, kept))
-            self.largest = max(self.largest, size * cards[order[b]])
+            for u in reversed(rest):
+                own[u] = size
+                size *= cards[u]
+            strides.append(own)
+            promises.append(_after([promises[k] for k in inputs], cards[v]))
+            if not rest:
+                self._roots.append(_Root(at, promises[-1]))
+            self.largest = max(self.largest, size * cards[v])
             base.append(at)
             at += size
-            self.work += float(size) * cards[order[b]] * len(inputs[b])
+            self.work += float(size) * cards[v] * len(inputs)
         self.entries = at - tables
         self._source = np.array(source, dtype=np.int64)
         self._base = np.array(base, dtype=np.int64)
-        self._held = (
-            _Held(*(np.array(c, dtype=np.int64) for c in zip(*held, strict=True)))
-            if (held)
-            else _Held(*(np.zeros(0, dtype=np.int64),) * 3)
-        )
+        message = base[n_factors:]
         self._buckets = _Buckets(
             *(
                 np.array(values, dtype=np.int64)
                 for values in (order, axis_ptr, axes, input_ptr, stride_ptr, all_strides, message)
             )
         )
-        self._data = np.empty(0)
 
     def _fill(self) -> None:
         """Copy the tables, each less its largest entry, and remember those."""

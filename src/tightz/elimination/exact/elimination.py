@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.elimination.exact.game import degeneracy
-from tightz.elimination.exact.order import choose_order, interaction_graph
 from tightz.elimination.exact.planning import EliminationPlan, build_plan
 from tightz.elimination.exact.run import Elimination
 from tightz.elimination.exact.slices import MAX_WORK, Sliced, run_slices, slice_plan
+from tightz.elimination.graph import interaction_graph, scopes_of
+from tightz.elimination.order import choose_order
 from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
 from tightz.judge.claims import Audited, total_scale
 from tightz.judge.rounding import UNIT
@@ -65,7 +65,8 @@ class ExactResult(OneBound):
             raise ModelError(_no_digits(self.model, self.rounding))
         found = self._beliefs
         if found is None:
-            found = exact(self.model, max_memory=self.max_memory, marginals=True)._beliefs
+            known = None if self.sliced else self.plan
+            found = exact(self.model, max_memory=self.max_memory, plan=known)._beliefs
         assert found is not None
         if self.log_z > -math.inf and any(np.isnan(p).any() for p in found.variables):
             raise ModelError(_no_digits(self.model, 16.0 * UNIT * total_scale(self.model)))
@@ -171,25 +172,35 @@ def plan(model: FactorGraph) -> EliminationPlan:
     Observed and one-state variables are taken out first: the plan numbers the others in order.
     A model too dense for any plan to make sense is refused with `ResourceError`.
     """
-    return _plan(_without_fixed(model)[0], "no memory is enough")
+    return _plan(*_without_fixed(model), "no memory is enough")
 
 
 def exact(
-    model: FactorGraph, *, max_memory: str | int = "8GB", marginals: bool = True
+    model: FactorGraph,
+    *,
+    max_memory: str | int = "8GB",
+    marginals: bool = True,
+    plan: EliminationPlan | None = None,
 ) -> ExactResult:
     """log Z and marginals of `model`, exact up to float64 rounding; zeros and evidence allowed.
 
     `max_memory` bounds the work space (tables of messages and beliefs; the model itself and the
     returned marginals come on top). Past it, a few variables are sliced: their states are looped
     over. Where that too is out of reach, `ResourceError` says what would be needed. With
-    `marginals=False` they are computed when first asked for.
+    `marginals=False` they are computed when first asked for. `plan`: what `plan(model)` found, so
+    that it need not be found again.
     """
     as_model(model, "exact", only="FactorGraph")
     allowed = parse_memory(max_memory)
     start = time.perf_counter()
     reduced, free = _without_fixed(model)
     _require_finite_sums(reduced)
-    chosen = _plan(reduced, f"max_memory allows {format_bytes(allowed)}")
+    if plan is not None and not plan.is_of(reduced, free):
+        raise ParameterError(
+            f"{plan!r} is not of {model!r}: its variables, states or scopes differ; call exact "
+            "without plan, or with what plan(model) returns for this model"
+        )
+    chosen = plan or _plan(reduced, free, f"max_memory allows {format_bytes(allowed)}")
     steps = chosen.marginal_schedule(allowed) if marginals else None
     sliced = Sliced((), reduced, chosen)
     if (steps is None) if marginals else (chosen.log_z_bytes > allowed):
@@ -244,13 +255,13 @@ def _without_fixed(model: FactorGraph) -> tuple[FactorGraph, NDArray[np.int64]]:
     return model.condition()
 
 
-def _plan(reduced: FactorGraph, allowance: str) -> EliminationPlan:
+def _plan(reduced: FactorGraph, free: NDArray[np.int64], allowance: str) -> EliminationPlan:
     """A plan, or a refusal where even the lower bound on its width is out of reach."""
-    width = int(degeneracy(*interaction_graph(reduced))) if reduced.n_variables else 0
+    width = interaction_graph(scopes_of(reduced)).degeneracy()
     if width <= _MAX_WIDTH:
         choice = choose_order(reduced, log2_cap=_MAX_LOG2_COST)
         if choice.log2_cost < math.inf:
-            return build_plan(reduced, choice.order, choice.heuristic)
+            return build_plan(reduced, choice.order, choice.heuristic, free)
         most = _MAX_LOG2_COST * math.log10(2.0)
         reason = f"visits more than 10^{most:.0f} table entries by every order tried"
     else:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.elimination.buckets import bucket_tree
 from tightz.elimination.exact.schedule import (
     ALIGN,
     CUTS,
@@ -20,6 +21,7 @@ from tightz.elimination.exact.schedule import (
     checkpointed_steps,
     forward_steps,
 )
+from tightz.elimination.graph import Scopes, scopes_of
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.memory import format_bytes, parse_memory
 
@@ -28,23 +30,45 @@ TILE_ENTRIES = 1024
 SPREAD_ENTRIES = 1 << 15  # a merged factor is copied along the tile while it stays this small
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class EliminationPlan:
     """An order with its width, operations and bytes, before any table exists.
 
-    `width` is the largest number of variables that one message joins; `flops` counts
-    multiplications and additions for log Z; `log_z_bytes` and `marginal_bytes` are the peaks of
-    the work space (keeping every message; less is possible by recomputing them).
+    It is made once and handed on: `exact(model, plan=plan)` follows it, and `variables` is an order
+    that mini-bucket bounds can start from (`Orders(model, plan.variables)`).
+
+    `order` numbers the variables that are neither observed nor of one state, `variables` calls them
+    by the model's own numbers; `cardinalities` and `buckets` go by place in the order. `width` is
+    the largest number of variables that one message joins; `flops` counts multiplications and
+    additions for log Z; `log_z_bytes` and `marginal_bytes` are the peaks of the work space (keeping
+    every message; less is possible by recomputing them).
     """
 
     order: NDArray[np.int64]
     heuristic: str
-    cardinalities: NDArray[np.int64] = field(repr=False)
-    buckets: tuple[Bucket, ...] = field(repr=False)
+    numbers: NDArray[np.int64]
+    scopes: Scopes
+    cardinalities: NDArray[np.int64]
+    buckets: tuple[Bucket, ...]
     width: int
     flops: float
-    log_z_bytes: int
-    marginal_bytes: int
+    log_z_bytes: int = 0
+    marginal_bytes: int = 0
+
+    @property
+    def variables(self) -> NDArray[np.int64]:
+        """The order in the numbers of the model that was planned for."""
+        return self.numbers[self.order]
+
+    def is_of(self, model: FactorGraph, numbers: NDArray[np.int64]) -> bool:
+        """Whether this is a plan of `model` (no evidence), `numbers` being what it was cut from."""
+        ours, theirs = self.scopes, scopes_of(model)
+        return (
+            np.array_equal(self.numbers, numbers)
+            and np.array_equal(self.cardinalities, model.cardinalities[self.order])
+            and np.array_equal(ours.ptr, theirs.ptr)
+            and np.array_equal(ours.members, theirs.members)
+        )
 
     def fits(self, max_memory: str | int, *, marginals: bool = False) -> bool:
         """Whether log Z (or also every marginal, at need by recomputing) stays in `max_memory`."""
@@ -138,90 +162,45 @@ def tile_axes(scope: tuple[int, ...], cards: Sequence[int] | NDArray[np.int64]) 
     return count
 
 
-def build_plan(model: FactorGraph, order: NDArray[np.int64], heuristic: str) -> EliminationPlan:
-    """Follow `order` symbolically. The model has no evidence; cost is linear in scope sizes."""
-    order = _post_order(_scopes(model, order)[0], order)
-    scopes, owners = _scopes(model, order)
+def build_plan(
+    model: FactorGraph,
+    order: NDArray[np.int64],
+    heuristic: str,
+    numbers: NDArray[np.int64] | None = None,
+) -> EliminationPlan:
+    """Follow `order` symbolically. The model has no evidence; cost is linear in scope sizes.
+
+    `numbers`: what the variables are called in the model that this one was conditioned from.
+    """
     n = model.n_variables
+    scopes = scopes_of(model)
+    order = order[bucket_tree(scopes, order).post_order()]
+    tree = bucket_tree(scopes, order)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
+    ends, places = tree.scope_ptr.tolist(), position[tree.scope].tolist()
     cards = model.cardinalities[order].astype(np.int64)
-    children: list[list[int]] = [[] for _ in range(n)]
-    for b in range(n):
-        if scopes[b]:
-            children[scopes[b][0]].append(b)
     buckets = []
     flops = 0.0
     for b in range(n):
-        groups = _merge_factors(model, position, cards, b, owners[b])
-        buckets.append(
-            Bucket(scopes[b], groups, tuple(children[b]), scopes[b][0] if scopes[b] else -1)
-        )
-        entries = float(np.prod(cards[[b, *scopes[b]]].astype(np.float64)))
-        flops += entries * (len(groups) + len(children[b]))
+        groups = _merge_factors(model, position, cards, b, tree.sources[b])
+        rest = tuple(places[ends[b] + 1 : ends[b + 1]])
+        buckets.append(Bucket(rest, groups, tuple(tree.children[b]), int(tree.parent[b])))
+        entries = float(np.prod(cards[[b, *rest]].astype(np.float64)))
+        flops += entries * (len(groups) + len(tree.children[b]))
     draft = EliminationPlan(
-        order, heuristic, cards, tuple(buckets), max(map(len, scopes), default=0), flops, 0, 0
+        order=order,
+        heuristic=heuristic,
+        numbers=np.arange(n) if numbers is None else numbers,
+        scopes=scopes,
+        cardinalities=cards,
+        buckets=tuple(buckets),
+        width=tree.width,
+        flops=flops,
     )
     log_z_bytes = draft.peak_bytes(draft.log_z_schedule())
     marginal_bytes = draft.peak_bytes(list(checkpointed_steps(draft.buckets, draft.sizes(), ())))
-    return EliminationPlan(
-        order, heuristic, cards, draft.buckets, draft.width, flops, log_z_bytes, marginal_bytes
-    )
-
-
-def _scopes(
-    model: FactorGraph, order: NDArray[np.int64]
-) -> tuple[list[tuple[int, ...]], list[list[int]]]:
-    """(message axes of each bucket, factors of each bucket), by position in the order."""
-    n = model.n_variables
-    position = np.empty(n, dtype=np.int64)
-    position[order] = np.arange(n)
-    places = position[model.scope_vars]
-    owners: list[list[int]] = [[] for _ in range(n)]
-    joined: list[set[int]] = [set() for _ in range(n)]
-    ptr = model.scope_ptr.tolist()
-    flat = places.tolist()
-    for f in range(model.n_factors):
-        scope = flat[ptr[f] : ptr[f + 1]]
-        if scope:
-            first = min(scope)
-            owners[first].append(f)
-            joined[first].update(scope)
-    scopes: list[tuple[int, ...]] = []
-    for b in range(n):
-        joined[b].discard(b)
-        scope_b = tuple(sorted(joined[b]))
-        scopes.append(scope_b)
-        if scope_b:
-            joined[scope_b[0]].update(scope_b)
-        joined[b] = set()
-    return scopes, owners
-
-
-def _post_order(scopes: list[tuple[int, ...]], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same elimination with each subtree's steps together: fewer messages wait at a time."""
-    n = len(scopes)
-    children: list[list[int]] = [[] for _ in range(n)]
-    roots: list[int] = []
-    for b in range(n):
-        (children[scopes[b][0]] if scopes[b] else roots).append(b)
-    # Subtrees that need most beyond what they leave behind go first (Liu, 1987); width stands in
-    # for size here.
-    need = [len(s) for s in scopes]
-    for b in range(n):
-        for c in children[b]:
-            need[b] = max(need[b], need[c])
-    visited: list[int] = []
-    stack = [(r, False) for r in reversed(roots)]
-    while stack:
-        b, done = stack.pop()
-        if done:
-            visited.append(b)
-            continue
-        stack.append((b, True))
-        by_need = sorted(children[b], key=lambda c: (need[c] - len(scopes[c]), need[c]))
-        stack += [(c, False) for c in by_need]
-    return order[visited] if n else order
+    return replace(draft, log_z_bytes=log_z_bytes, marginal_bytes=marginal_bytes)
 
 
 def _merge_factors(

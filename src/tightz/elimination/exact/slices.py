@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.exact.order import choose_order
 from tightz.elimination.exact.planning import EliminationPlan, build_plan
 from tightz.elimination.exact.precision import Scale
 from tightz.elimination.exact.run import Elimination
+from tightz.elimination.order import choose_order
 from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.models.factor_graph import FactorGraph
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import require_range
-from tightz.families.structured.width import MIN_DEGREE, eliminate
+from tightz.families.structured.width import is_within
 
 Partition = tuple[tuple[int, ...], ...]
 
@@ -141,11 +141,9 @@ def _grow(
         pick = int(candidates[np.argmin(left[candidates] - 2.0 * inside[candidates])])
         open_[pick] = False
         trial = [*cluster, pick]
-        size = len(trial)
-        if near[pick, cluster].sum() > 1 or width == 0:
-            order, widths = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
-            if not eliminate(near[np.ix_(trial, trial)], MIN_DEGREE, width, order, widths):
-                continue
+        joins_several = near[pick, cluster].sum() > 1 or width == 0
+        if joins_several and not is_within(near[np.ix_(trial, trial)], width):
+            continue
         cluster = trial
         inside += matrix[pick]
     return cluster

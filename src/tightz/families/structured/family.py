@@ -277,7 +277,7 @@ def settled(trace: NDArray[np.float64], tol: float, terms: Terms) -> bool:
 
 def _nothing(coset: Coset, restarts: int) -> StructuredProjection:
     """Z(A, b) = 0: no q has a finite bound."""
-    forest = build_forest(coset.n_free, range(coset.n_free), [set()] * coset.n_free)
+    forest = build_forest(coset.n_free, range(coset.n_free), [])
     means = np.zeros(coset.n_free)
     status = Status.CONVERGED if coset.feasible else Status.INFEASIBLE
     return StructuredProjection(

@@ -19,6 +19,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tightz.elimination.buckets import bucket_tree
+from tightz.elimination.graph import scopes_from
 from tightz.errors import ResourceError
 from tightz.runtime.memory import format_bytes
 
@@ -67,34 +69,18 @@ class Forest(NamedTuple):
         return int(self.tree_ptr.size - 1)
 
 
-def build_forest(n: int, order: Sequence[int], separators: Sequence[set[int]]) -> Forest:
-    """Forest of the elimination `order` of all n spins; `separators[k]` is S_k of spin order[k]."""
-    rank = np.empty(n, dtype=np.int64)
-    rank[np.asarray(order, dtype=np.int64)] = np.arange(n)
-    up = [int(min(rank[list(s)])) if s else -1 for s in separators]
-    below: list[list[int]] = [[] for _ in range(n)]
-    roots = []
-    for k, p in enumerate(up):
-        if p < 0:
-            roots.append(k)
-        else:
-            below[p].append(k)
-    post: list[int] = []
-    for root in roots:
-        stack, found = [root], []
-        while stack:
-            k = stack.pop()
-            found.append(k)
-            stack += below[k]
-        post += found[::-1]
-    number = np.empty(n, dtype=np.int64)
-    number[post] = np.arange(n)
-    spin_of = np.asarray(order, dtype=np.int64)[post]
+def build_forest(n: int, order: Sequence[int], scopes: Sequence[Sequence[int] | NDArray]) -> Forest:
+    """Forest of the elimination `order` of all n spins; the graph joins the spins of each scope."""
+    sets = scopes_from(n, scopes)
+    given = np.asarray(order, dtype=np.int64)
+    spin_of = given[bucket_tree(sets, given).post_order()]
+    tree = bucket_tree(sets, spin_of)
     node_of = np.empty(n, dtype=np.int64)
     node_of[spin_of] = np.arange(n)
-    parent = np.array([number[up[k]] if up[k] >= 0 else -1 for k in post], dtype=np.int64)
-    seps = [np.sort(node_of[list(separators[k])]) for k in post]
-    sizes = np.array([s.size for s in seps], dtype=np.int64)
+    parent = tree.parent
+    # A clique lists its own spin and then the others as they are eliminated: ascending nodes.
+    sizes = np.diff(tree.scope_ptr) - 1
+    sep = np.delete(node_of[tree.scope], tree.scope_ptr[:-1])
     total = 24.0 * float(np.exp2(sizes.astype(np.float64) + 1).sum())
     if total > MAX_BYTES:
         raise ResourceError(
@@ -102,7 +88,7 @@ def build_forest(n: int, order: Sequence[int], separators: Sequence[set[int]]) -
             f"{format_bytes(int(total))} for its tables; lower `width` (each step halves them)"
         )
     is_root = parent < 0
-    tree = np.concatenate([[0], np.cumsum(is_root)[:-1]]) if n else np.zeros(0)
+    tree_of = np.concatenate([[0], np.cumsum(is_root)[:-1]]) if n else np.zeros(0)
     parents = parent[~is_root]
     entries = np.zeros(n, dtype=np.int64)
     entries[~is_root] = 2 ** (sizes[parents] + 1)
@@ -110,12 +96,12 @@ def build_forest(n: int, order: Sequence[int], separators: Sequence[set[int]]) -
         spin_of=spin_of,
         node_of=node_of,
         parent=parent,
-        tree=tree.astype(np.int64),
+        tree=tree_of.astype(np.int64),
         tree_ptr=np.concatenate([[0], np.flatnonzero(is_root) + 1]),
         child_ptr=offsets(np.bincount(parents, minlength=n)),
         child=np.flatnonzero(~is_root)[np.argsort(parents, kind="stable")],
         sep_ptr=offsets(sizes),
-        sep=np.concatenate(seps).astype(np.int64) if n else np.zeros(0, np.int64),
+        sep=sep,
         msg_ptr=offsets(2**sizes),
         tab_ptr=offsets(2 ** (sizes + 1)),
         proj_ptr=offsets(entries),

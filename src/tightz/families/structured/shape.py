@@ -139,14 +139,13 @@ def cluster_forest(
             members[home[row[0]]].append(local[row])
             weights[home[row[0]]].append(float(weight[a]))
     order: list[int] = []
-    seps: list[set[int]] = []
+    kept: list[NDArray] = []
     for cluster, terms, heavy in zip(clusters, members, weights, strict=True):
-        local_order, local_seps = thin(len(cluster), terms, np.array(heavy), width)
+        local_order, local_terms = thin(len(cluster), terms, np.array(heavy), width)
         spins = np.asarray(cluster, dtype=np.int64)
         order += spins[local_order].tolist()
-        seps += [set(spins[list(s)].tolist()) for s in local_seps]
-    alone = np.flatnonzero(home < 0).tolist()
-    return build_forest(n, order + alone, seps + [set() for _ in alone])
+        kept += [spins[term] for term in local_terms]
+    return build_forest(n, order + np.flatnonzero(home < 0).tolist(), kept)
 
 
 def _cut(work: Images, forest: Forest) -> Shape:

@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Side
-from tightz.errors import ResourceError, require_range
+from tightz.elimination.order import Order, Orders
+from tightz.errors import ParameterError, ResourceError, require_range
 from tightz.models.factor_graph import FactorGraph
 from tightz.results import OneBound
 from tightz.runtime.provenance import provenance
-from tightz.uppers.mini_bucket.order import Order
 from tightz.uppers.mini_bucket.run import Run
 from tightz.uppers.mini_bucket.settings import MAX_IBOUND, MiniBucket, MiniBucketStatus
 
@@ -86,15 +86,18 @@ class MiniBucketResult(OneBound):
 _SIGN = {Side.UPPER: "<=", Side.LOWER: ">=", Side.BOTH: "="}
 
 
-def mini_bucket(model: FactorGraph, config: MiniBucket | None = None) -> MiniBucketResult:
+def mini_bucket(
+    model: FactorGraph, config: MiniBucket | None = None, *, orders: Orders | None = None
+) -> MiniBucketResult:
     """A weighted mini-bucket bound on log Z; see `MiniBucket` for the settings.
 
+    `orders`: the elimination orders of `model`, where they are known from an earlier call.
     Raises ResourceError, before anything is allocated, when the tables would not fit in
     `max_memory`.
     """
     config = config or MiniBucket()
     start = time.perf_counter()
-    run = Run(model, config, start)
+    run = Run(orders_of(model, orders), config, start)
     for _ in run.improvements():
         pass
     bound = run.judged()
@@ -114,6 +117,15 @@ def mini_bucket(model: FactorGraph, config: MiniBucket | None = None) -> MiniBuc
     )
 
 
+def orders_of(model: FactorGraph, orders: Orders | None) -> Orders:
+    """The orders given, or new ones to be worked out as they are needed."""
+    if orders is not None and orders.source is not model:
+        raise ParameterError(
+            f"orders are of {orders.source!r}; expected Orders(model) of {model!r}"
+        )
+    return orders or Orders(model)
+
+
 def _infinite(bound: Bound) -> MiniBucketStatus:
     if bound.side is Side.BOTH:
         return MiniBucketStatus.EXACT
@@ -128,6 +140,7 @@ def mini_bucket_bounds(
     max_memory: str | int = "2GB",
     side: Side = Side.UPPER,
     iterations: int = 60,
+    orders: Orders | None = None,
 ) -> Iterator[Bound]:
     """An anytime stream of ever tighter bounds with growing `ibounds` (default 2, 4, 6, ...).
 
@@ -137,10 +150,12 @@ def mini_bucket_bounds(
 
     Judging a bound takes about as long as an iteration or two, so improvements on the way are
     judged while that takes less than a fifth of the time, and the last of every ibound always.
+    `orders`: as for `mini_bucket`.
     """
     if time_limit is not None:
         require_range("time_limit", time_limit, 0.0)
     start = time.perf_counter()
+    orders = orders_of(model, orders)
     sign = -1.0 if side is Side.LOWER else 1.0
     best = np.inf * sign
     pace = 0.0  # seconds per table entry of the first, unavoidable pass
@@ -151,7 +166,7 @@ def mini_bucket_bounds(
         limit = None if left is None else max(0.0, left)
         config = MiniBucket(ibound, iterations, side=side, max_memory=max_memory, time_limit=limit)
         try:
-            run = Run(model, config, start)
+            run = Run(orders, config, start)
         except ResourceError:
             if number:
                 return

@@ -1,8 +1,7 @@
 """The skeleton of a mini-bucket bound: which tables exist, whom they send to, what they share.
 
-Variables are summed out in a given order. A bucket gathers everything that mentions its variable;
-where one table over all of it would be too large, the bucket is cut into mini-buckets (cliques).
-Clique c sums out `variables[c]` and sends a message over the rest of its scope to the clique
+The cliques are those of a bucket tree whose buckets were cut (see `tightz.elimination.buckets`).
+Clique c sums out the last variable of its scope and sends a message over the rest to the clique
 `parents[c]` in the bucket of the variable summed out next (Dechter and Rish 2003).
 """
 
@@ -16,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.elimination.buckets import BucketTree, bucket_tree
+from tightz.elimination.graph import scopes_of
 from tightz.models.factor_graph import FactorGraph
 
 
@@ -47,28 +48,39 @@ class Skeleton(NamedTuple):
     pair_strides: NDArray[np.int64]
 
 
-@dataclass
-class _Clique:
-    scope: int
-    log2_size: float
-    factors: list[int]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Partition:
     """Scopes and sources of every clique, known before any table is allocated."""
 
-    order: NDArray[np.int64]
-    cliques: tuple[tuple[int, ...], ...]
-    sources: tuple[tuple[int, ...], ...]
-    bucket_ptr: NDArray[np.int64]
-    parents: NDArray[np.int64]
+    tree: BucketTree
     cardinalities: NDArray[np.int64]
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        return self.tree.order
+
+    @property
+    def bucket_ptr(self) -> NDArray[np.int64]:
+        return self.tree.bucket_ptr
+
+    @property
+    def parents(self) -> NDArray[np.int64]:
+        return self.tree.parent
 
     @property
     def exact(self) -> bool:
         """Whether no bucket was cut, so that the bound is log Z itself."""
-        return len(self.cliques) == len(self.order)
+        return not self.tree.cut
+
+    @cached_property
+    def cliques(self) -> tuple[tuple[int, ...], ...]:
+        """The scope of each clique, summed out last first; its own variable is the last."""
+        return tuple(tuple(scope[::-1]) for scope in self.tree.scopes)
+
+    @property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """The factors placed in each clique."""
+        return tuple(map(tuple, self.tree.sources))
 
     @cached_property
     def pairs(self) -> list[list[tuple[int, int, tuple[int, ...]]]]:
@@ -92,9 +104,11 @@ class Partition:
     @cached_property
     def table_sizes(self) -> NDArray[np.float64]:
         """Entries of each clique's table, as floats: they may exceed any integer."""
-        return np.array(
-            [np.prod(self.cardinalities[list(s)].astype(np.float64)) for s in self.cliques]
-        )
+        if not self.tree.parent.size:
+            return np.zeros(0)
+        states = self.cardinalities[self.tree.scope].astype(np.float64)
+        sizes: NDArray[np.float64] = np.multiply.reduceat(states, self.tree.scope_ptr[:-1])
+        return sizes
 
     @property
     def peak_bytes(self) -> float:
@@ -102,104 +116,25 @@ class Partition:
         sizes = self.table_sizes
         if not sizes.size:
             return 0.0
-        last = np.array([float(self.cardinalities[s[-1]]) for s in self.cliques])
+        own = self.cardinalities[self.tree.scope[self.tree.scope_ptr[:-1]]]
         per_bucket = np.add.reduceat(sizes, self.bucket_ptr[:-1])
         scratch = 8 * per_bucket.max() + (4 + 8 + 4 * 8 + 3 * 8) * sizes.max()
-        messages = float((sizes / last).sum())
+        messages = float((sizes / own).sum())
         return float(8 * sizes.sum() + 24 * messages + 8 * self.shift_entries + scratch)
 
 
 def partition(model: FactorGraph, order: NDArray[np.int64], ibound: int) -> Partition:
-    """Greedy cut of each bucket, largest tables first, into the mini-bucket that grows least.
+    """The buckets of `order`, cut where a table would hold more than 2^(ibound + 1) entries.
 
-    A clique may hold log2(entries) <= ibound + 1: ibound + 1 binary variables. A factor that is
-    larger than that by itself is kept whole.
+    That is ibound + 1 binary variables. A factor that is larger by itself is kept whole.
     """
-    n = model.n_variables
-    position = np.empty(n, dtype=np.int64)
-    position[order] = np.arange(n)
-    sizes = _Sizes(model.cardinalities[order])
-    limit = ibound + 1 + 1e-9
-    waiting: list[list[tuple[float, int, int]]] = [[] for _ in range(n)]
-
-    def post(scope: int, source: int) -> None:
-        first = (scope & -scope).bit_length() - 1
-        waiting[first].append((-sizes.log2(scope), source, scope))
-
-    places = position[model.scope_vars].tolist()
-    ends = model.scope_ptr.tolist()
-    for f in range(model.n_factors):
-        if ends[f] < ends[f + 1]:
-            post(sum(1 << p for p in places[ends[f] : ends[f + 1]]), -1 - f)
-    cliques: list[_Clique] = []
-    bucket_ptr = [0]
-    parents: list[int] = []
-    for p in range(n):
-        bucket: list[_Clique] = []
-        base = len(cliques)
-        for negative_size, source, scope in sorted(waiting[p]) or [
-            (-sizes.log2(1 << p), 0, 1 << p)
-        ]:
-            home, growth = _roomiest(bucket, scope, sizes, limit)
-            if home < 0:
-                home, growth = len(bucket), -negative_size
-                bucket.append(_Clique(0, 0.0, []))
-                parents.append(-1)
-            bucket[home].scope |= scope
-            bucket[home].log2_size += growth
-            if source < 0:
-                bucket[home].factors.append(-1 - source)
-            elif source > 0:
-                parents[source - 1] = base + home
-        waiting[p] = []
-        cliques += bucket
-        for c, clique in enumerate(bucket):
-            if clique.scope != 1 << p:
-                post(clique.scope ^ (1 << p), base + c + 1)
-        bucket_ptr.append(len(cliques))
-    return Partition(
+    tree = bucket_tree(
+        scopes_of(model),
         order,
-        tuple(tuple(order[_places(c.scope)].tolist()) for c in cliques),
-        tuple(tuple(c.factors) for c in cliques),
-        np.array(bucket_ptr, dtype=np.int64),
-        np.array(parents, dtype=np.int64),
-        model.cardinalities.astype(np.int64),
+        log2_card=np.log2(model.cardinalities.astype(np.float64)),
+        log2_table=ibound + 1,
     )
-
-
-class _Sizes:
-    """log2 of table sizes for scopes held as bit masks (bit p: the variable summed out p-th)."""
-
-    def __init__(self, cardinalities: NDArray[np.int32]) -> None:
-        self._groups = [
-            (float(np.log2(d)), sum(1 << p for p in np.flatnonzero(cardinalities == d).tolist()))
-            for d in np.unique(cardinalities).tolist()
-        ]
-
-    def log2(self, scope: int) -> float:
-        return sum(bits * (scope & mask).bit_count() for bits, mask in self._groups)
-
-
-def _places(scope: int) -> list[int]:
-    """The set bits of a scope, highest (summed out last) first."""
-    out = []
-    while scope:
-        out.append(scope.bit_length() - 1)
-        scope ^= 1 << out[-1]
-    return out
-
-
-def _roomiest(bucket: list[_Clique], scope: int, sizes: _Sizes, limit: float) -> tuple[int, float]:
-    """The clique of a bucket that can take `scope` and grows least, and its growth; -1 if none."""
-    best, best_growth = -1, np.inf
-    for c, clique in enumerate(bucket):
-        extra = scope & ~clique.scope
-        if not extra:
-            return c, 0.0
-        growth = sizes.log2(extra)
-        if growth < best_growth and clique.log2_size + growth <= limit:
-            best, best_growth = c, growth
-    return best, best_growth
+    return Partition(tree, model.cardinalities.astype(np.int64))
 
 
 def _strides(axes: tuple[int, ...], cards: NDArray[np.int64]) -> dict[int, int]:

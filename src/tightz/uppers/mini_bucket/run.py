@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.elimination.order import Order, Orders
 from tightz.errors import ResourceError
 from tightz.judge.cliques import CliquesEvidence
 from tightz.judge.rounding import UNIT
@@ -16,11 +17,10 @@ from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.memory import format_bytes, parse_memory
 from tightz.uppers.mini_bucket.descent import Descent, predicted_bytes
-from tightz.uppers.mini_bucket.order import Order, elimination_order
 from tightz.uppers.mini_bucket.partition import Partition, partition
 from tightz.uppers.mini_bucket.settings import MiniBucket, MiniBucketStatus
 
-_SCOUT_ITERATIONS = 4
+SCOUT_ITERATIONS = 4
 """Iterations given to each elimination order before one is kept."""
 
 _PATIENCE = 5
@@ -36,13 +36,12 @@ _JUDGING = 0.2
 class Run:
     """One ibound: candidate orders weighed against the memory, the best one taken to its end."""
 
-    def __init__(self, model: FactorGraph, config: MiniBucket, start: float) -> None:
+    def __init__(self, orders: Orders, config: MiniBucket, start: float) -> None:
         self.config = config
         self.start = start
         self.begun = time.perf_counter()
-        self.source = model
-        self.model, self.numbers = model.condition()
-        self.candidates = _candidates(self.model, config)
+        self.source, self.model, self.numbers = orders.source, orders.model, orders.numbers
+        self.candidates = _candidates(orders, config)
         costs = sorted((predicted_bytes(p) for _, p in self.candidates), reverse=True)
         self.peak_bytes = int(sum(costs[:2]))
         self.entries = float(sum(p.table_sizes.sum() for _, p in self.candidates))
@@ -72,7 +71,7 @@ class Run:
             if self.history and self._late():
                 break
             rival = Descent(self.model, parts, lower=lower)
-            rounds = min(_SCOUT_ITERATIONS, self.config.iterations)
+            rounds = min(SCOUT_ITERATIONS, self.config.iterations)
             for _ in range(rounds if len(self.candidates) > 1 else 0):
                 if rival.exhausted or self._late():
                     break
@@ -131,16 +130,16 @@ class Run:
         return self._bound
 
 
-def _candidates(model: FactorGraph, config: MiniBucket) -> list[tuple[Order, Partition]]:
+def _candidates(orders: Orders, config: MiniBucket) -> list[tuple[Order, Partition]]:
     """Orders worth a try, cheapest first; one alone when it is exact or memory allows no more."""
-    kinds = [config.order]
+    model, kinds = orders.model, [config.order]
     if config.order is Order.AUTO:
-        kinds = [Order.MIN_FILL, Order.MIN_DEGREE, Order.BREADTH_FIRST, Order.AS_NUMBERED]
+        kinds = orders.kinds
         if model.n_factors > _MANY_FACTORS:
             del kinds[1:]
     seen: dict[bytes, tuple[Order, Partition]] = {}
     for kind in kinds:
-        order = elimination_order(model, kind)
+        order = orders[kind]
         if order.tobytes() not in seen:
             seen[order.tobytes()] = (kind, partition(model, order, config.ibound))
     found = sorted(seen.values(), key=lambda item: predicted_bytes(item[1]))

@@ -6,9 +6,9 @@ import enum
 from dataclasses import dataclass
 
 from tightz.bounds import Side
+from tightz.elimination.order import Order
 from tightz.errors import ParameterError, require_range
 from tightz.runtime.memory import parse_memory
-from tightz.uppers.mini_bucket.order import Order
 
 MAX_IBOUND = 40
 

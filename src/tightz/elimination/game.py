@@ -1,0 +1,356 @@
+"""The elimination game: take the cheapest vertex of a graph, join its neighbours, and again.
+
+One game for all who eliminate. What is cheapest, and when the game ends or takes a vertex away
+without joining anything, is said by `Rules`:
+
+    exact plans, mini-buckets   SIZE or FILL, to the end or to a total cost
+    collapse, structured        DEGREE, until the cheapest touches too many others
+    cutsets                     SIZE; where the smallest table is too large a variable is held
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from tightz.elimination.graph import Graph
+
+SIZE, FILL, DEGREE = 0, 1, 2
+
+
+class Rules(NamedTuple):
+    """cost: SIZE, the log2 of the clique's table; FILL, the weight of the edges that would be new,
+    then SIZE; DEGREE, the neighbours, then FILL. The least vertex number breaks ties.
+
+    neighbours: the game ends when the cheapest vertex has more. log2_table (with SIZE): where the
+    cheapest clique exceeds it, one of its members is held, that is taken away, instead.
+    log2_total: the game ends before the tables of all cliques together exceed it. work: the game
+    ends after about so many steps through neighbour lists.
+    """
+
+    cost: int
+    neighbours: int = 1 << 62
+    log2_table: float = np.inf
+    log2_total: float = np.inf
+    work: float = np.inf
+
+
+class _Vertices(NamedTuple):
+    log2_card: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    noise: NDArray[np.float64]
+    price: NDArray[np.float64]
+    free: NDArray[np.bool_]
+
+
+class _Moves(NamedTuple):
+    order: NDArray[np.int64]
+    touched: NDArray[np.int64]
+    held: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """order: the vertices eliminated; touched: neighbours that each of them had at its turn.
+
+    held (n,): those taken away instead; log2_total and log2_largest of the cliques' tables;
+    finished: no vertex was left that may go; work: steps through neighbour lists.
+    """
+
+    order: NDArray[np.int64]
+    touched: NDArray[np.int64]
+    held: NDArray[np.bool_]
+    log2_total: float
+    log2_largest: float
+    finished: bool
+    work: float
+
+
+def play(
+    graph: Graph,
+    rules: Rules,
+    *,
+    log2_card: ArrayLike = 1.0,
+    weight: ArrayLike = 1.0,
+    noise: ArrayLike = 0.0,
+    price: ArrayLike = 1.0,
+    free: ArrayLike = True,
+) -> Played:
+    """Play on `graph`; all others are per vertex (n,), or one number for all.
+
+    weight: a new edge between u and v costs weight u times weight v; whole numbers, so that sums
+    are exact. noise: added to the costs SIZE and FILL. price > 0: how unwelcome it is to hold a
+    vertex. free: which may be eliminated.
+    """
+    n = graph.n
+
+    def each(values: ArrayLike) -> NDArray[np.float64]:
+        return np.ascontiguousarray(np.broadcast_to(np.asarray(values, dtype=np.float64), n))
+
+    vertices = _Vertices(
+        each(log2_card), each(weight), each(noise), each(price), each(free).astype(np.bool_)
+    )
+    moves = _Moves(np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(n, np.bool_))
+    made, total, largest, finished, work = _play(
+        graph.neighbours, _new_state(graph), vertices, rules, moves
+    )
+    return Played(
+        moves.order[:made], moves.touched[:made], moves.held, total, largest, finished, work
+    )
+
+
+class _State(NamedTuple):
+    """Per vertex: where its list lies, its length and room; its costs; the key it is filed under.
+
+    A vertex whose `fill` is not known has more neighbours than the rules allow. mark[u] == stamp[0]
+    says that u is in the set looked at last, ring[u] == step that it is the vertex of this step or
+    its neighbour, seen[u] == step that it is already among the changed ones.
+    """
+
+    start: NDArray[np.int64]
+    length: NDArray[np.int64]
+    room: NDArray[np.int64]
+    bits: NDArray[np.float64]
+    fill: NDArray[np.float64]
+    known: NDArray[np.bool_]
+    left: NDArray[np.bool_]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+    mark: NDArray[np.int64]
+    stamp: NDArray[np.int64]
+    ring: NDArray[np.int64]
+    seen: NDArray[np.int64]
+
+
+def _new_state(graph: Graph) -> _State:
+    n, degrees = graph.n, graph.degrees
+    return _State(
+        graph.ptr[:-1].copy(), degrees, degrees.copy(), np.zeros(n), np.zeros(n),
+        np.zeros(n, np.bool_), np.ones(n, np.bool_), np.zeros(n), np.zeros(n),
+        np.zeros(n, np.int64), np.zeros(1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def _near(state, pool, v):  # type: ignore[no-untyped-def]
+    return pool[state.start[v] : state.start[v] + state.length[v]]
+
+
+@njit(cache=True, nogil=True)
+def _mark(state, members):  # type: ignore[no-untyped-def]
+    state.stamp[0] += 1
+    for u in members:
+        state.mark[u] = state.stamp[0]
+
+
+@njit(cache=True, nogil=True)
+def _count_fill(state, pool, weight, v):  # type: ignore[no-untyped-def]
+    """Weight of the pairs of neighbours of v that are not joined, each pair met from both ends."""
+    near = _near(state, pool, v)
+    _mark(state, near)
+    whole = weight[near].sum()
+    missing = 0.0
+    for u in near:
+        joined = weight[u]
+        for x in _near(state, pool, u):
+            if state.mark[x] == state.stamp[0]:
+                joined += weight[x]
+        missing += weight[u] * (whole - joined)
+    return 0.5 * missing
+
+
+@njit(cache=True, nogil=True)
+def _file(state, pool, vertices, rules, heap, v):  # type: ignore[no-untyped-def]
+    """Put v under its present costs; older entries of the heap no longer match and are dropped."""
+    if not vertices.free[v]:
+        return
+    degree = state.length[v]
+    if rules.cost == SIZE:
+        first, second = state.bits[v] + vertices.noise[v], 0.0
+    else:
+        # Past the limit the fill is not wanted: the game ends there.
+        if not state.known[v] and degree <= rules.neighbours:
+            state.fill[v] = _count_fill(state, pool, vertices.weight, v)
+            state.known[v] = True
+        if rules.cost == FILL:
+            first, second = state.fill[v] + vertices.noise[v], state.bits[v]
+        else:
+            first, second = float(degree), state.fill[v] if state.known[v] else 0.0
+    state.first[v], state.second[v] = first, second
+    heapq.heappush(heap, (first, second, v))
+
+
+@njit(cache=True, nogil=True)
+def _with_room(state, pool, used, v, more):  # type: ignore[no-untyped-def]
+    """Make room for `more` neighbours of v: (pool, entries used), moved and grown at need."""
+    needed = state.length[v] + more
+    if needed <= state.room[v]:
+        return pool, used
+    room = 2 * needed
+    if used + room > pool.size:
+        # Lists of vertices that are gone, and outgrown ones, are left behind.
+        live = 0
+        for u in range(state.start.size):
+            live += state.room[u] if state.left[u] else 0
+        fresh = np.empty(2 * (live + room), np.int64)
+        used = 0
+        for u in range(state.start.size):
+            if state.left[u]:
+                fresh[used : used + state.length[u]] = _near(state, pool, u)
+                state.start[u] = used
+                used += state.room[u]
+        pool = fresh
+    pool[used : used + state.length[v]] = _near(state, pool, v)
+    state.start[v], state.room[v] = used, room
+    return pool, used + room
+
+
+@njit(cache=True, nogil=True)
+def _drop(state, pool, a, v):  # type: ignore[no-untyped-def]
+    near = _near(state, pool, a)
+    for k in range(near.size):
+        if near[k] == v:
+            near[k] = near[near.size - 1]
+            break
+    state.length[a] -= 1
+
+
+@njit(cache=True, nogil=True)
+def _update_fill(state, pool, weight, v, step, changed):  # type: ignore[no-untyped-def]
+    """The fill of every vertex after v is eliminated, from the lists as they are before.
+
+    With R the neighbours of v, the pairs of R that are not joined become edges. The missing pairs
+    among the neighbours of a vertex change in three ways only:
+      (1) w sees both ends of a new edge: that pair is no longer missing;
+      (2) a in R loses v, which missed exactly the neighbours of a outside R + {v};
+      (3) a in R gains b, which misses the neighbours of a outside R + {v} that it does not see.
+    Returns how many vertices outside R changed, written to `changed`, and the steps taken.
+    """
+    ring = _near(state, pool, v)
+    state.ring[v] = step
+    for a in ring:
+        state.ring[a] = step
+    outer = np.zeros(ring.size)  # weight of the neighbours outside R + {v}
+    count, steps = 0, ring.size * ring.size
+    for i in range(ring.size):
+        near = _near(state, pool, ring[i])
+        steps += 2 * near.size
+        for x in near:
+            if state.ring[x] != step:
+                outer[i] += weight[x]
+        state.fill[ring[i]] -= weight[v] * outer[i]  # (2)
+    for i in range(ring.size):
+        a = ring[i]
+        _mark(state, _near(state, pool, a))
+        for j in range(i + 1, ring.size):
+            b = ring[j]
+            if state.mark[b] == state.stamp[0]:
+                continue
+            common = 0.0  # weight of what both a and b see outside R + {v}
+            near = _near(state, pool, b)
+            steps += near.size
+            for w in near:
+                if state.mark[w] != state.stamp[0] or w == v:
+                    continue
+                state.fill[w] -= weight[a] * weight[b]  # (1)
+                if state.ring[w] != step:
+                    common += weight[w]
+                    if state.seen[w] != step:
+                        state.seen[w] = step
+                        changed[count] = w
+                        count += 1
+            state.fill[a] += weight[b] * (outer[i] - common)  # (3)
+            state.fill[b] += weight[a] * (outer[j] - common)
+    return count, steps
+
+
+@njit(cache=True, nogil=True)
+def _join(state, pool, used, log2_card, v, ring):  # type: ignore[no-untyped-def]
+    """Take v out of its neighbours' lists (`ring`, a copy) and join them; (pool, used, steps)."""
+    steps = 0
+    for a in ring:
+        _drop(state, pool, a, v)
+        near = _near(state, pool, a)
+        steps += near.size + ring.size
+        _mark(state, near)
+        state.mark[a] = state.stamp[0]
+        state.bits[a] -= log2_card[v]
+        pool, used = _with_room(state, pool, used, a, ring.size)
+        for b in ring:
+            if state.mark[b] != state.stamp[0]:
+                pool[state.start[a] + state.length[a]] = b
+                state.length[a] += 1
+                state.bits[a] += log2_card[b]
+    return pool, used, steps
+
+
+@njit(cache=True, nogil=True)
+def _to_hold(state, pool, vertices, v):  # type: ignore[no-untyped-def]
+    """The member of v's clique that most other cliques have, for its price; the last of equals."""
+    best, most = v, (state.length[v] + vertices.noise[v]) / vertices.price[v]
+    for u in _near(state, pool, v):
+        value = (state.length[u] + vertices.noise[u]) / vertices.price[u]
+        if value > most or (value == most and u > best):
+            best, most = u, value
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped-def]
+    """(moves made, log2 of all tables, log2 of the largest, whether it was finished, work)."""
+    n = state.start.size
+    pool, used = np.empty(2 * neighbours.size, np.int64), neighbours.size
+    pool[:used] = neighbours
+    changed = np.empty(n, np.int64)
+    work = float(n + used)
+    heap = [(0.0, 0.0, 0) for _ in range(0)]
+    for v in range(n):
+        near = _near(state, pool, v)
+        state.bits[v] = vertices.log2_card[v] + vertices.log2_card[near].sum()
+        if rules.cost != SIZE and near.size <= rules.neighbours:
+            work += state.length[near].sum()
+        if work > rules.work:
+            return 0, -np.inf, 0.0, False, work
+        _file(state, pool, vertices, rules, heap, v)
+    made, step, total, largest = 0, 0, -np.inf, 0.0
+    while len(heap) > 0:
+        first, second, v = heapq.heappop(heap)
+        if not state.left[v] or first != state.first[v] or second != state.second[v]:
+            continue  # filed again since, or gone
+        if state.length[v] > rules.neighbours or work > rules.work:
+            return made, total, largest, False, work
+        step += 1
+        if state.bits[v] > rules.log2_table and state.length[v] > 0:
+            u = _to_hold(state, pool, vertices, v)
+            moves.held[u], state.left[u] = True, False
+            for a in _near(state, pool, u):
+                _drop(state, pool, a, u)
+                state.bits[a] -= vertices.log2_card[u]
+                _file(state, pool, vertices, rules, heap, a)
+            continue
+        here = state.bits[v]
+        high = max(total, here)
+        total = high + np.log2(2.0 ** (total - high) + 2.0 ** (here - high))
+        if total > rules.log2_total:
+            return made, total, largest, False, work
+        largest = max(largest, here)
+        ring = _near(state, pool, v).copy()
+        moves.order[made], moves.touched[made] = v, ring.size
+        made += 1
+        state.left[v] = False
+        others = 0
+        if rules.cost != SIZE:
+            others, steps = _update_fill(state, pool, vertices.weight, v, step, changed)
+            work += steps
+        pool, used, steps = _join(state, pool, used, vertices.log2_card, v, ring)
+        work += steps
+        for a in ring:
+            _file(state, pool, vertices, rules, heap, a)
+        for k in range(others):
+            _file(state, pool, vertices, rules, heap, changed[k])
+    return made, total, largest, True, work

@@ -1,0 +1,180 @@
+"""Which variables meet: the scopes of a model's tables or terms, and the graph that they draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.spin_polynomial import SpinPolynomial
+
+
+class Scopes(NamedTuple):
+    """Sets of variables 0..n-1: set f is members[ptr[f]:ptr[f+1]], no variable twice in one."""
+
+    n: int
+    ptr: NDArray[np.int64]
+    members: NDArray[np.int64]
+
+    def without(self, held: NDArray[np.bool_]) -> Scopes:
+        """The same sets less the variables marked in `held` (n,)."""
+        stays = ~held[self.members]
+        kept = np.concatenate([[0], np.cumsum(stays)])
+        return Scopes(self.n, kept[self.ptr], self.members[stays])
+
+    def subset(self, which: NDArray[np.int64]) -> Scopes:
+        """The sets numbered `which`."""
+        sizes = np.diff(self.ptr)[which]
+        ptr = np.concatenate([[0], np.cumsum(sizes)])
+        at = np.repeat(self.ptr[which] - ptr[:-1], sizes) + np.arange(ptr[-1])
+        return Scopes(self.n, ptr, self.members[at])
+
+
+class Graph(NamedTuple):
+    """Neighbours of v, ascending: neighbours[ptr[v]:ptr[v+1]]."""
+
+    ptr: NDArray[np.int64]
+    neighbours: NDArray[np.int64]
+
+    @property
+    def n(self) -> int:
+        return self.ptr.size - 1
+
+    @property
+    def degrees(self) -> NDArray[np.int64]:
+        degrees: NDArray[np.int64] = np.diff(self.ptr)
+        return degrees
+
+    def cuthill_mckee(self) -> NDArray[np.int64]:
+        """Level by level from a far end of each component, low degrees first (1969).
+
+        Sweeps the graph from one end to the other: good on strips and lattices.
+        """
+        return _breadth_first(self.ptr, self.neighbours)
+
+    def degeneracy(self) -> int:
+        """The largest minimum degree of any subgraph: no elimination order has less width."""
+        return int(_degeneracy(self.ptr, self.neighbours))
+
+
+def scopes_of(model: FactorGraph | SpinPolynomial) -> Scopes:
+    """What each table of a model, or each term of a polynomial, is a function of."""
+    if isinstance(model, SpinPolynomial):
+        return Scopes(model.n, model.ptr.astype(np.int64), model.spins.astype(np.int64))
+    return Scopes(
+        model.n_variables, model.scope_ptr.astype(np.int64), model.scope_vars.astype(np.int64)
+    )
+
+
+def scopes_from(n: int, rows: Sequence[Sequence[int] | NDArray]) -> Scopes:
+    """Sets of variables 0..n-1 as listed."""
+    ptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    parts = [np.zeros(0, dtype=np.int64), *(np.asarray(row, dtype=np.int64) for row in rows)]
+    return Scopes(n, ptr, np.concatenate(parts))
+
+
+def interaction_graph(scopes: Scopes) -> Graph:
+    """Two variables are neighbours when a scope has both."""
+    n = max(scopes.n, 1)
+    edges = np.unique(_pairs(scopes.ptr, scopes.members, n))
+    counts = np.bincount(edges // n, minlength=scopes.n)[: scopes.n]
+    return Graph(np.concatenate([[0], np.cumsum(counts)]), edges % n)
+
+
+@njit(cache=True, nogil=True)
+def _pairs(ptr, members, n):  # type: ignore[no-untyped-def]
+    """u n + v for all ordered pairs of different members of one scope."""
+    count = 0
+    for f in range(ptr.size - 1):
+        count += (ptr[f + 1] - ptr[f]) * (ptr[f + 1] - ptr[f] - 1)
+    out = np.empty(count, np.int64)
+    at = 0
+    for f in range(ptr.size - 1):
+        for a in range(ptr[f], ptr[f + 1]):
+            for b in range(ptr[f], ptr[f + 1]):
+                if a != b:
+                    out[at] = members[a] * n + members[b]
+                    at += 1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _breadth_first(ptr, neighbours):  # type: ignore[no-untyped-def]
+    n = ptr.size - 1
+    order = np.empty(n, np.int64)
+    fresh = np.empty(n, np.int64)
+    seen = np.full(n, -1, np.int64)
+    done, search = 0, 0
+    for root in range(n):
+        if seen[root] >= 0:
+            continue
+        start = root
+        # The last variable of a search is far from its start: the third search starts at a rim.
+        for _ in range(3):
+            search += 1
+            head, tail = done, done + 1
+            order[head] = start
+            seen[start] = search
+            while head < tail:
+                v = order[head]
+                head += 1
+                new = 0
+                for at in range(ptr[v], ptr[v + 1]):
+                    u = neighbours[at]
+                    # A component is searched by itself: marks of earlier ones cannot be met.
+                    if seen[u] != search:
+                        seen[u] = search
+                        fresh[new] = u
+                        new += 1
+                degrees = ptr[fresh[:new] + 1] - ptr[fresh[:new]]
+                ranked = fresh[:new][np.argsort(degrees, kind="mergesort")]
+                order[tail : tail + new] = ranked
+                tail += new
+            start = order[tail - 1]
+        done = tail
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _degeneracy(ptr, neighbours):  # type: ignore[no-untyped-def]
+    """Take away a vertex of least degree, and again; the largest degree met (Matula, Beck 1983)."""
+    n = ptr.size - 1
+    degree = ptr[1:] - ptr[:-1]
+    gone = np.zeros(n, np.bool_)
+    # Vertices are filed by degree in linked lists; one whose degree fell is filed a second time and
+    # its old entry is passed over when it comes up.
+    head = np.full(n + 1, -1, np.int64)
+    follow = np.full(n + neighbours.size, -1, np.int64)
+    item = np.empty(n + neighbours.size, np.int64)
+    used = 0
+    for v in range(n):
+        item[used] = v
+        follow[used] = head[degree[v]]
+        head[degree[v]] = used
+        used += 1
+    best, level, left = 0, 0, n
+    while left > 0:
+        while head[level] < 0:
+            level += 1
+        entry = head[level]
+        head[level] = follow[entry]
+        v = item[entry]
+        if gone[v] or degree[v] != level:
+            continue
+        gone[v] = True
+        left -= 1
+        best = max(best, level)
+        for at in range(ptr[v], ptr[v + 1]):
+            u = neighbours[at]
+            if not gone[u]:
+                degree[u] -= 1
+                item[used] = u
+                follow[used] = head[degree[u]]
+                head[degree[u]] = used
+                used += 1
+        level = max(level - 1, 0)  # a neighbour's degree fell by one
+    return best

@@ -1,0 +1,287 @@
+"""Elimination orders: which variable to sum out next, by many cheap heuristics, the best kept.
+
+Costs are in table entries: eliminating v from the clique {v} + N(v) costs prod of its cards.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.elimination.buckets import bucket_tree
+from tightz.elimination.game import FILL, SIZE, Played, Rules, play
+from tightz.elimination.graph import Graph, Scopes, interaction_graph, scopes_of
+from tightz.errors import ParameterError
+from tightz.models.factor_graph import FactorGraph, Grid
+
+_STEPS_A_SECOND = 1.5e8  # of the elimination game, roughly
+_STEPS_A_FACTOR = 1e4  # what a round of contraction paths costs, in the same currency
+_PATH_LIMIT = 20_000  # factors; beyond this contraction paths take seconds
+_MOST_WORK = 3e8  # steps of one game; a model denser than that is hopeless in any order
+
+
+class Order(enum.Enum):
+    """How to choose the order in which variables are summed out."""
+
+    AUTO = "try several, keep the tightest"
+    PLANNED = "as planned for exact elimination"
+    MIN_FILL = "fewest new edges first"
+    MIN_SIZE = "smallest table first"
+    BREADTH_FIRST = "level by level from a variable at the rim"
+    AS_NUMBERED = "as the model numbers its variables"
+
+
+@dataclass(frozen=True, eq=False)
+class OrderChoice:
+    """The order chosen, which heuristic found it, and what it costs.
+
+    log2_cost counts the entries of all tables met, log2_largest those of the largest; width is the
+    largest number of variables that one message joins. All are inf where no order is in reach.
+    """
+
+    order: NDArray[np.int64]
+    heuristic: str
+    log2_cost: float = np.inf
+    log2_largest: float = np.inf
+    width: float = np.inf
+
+
+class Orders:
+    """The elimination orders of one model, each worked out once and handed on.
+
+    Orders number the variables of `model`, which is `source` without its observed variables;
+    `numbers` are their numbers in `source`. `planned`: an order of `source` that is known already,
+    such as `plan(source).variables`; variables that it lacks (of one state) are summed out first.
+    """
+
+    def __init__(self, source: FactorGraph, planned: NDArray[np.int64] | None = None) -> None:
+        self.source = source
+        self.model, self.numbers = source.condition()
+        self.scopes: Scopes = scopes_of(self.model)
+        self.log2_card = np.log2(self.model.cardinalities.astype(np.float64))
+        self._found: dict[Order, NDArray[np.int64]] = {}
+        if planned is not None:
+            known = np.searchsorted(self.numbers, planned)
+            lacking = np.setdiff1d(np.arange(self.model.n_variables), known)
+            self._found[Order.PLANNED] = np.concatenate([lacking, known]).astype(np.int64)
+
+    @cached_property
+    def graph(self) -> Graph:
+        return interaction_graph(self.scopes)
+
+    @property
+    def kinds(self) -> list[Order]:
+        """All that are worth a try, the one of least exact cost first."""
+        planned = [Order.PLANNED] if Order.PLANNED in self._found else []
+        return [
+            *planned, Order.MIN_FILL, Order.MIN_SIZE, Order.BREADTH_FIRST, Order.AS_NUMBERED
+        ]  # fmt: skip
+
+    def __getitem__(self, kind: Order) -> NDArray[np.int64]:
+        """All variables in the order that `kind` sums them out; AUTO is the first of `kinds`."""
+        if kind is Order.AUTO:
+            kind = self.kinds[0]
+        if kind not in self._found:
+            self._found[kind] = self._find(kind)
+        return self._found[kind]
+
+    def _find(self, kind: Order) -> NDArray[np.int64]:
+        if kind is Order.PLANNED:
+            raise ParameterError(
+                "Order.PLANNED needs an order that is known already; expected "
+                "orders=Orders(model, plan(model).variables)"
+            )
+        if kind is Order.BREADTH_FIRST:
+            return self.graph.cuthill_mckee()
+        if kind is Order.AS_NUMBERED:
+            return np.arange(self.model.n_variables)
+        found = self.greedy(FILL if kind is Order.MIN_FILL else SIZE)
+        if not found.finished and kind is Order.MIN_FILL:
+            found = self.greedy(SIZE)
+        rest = np.setdiff1d(np.arange(self.model.n_variables), found.order)
+        rest = rest[np.argsort(self.graph.degrees[rest], kind="stable")]
+        return np.concatenate([found.order, rest])
+
+    def greedy(
+        self,
+        cost: int,
+        *,
+        weighted: bool = False,
+        noise: NDArray[np.float64] | float = 0.0,
+        log2_total: float = np.inf,
+    ) -> Played:
+        """One elimination game; `weighted`: a new edge costs the states of its ends multiplied."""
+        return play(
+            self.graph,
+            Rules(cost, log2_total=log2_total, work=_MOST_WORK),
+            log2_card=self.log2_card,
+            weight=self.model.cardinalities if weighted else 1.0,
+            noise=noise,
+        )
+
+
+def _sweeps(model: FactorGraph) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Orders that follow the numbering, or a lattice's columns and diagonals."""
+    n = model.n_variables
+    yield "natural", np.arange(n)
+    yield "reverse", np.arange(n)[::-1].copy()
+    if isinstance(model.layout, Grid) and model.layout.rows * model.layout.cols == n:
+        rows, cols = np.divmod(np.arange(n), model.layout.cols)
+        yield "columns", np.lexsort((rows, cols))
+        yield "diagonals", np.lexsort((rows, rows + cols))
+
+
+def _symbol(v: int) -> str:
+    """cotengrust names an index by one character; surrogates are not characters."""
+    return chr(v + 0x100 if v + 0x100 < 0xD800 else v + 0x900)
+
+
+def _numbers_suffice(terms: int) -> bool:
+    """Whether cotengrust's node numbers hold every node that its simplification can make.
+
+    It numbers nodes in 8 bits below 128 terms and in 16 bits from there, which is enough for the
+    2 terms - 1 nodes of a path. Simplifying can renumber each of them once more (a node loses the
+    indices only it has), so the numbers wrap and the library panics ("no entry found for key").
+    """
+    return 4 * terms < (1 << 8 if terms < 128 else 1 << 16)
+
+
+def _contraction_path(scopes: Sequence[tuple[int, ...]], cards: NDArray, trials: int, seed: int):  # type: ignore[no-untyped-def]
+    """cotengrust's path over `scopes`; None where the library panics.
+
+    A panic arrives as a BaseException whose class no module exports; it says nothing about the
+    model, so the heuristic is skipped. Everything else (an interrupt, say) goes on.
+    """
+    from cotengrust import optimize_random_greedy_track_flops
+
+    inputs = [tuple(_symbol(v) for v in s) for s in scopes]
+    sizes = {_symbol(v): float(c) for v, c in enumerate(cards)}
+    try:
+        path, _ = optimize_random_greedy_track_flops(
+            inputs, [], sizes, trials, seed=seed, simplify=_numbers_suffice(len(inputs)),
+            use_ssa=True,
+        )  # fmt: skip
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        return None
+    return path
+
+
+def _from_contraction_path(model: FactorGraph, trials: int, seed: int) -> NDArray[np.int64] | None:
+    """The order in which a cotengrust contraction path sums variables out; None without one."""
+    n = model.n_variables
+    scopes = sorted({model.factor(f).scope for f in range(model.n_factors)} - {()})
+    if not scopes:
+        return np.arange(n)
+    path = _contraction_path(scopes, model.cardinalities, trials, seed)
+    if path is None:
+        return None
+    uses = np.zeros(n, dtype=np.int64)
+    terms: dict[int, dict[int, int]] = {}  # term -> {variable: inputs below it that hold it}
+    for k, scope in enumerate(scopes):
+        terms[k] = dict.fromkeys(scope, 1)
+        uses[list(terms[k])] += 1
+    order: list[int] = [v for v in range(n) if uses[v] == 0]
+    for new, pair in enumerate(path, start=len(scopes)):
+        merged: dict[int, int] = {}
+        for k in pair:
+            for v, count in terms.pop(k).items():
+                merged[v] = merged.get(v, 0) + count
+        done = [v for v, count in merged.items() if count == uses[v]]
+        order += done
+        for v in done:
+            del merged[v]
+        terms[new] = merged
+    left = np.ones(n, dtype=bool)
+    left[order] = False
+    return np.concatenate([order, np.flatnonzero(left)]).astype(np.int64)
+
+
+class _Search:
+    """The best order so far and the steps spent."""
+
+    def __init__(self, orders: Orders, log2_cap: float) -> None:
+        self.orders, self.log2_cap = orders, log2_cap
+        self.best = OrderChoice(np.arange(orders.model.n_variables), "none within reach")
+        self.spent = 0.0
+
+    @property
+    def _cap(self) -> float:
+        return min(self.log2_cap, self.best.log2_cost)
+
+    def greedy(
+        self, name: str, cost: int, noise: NDArray | float = 0.0, *, weighted: bool = False
+    ) -> None:
+        found = self.orders.greedy(cost, weighted=weighted, noise=noise, log2_total=self._cap)
+        self.spent += found.work
+        if found.finished and found.log2_total < self.best.log2_cost:
+            width = int(found.touched.max(initial=0))
+            self.best = OrderChoice(found.order, name, found.log2_total, found.log2_largest, width)
+
+    def given(self, name: str, order: NDArray[np.int64]) -> None:
+        orders = self.orders
+        tree = bucket_tree(orders.scopes, order, log2_card=orders.log2_card, log2_total=self._cap)
+        self.spent += 8.0 * (orders.scopes.members.size + tree.scope.size)
+        if tree.complete and tree.log2_total < self.best.log2_cost:
+            largest = float(tree.log2_sizes.max())
+            self.best = OrderChoice(order, name, tree.log2_total, largest, tree.width)
+
+
+def choose_order(
+    model: FactorGraph, *, seconds: float | None = None, log2_cap: float = 100.0
+) -> OrderChoice:
+    """The cheapest order that the heuristics find in about `seconds`.
+
+    Greedy smallest clique and least fill (Rose, 1972; Kjaerulff, 1990), sweeps along the
+    numbering or the lattice, Cuthill-McKee, contraction paths of cotengrust, and noisy repeats
+    of the greedy ones. A try stops as soon as it costs more than the best so far or more than
+    2^`log2_cap` entries; with none below that the cost is inf. By default the search takes a small
+    share of what the elimination itself would, at most 2 s. Time is counted in operations, not
+    by a clock: the same model always has the same order.
+    """
+    n = model.n_variables
+    if n == 0:
+        nothing = np.zeros(0, dtype=np.int64)
+        return OrderChoice(nothing, "nothing to eliminate", -np.inf, -np.inf, 0)
+    orders = Orders(model)
+    search = _Search(orders, log2_cap)
+    states_vary = bool((model.cardinalities != model.cardinalities[0]).any())
+    search.greedy("min-size", SIZE)
+    search.greedy("min-fill", FILL)
+    if states_vary:
+        search.greedy("weighted min-fill", FILL, weighted=True)
+    for name, order in _sweeps(model):
+        search.given(name, order)
+    sweep = orders[Order.BREADTH_FIRST]
+    search.given("cuthill-mckee", sweep)
+    search.given("reverse cuthill-mckee", sweep[::-1].copy())
+    if seconds is None:
+        # More search than the elimination takes cannot pay (it visits about 1e9 entries a second),
+        # and a hopeless model stays so.
+        share = 0.1 * 2.0 ** min(search.best.log2_cost, 60.0) / 1e9
+        seconds = min(0.05, 1e-4 * n) + min(share, 2.0 if search.best.log2_cost < 48.0 else 0.5)
+    rng = np.random.default_rng(0)
+    trial = 0
+    while search.spent < seconds * _STEPS_A_SECOND:
+        if trial % 8 == 0 and model.n_factors <= _PATH_LIMIT:
+            path = _from_contraction_path(model, 8, trial)
+            if path is not None:
+                search.given("cotengrust", path)
+            search.spent += _STEPS_A_FACTOR * model.n_factors
+        if trial % 2:
+            search.greedy("noisy min-size", SIZE, rng.uniform(0, 1.5, n))
+        else:
+            weighted = states_vary and trial % 4 == 2
+            noise = rng.uniform(0, 0.75, n)
+            if weighted:
+                noise *= float(model.cardinalities.mean()) ** 2
+            search.greedy("noisy min-fill", FILL, noise, weighted=weighted)
+        search.spent += n  # the draw itself; also: an empty search must end
+        trial += 1
+    return search.best
