@@ -6,6 +6,7 @@ Costs are in table entries: eliminating v from the clique {v} + N(v) costs prod 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -234,7 +235,11 @@ class _Search:
 
 
 def choose_order(
-    model: FactorGraph, *, seconds: float | None = None, log2_cap: float = 100.0
+    model: FactorGraph,
+    *,
+    seconds: float | None = None,
+    most_seconds: float = math.inf,
+    log2_cap: float = 100.0,
 ) -> OrderChoice:
     """The cheapest order that the heuristics find in about `seconds`.
 
@@ -266,6 +271,7 @@ def choose_order(
         # and a hopeless model stays so.
         share = 0.1 * 2.0 ** min(search.best.log2_cost, 60.0) / 1e9
         seconds = min(0.05, 1e-4 * n) + min(share, 2.0 if search.best.log2_cost < 48.0 else 0.5)
+    seconds = min(seconds, most_seconds)
     rng = np.random.default_rng(0)
     trial = 0
     while search.spent < seconds * _STEPS_A_SECOND:

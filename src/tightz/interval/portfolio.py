@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.elimination.order import choose_order
 from tightz.interval.streams.exact import exactly
 from tightz.interval.streams.layers import first_layer, layers
 from tightz.interval.streams.spins import (
@@ -31,6 +30,9 @@ from tightz.sampling.annealed import annealed
 from tightz.workspace.findings import Finding
 from tightz.workspace.working import Launch, Method, Working
 
+LARGE = 20_000
+"""Factors above which the other streams do not wait for a plan: it takes seconds there."""
+
 
 def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
     """Exact elimination where it fits in memory and time, otherwise all streams side by side."""
@@ -38,14 +40,14 @@ def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch
     if not working.graph.n_variables:
         return
     yield from first_state(working, clock)
-    far = working.graph.n_factors > 20_000 or not _narrow(working)
-    if far:  # planning takes seconds there, and rarely ends well
+    large = working.graph.n_factors > LARGE
+    if large or not working.exact:
         yield Launch(SIDE_BY_SIDE)
     done = False
     for found in exactly(working, clock):
         done = done or isinstance(found, Bound)
         yield found
-    if not done and not far:
+    if working.exact and not done and not large:
         yield Launch(SIDE_BY_SIDE)
 
 
@@ -93,9 +95,3 @@ def trivial(model: FactorGraph) -> Iterator[Bound]:
         why="every state weighs at most the product of the tables' largest entries",
         evidence=LargestEntries(),
     )  # fmt: skip
-
-
-def _narrow(working: Working) -> bool:
-    """Whether a quick elimination order stays in memory; a slower search may still find one."""
-    choice = choose_order(working.graph, seconds=0.0)
-    return choice.log2_largest <= math.log2(working.max_memory) - 3  # 8 bytes an entry

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tightz.elimination.exact import plan
 from tightz.elimination.exact.planning import EliminationPlan
+from tightz.elimination.order import Orders
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.families.evidence import link_of
 from tightz.judge.links import SpinLink
@@ -40,6 +41,9 @@ NARROW = 10
 
 POOL_SHARE = 0.2
 """Part of the time left that the search for states may take."""
+
+PLAN_SHARE = 0.05
+"""Part of the time left that the search for an elimination order may take."""
 
 DENSE_SWEEPS = 1000
 """Tempering sweeps on dense models: only tempering finds the modes; the share may cut it short."""
@@ -95,8 +99,24 @@ class Working:
     @property
     def plan(self) -> EliminationPlan | None:
         """How exact elimination would sum `graph`; None where it is too wide for any memory."""
-        made: EliminationPlan | None = self._once("plan", lambda: _plan(self.graph))
+        made: EliminationPlan | None = self._once("plan", self._make_plan)
         return made
+
+    def _make_plan(self) -> EliminationPlan | None:
+        try:
+            return plan(self.graph, most_seconds=PLAN_SHARE * self.clock.left)
+        except ResourceError:
+            return None
+
+    @property
+    def orders(self) -> Orders:
+        """Elimination orders of `graph`, the plan's among them."""
+        made: Orders = self._once("orders", self._make_orders)
+        return made
+
+    def _make_orders(self) -> Orders:
+        found = self.plan if self.exact else None
+        return Orders(self.graph, None if found is None else found.variables)
 
     @property
     def encoding(self) -> SpinEncoding:
@@ -176,13 +196,6 @@ class Working:
 def is_dense(polynomial: SpinPolynomial) -> bool:
     """Pairwise with many couplings a spin, as in an RBM: no narrow structure to exploit."""
     return polynomial.degree <= 2 and polynomial.n_terms > 8 * polynomial.n
-
-
-def _plan(graph: FactorGraph) -> EliminationPlan | None:
-    try:
-        return plan(graph)
-    except ResourceError:
-        return None
 
 
 Method = Callable[[Working, Clock], Iterator[Any]]

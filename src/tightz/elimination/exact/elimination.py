@@ -23,6 +23,7 @@ from tightz.judge.claims import Audited, total_scale
 from tightz.judge.rounding import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
+from tightz.models.observed import observe
 from tightz.results import OneBound
 from tightz.runtime.memory import format_bytes, parse_memory
 
@@ -166,13 +167,14 @@ class Beliefs:
     factors: NDArray[np.float64]
 
 
-def plan(model: FactorGraph) -> EliminationPlan:
+def plan(model: FactorGraph, *, most_seconds: float = math.inf) -> EliminationPlan:
     """Order, width, operations and bytes of exact elimination; nothing large is allocated.
 
     Observed and one-state variables are taken out first: the plan numbers the others in order.
-    A model too dense for any plan to make sense is refused with `ResourceError`.
+    A model too dense for any plan to make sense is refused with `ResourceError`. The search for
+    an order takes at most about `most_seconds`, and rarely more than 2.
     """
-    return _plan(*_without_fixed(model), "no memory is enough")
+    return _plan(*_without_fixed(model), "no memory is enough", most_seconds)
 
 
 def exact(
@@ -249,17 +251,20 @@ def _require_finite_sums(model: FactorGraph) -> None:
 
 def _without_fixed(model: FactorGraph) -> tuple[FactorGraph, NDArray[np.int64]]:
     """The model over variables that are neither observed nor of one state, and their numbers."""
-    fixed = dict.fromkeys(np.flatnonzero(model.cardinalities == 1).tolist(), 0)
-    if fixed.keys() - model.evidence.keys():
-        model = model.with_evidence(fixed)
-    return model.condition()
+    observed = observe(model)
+    return observed.reduced, observed.kept
 
 
-def _plan(reduced: FactorGraph, free: NDArray[np.int64], allowance: str) -> EliminationPlan:
+def _plan(
+    reduced: FactorGraph,
+    free: NDArray[np.int64],
+    allowance: str,
+    most_seconds: float = math.inf,
+) -> EliminationPlan:
     """A plan, or a refusal where even the lower bound on its width is out of reach."""
     width = interaction_graph(scopes_of(reduced)).degeneracy()
     if width <= _MAX_WIDTH:
-        choice = choose_order(reduced, log2_cap=_MAX_LOG2_COST)
+        choice = choose_order(reduced, most_seconds=most_seconds, log2_cap=_MAX_LOG2_COST)
         if choice.log2_cost < math.inf:
             return build_plan(reduced, choice.order, choice.heuristic, free)
         most = _MAX_LOG2_COST * math.log10(2.0)
@@ -291,14 +296,9 @@ def _in_model(
     tables: NDArray[np.float64],
 ) -> Beliefs:
     """Marginals of the reduced model put back into the original's numbering."""
-    variables = [np.zeros(int(c)) for c in model.cardinalities]
-    for v, k in enumerate(model.cardinalities):
-        if k == 1:
-            variables[v][0] = 1.0
-    for v, state in model.evidence.items():
-        variables[v][state] = 1.0
-    for v, single in zip(free.tolist(), singles, strict=True):
-        variables[v] = single if log_z > -math.inf else np.full(model.cardinalities[v], np.nan)
+    if log_z == -math.inf:
+        singles = [np.full(model.cardinalities[v], np.nan) for v in free.tolist()]
+    variables = observe(model).lift_marginals(singles)
     factors = np.zeros(model.log_tables.size)
     factors[table_positions(model)] = tables if log_z > -math.inf else np.nan
     return Beliefs(variables, factors)

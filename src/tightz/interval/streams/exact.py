@@ -24,7 +24,7 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     if found.flops / FLOPS_PER_SECOND >= 0.5 * clock.left:
         return
     try:
-        result = exact(working.graph, max_memory=working.max_memory, marginals=False)
+        result = exact(working.graph, max_memory=working.max_memory, marginals=False, plan=found)
     except UnsupportedModelError as error:  # weights beyond what exact sums can carry
         yield Finding(note=str(error))
         return
@@ -55,7 +55,9 @@ def _barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:
         return
     fits = wanted.fits(working.max_memory)
     if fits and wanted.flops / FLOPS_PER_SECOND < 0.25 * clock.left:
-        for found in exact_marginals(exact(full.reduced, max_memory=working.max_memory)):
+        for found in exact_marginals(
+            exact(full.reduced, max_memory=working.max_memory, plan=wanted)
+        ):
             vectors = found.marginals and full.lift_marginals(found.marginals.vectors)
             if vectors:
                 yield Finding(

@@ -32,10 +32,12 @@ def mini_buckets(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     memory = working.max_memory
     try:
         for bound in rising_mini_buckets(
-            working.graph, clock, widest=widest, max_memory=memory // 2
+            working.graph, clock, widest=widest, max_memory=memory // 2, orders=working.orders
         ):
             yield bound
             if bound.side is Side.BOTH and bound.log_z > -math.inf:  # narrow: marginals are cheap
-                yield from exact_marginals(exact(working.graph, max_memory=memory))
+                yield from exact_marginals(
+                    exact(working.graph, max_memory=memory, plan=working.plan)
+                )
     except ResourceError as error:
         yield Finding(note=f"mini-bucket: {error}")
