@@ -8,19 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
 from tightz.families.mean_field import MeanField
 from tightz.models.builders import ising_grid
+from tightz.projections.coset import Coset
 from tightz.reductions.collapse import collapse
 from tightz.reductions.encoding import encode
 from tightz.runtime.gpu import why_no_device
 from tightz.search.copies import run_copies
 from tightz.search.ground_state import SEARCHER
 from tightz.search.parallel_tempering import Problem, Tempering, tune_ladder
-from tightz.splitting.fits import ProductFitter
-from tightz.splitting.region import Region
 
 SWEEPS = 200
 RUNS = (132, 528, 2112)
@@ -73,24 +73,27 @@ def leaves(k: int) -> None:
     poly = encode(ising_grid(20, coupling=(-10, 10), seed=1)).polynomial
     if k:
         poly = collapse(poly, k).polynomial
-    fitter = ProductFitter.build(poly, MeanField(tol=1e-6, max_sweeps=200))
+    family = MeanField(tol=1e-6, max_sweeps=200)
     rng = np.random.default_rng(0)
+    whole = family.project(Coset.build(poly), rng)
     starts = []
     for _ in range(max(LEAVES)):
-        region = Region.whole(poly.n)
+        q = replace(whole, means=rng.uniform(-1, 1, size=poly.n))
         for spin in rng.choice(poly.n, size=10, replace=False):
-            region = region.restrict((int(spin),), int(rng.choice([-1, 1])))
+            half = q.condition((int(spin),), int(rng.choice([-1, 1])))
+            assert half is not None
+            q = half
         states = 1 - 2 * rng.integers(0, 2, size=(3, poly.n), dtype=np.int8)
-        starts.append((region, rng.uniform(-1, 1, size=poly.n), states))
+        starts.append((q, states))
     few = starts[:128]
     with ThreadPoolExecutor(2) as pool:
-        slow = timed(lambda: list(pool.map(lambda s: fitter.fit(*s), few))) / len(few)
-    here = [fitter.fit(*start).log_gamma for start in few]
+        slow = timed(lambda: list(pool.map(lambda s: family.refine(*s), few))) / len(few)
+    here = [family.refine(*start).log_gamma for start in few]
     print(f"leaves, 20x20 collapsed with k = {k} ({poly.n} spins): 2 CPU threads {1 / slow:.0f}/s")
     for count in LEAVES:
-        fast = timed(lambda count=count: fitter.fit_on_device(starts[:count])) / count
+        fast = timed(lambda count=count: family.refine_on_device(starts[:count])) / count
         print(f"  {count} leaves: {1 / fast:.0f}/s, {slow / fast:.1f} x")
-    there = [fit.log_gamma for fit in fitter.fit_on_device(few)]
+    there = [q.log_gamma for q in family.refine_on_device(few)]
     print(f"  largest difference of a bound {np.abs(np.subtract(here, there)).max():.1e} nats")
 
 

@@ -13,15 +13,20 @@ from typing import Any
 from tests import naive
 from tightz.bounds import Side
 from tightz.models.builders import ising_grid
+from tightz.models.factor_graph import FactorGraph
 from tightz.paper.coset_sum import coset_sum
 from tightz.paper.settings import Projections
-from tightz.splitting import PRODUCT, SplittingTree, split
+from tightz.reductions.encoding import encode
+from tightz.runtime.clock import Clock
+from tightz.splitting import PRODUCT, Splitting, SplittingTree, split
+from tightz.splitting.run import SEARCH_SHARE
+from tightz.workspace.workspace import Workspace
 
 
 def main() -> None:
     """Gaps on both sides, seconds and leaves; a bound on the wrong side stops the run."""
     for family in (None, PRODUCT):  # compile
-        split(ising_grid(5, seed=0), exact_width=2, max_splits=4, seed=0, family=family)
+        split(ising_grid(5, seed=0), Splitting(family=family, exact_width=2, max_splits=4), seed=0)
     print("gap = distance from exact log Z; lower and upper ends are deterministic")
     for w, target in ((10.0, 0.01), (3.0, 0.05), (1.0, 0.3)):
         for options in ({}, {"exact_width": 6}, {"exact_width": 4, "family": PRODUCT}):
@@ -49,7 +54,7 @@ def _grids(
     for seed in seeds:
         model = ising_grid(side, coupling=coupling, seed=seed)
         log_z = naive.grid_log_z(side, side, list(model.factors)) if side <= 20 else math.nan
-        tree = SplittingTree(model, time_limit=seconds, seed=seed, **options)
+        tree = _tree(model, seconds, seed, Splitting(**options))
         for bound in tree.run():
             excess = bound.log_z - log_z
             if (excess if bound.side is Side.LOWER else -excess) > 1e-7:
@@ -64,12 +69,17 @@ def _grids(
         )
 
 
+def _tree(model: FactorGraph, seconds: float, seed: int, settings: Splitting) -> SplittingTree:
+    work = Workspace.build(encode(model), seed=seed, time_limit=SEARCH_SHARE * seconds)
+    return SplittingTree(work, settings, clock=Clock(seconds), seed=seed)
+
+
 def _equal_time() -> None:
     print("\n20x20, w in [-10, 10], lower side alone, 15 s: mean field and structured leaves")
     model = ising_grid(20, coupling=(-10.0, 10.0), seed=910)
     log_z = naive.grid_log_z(20, 20, list(model.factors))
     for family in (PRODUCT, None):
-        tree = SplittingTree(model, time_limit=15.0, seed=0, upper=False, family=family)
+        tree = _tree(model, 15.0, 0, Splitting(upper=False, family=family))
         marks = {2.0: math.inf, 5.0: math.inf, 10.0: math.inf, 15.0: math.inf}
         for bound in tree.run():
             for at in marks:

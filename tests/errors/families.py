@@ -6,7 +6,13 @@ import numpy as np
 
 import tightz as tz
 from tests.errors.table import Case, refuses
-from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
+from tightz.errors import (
+    ModelError,
+    ParameterError,
+    ResourceError,
+    TightzError,
+    UnsupportedModelError,
+)
 from tightz.families import block_projection, clustered, strips
 from tightz.families.clustered import ClusterMeanField
 from tightz.families.layer import layer_mean_field
@@ -15,11 +21,13 @@ from tightz.families.structured import junction, terms
 from tightz.families.structured.evaluate import structured_bound
 from tightz.models import SpinPolynomial
 from tightz.projections import Coset, DenseParity
+from tightz.projections.hashing import Parities
 from tightz.runtime.clock import Clock
 
 GRID = tz.ising_grid(4, seed=0)
 SPINS = SpinPolynomial.from_factor_graph(GRID)
 WHOLE = Coset.build(SPINS)
+NOWHERE = Coset.build(SPINS, Parities(np.ones((2, 16), np.uint8), np.array([0, 1], np.uint8)))
 ZERO = tz.FactorGraph([2], [((0,), [0.0, -np.inf])])
 TRIPLE = tz.FactorGraph([2, 2, 2], [((0, 1, 2), np.arange(8.0) ** 2 % 5)])
 
@@ -104,6 +112,31 @@ CASES = [
         ResourceError,
         "cluster 0 of 16 variables is too wide for 64 B; cut the model into more clusters",
         _wide_cluster,
+    ),
+    Case(
+        TightzError,
+        "there is no state of positive weight to draw: Z(A, b) = 0",
+        lambda: (
+            tz.MeanField()
+            .project(NOWHERE, np.random.default_rng(0))
+            .draw(1, np.random.default_rng(0))
+        ),
+    ),
+    Case(
+        UnsupportedModelError,
+        "2 parities over a model with terms of up to 2 spins; summing out a layer takes pairwise "
+        "models as a whole. tz.MeanField takes any",
+        lambda: tz.LayerMeanField().project(NOWHERE, np.random.default_rng(0)),
+    ),
+    Case(
+        UnsupportedModelError,
+        "the mean of a product with a summed-out spin was asked for; layer mean field knows those "
+        "of kept spins and of single ones. tz.MeanField knows all",
+        lambda: (
+            tz.LayerMeanField(restarts=1)
+            .project(WHOLE, np.random.default_rng(0))
+            .expectations(np.array([0, 2]), np.array([0, 1]))
+        ),
     ),
     refuses("restarts is -1; expected at least 0", tz.LayerMeanField, restarts=-1),
     refuses("leaves is 0; expected at least 1", tz.LayerMeanField, leaves=0),

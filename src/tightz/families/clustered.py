@@ -101,6 +101,22 @@ class ClusterMeanField:
         tables = [table for some in self._tables for table in some]
         return NetworkEvidence(np.concatenate(orders), scopes, tables)
 
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[NDArray, NDArray[np.float64]]:
+        """(states (count, n), log q) of independent draws from the present q."""
+        states = np.zeros((count, self.model.n_variables), dtype=np.int64)
+        log_q = np.zeros(count)
+        for cluster, tables in zip(self.clusters, self._tables, strict=True):
+            # Last eliminated first: a conditional's own scope lies later in the order.
+            for b in range(len(tables) - 1, -1, -1):
+                given = tuple(states[:, cluster.order[a]] for a in cluster.scopes[b])
+                table = np.moveaxis(np.asarray(tables[b], dtype=np.float64), 0, -1)
+                q = np.broadcast_to(table[given], (count, table.shape[-1]))
+                edges = np.cumsum(q / q.sum(axis=1, keepdims=True), axis=1)
+                drawn = (rng.random((count, 1)) >= edges[:, :-1]).sum(axis=1)
+                states[:, cluster.order[b]] = drawn
+                log_q += np.log(q[np.arange(count), drawn] / q.sum(axis=1))
+        return states, log_q
+
     def bounds(self, clock: Clock) -> Iterator[Bound]:
         """Sweeps over the clusters until a sweep gains little or the clock ends."""
         last = -math.inf

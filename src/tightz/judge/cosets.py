@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.forests import ForestQ
+from tightz.judge.layers import LayerQ
 from tightz.judge.links import SpinLink
 from tightz.judge.spins import ProductQ, SpinTerms
 from tightz.judge.sums import log_sum
 from tightz.judge.verdict import RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
-CosetQ = ProductQ | ForestQ
+CosetQ = ProductQ | ForestQ | LayerQ
 """What is known to live on its chart's states alone."""
 
 

@@ -25,6 +25,7 @@ from tightz.judge.cosh import expected_log_2cosh
 from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.judge.spins import (
     TINY,
+    SpinMap,
     SpinTerms,
     binary_entropy,
     combine,
@@ -49,6 +50,11 @@ class LayerQ:
     def n(self) -> int:
         """Spins of the polynomial."""
         return int(self.summed.size)
+
+    @property
+    def chart(self) -> SpinMap:
+        """All spins are its own: no parity is followed."""
+        return SpinMap.identity(self.n)
 
     def value(self, terms: SpinTerms) -> tuple[float, float]:
         """The log-sum of the leaves' bounds, rounding taken off each, and the sum's own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError, require_range
 from tightz.families.evidence import link_of
 from tightz.families.layer.ascent import LayerProblem, climb_exact, climb_gaussian
+from tightz.families.layer.projection import LayerProjection
 from tightz.families.layer.split import Leaf, split
 from tightz.families.projection import Status
 from tightz.families.results import MeanFieldResult
@@ -26,6 +27,7 @@ from tightz.judge.layers import LayerQ
 from tightz.judge.links import SpinEvidence, SpinLink, lowered
 from tightz.models.inputs import as_model, integer_array
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.projections.coset import Coset
 from tightz.reductions.encoding import Model, encode, model_digest
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
@@ -60,6 +62,42 @@ class LayerMeanField:
         require_range("leaves", self.leaves, 1)
         require_range("tol", self.tol, 0.0)
         require_range("max_sweeps", self.max_sweeps, 1)
+
+    def project(
+        self, coset: Coset, rng: np.random.Generator, states: NDArray | None = None
+    ) -> LayerProjection:
+        """The best q over the whole space, also from `states`; a coset of parities is refused."""
+        poly = coset.polynomial
+        if coset.m or poly.degree > 2:
+            raise UnsupportedModelError(
+                f"{coset.m} parities over a model with terms of up to {poly.degree} spins; summing "
+                "out a layer takes pairwise models as a whole. tz.MeanField takes any"
+            )
+        root = seed_sequence(rng)
+        given = np.zeros((0, poly.n)) if states is None else states[: self.restarts]
+        found = [
+            _best_leaf(LayerProblem.build(poly, layer), self, given, root)
+            for layer in independent_sets(poly)
+        ]
+        problem, best, converged = max(found, key=lambda item: item[1].log_z)
+        leaves, log_gammas = [best], np.array([one[1].log_z for one in found])
+        if self.leaves > 1 and best.log_z > -np.inf:
+            parts = split(
+                problem, best, self.leaves, tol=self.tol, steps=self.max_sweeps,
+                rng=generator(root, 1),
+            )  # fmt: skip
+            if logsumexp([leaf.log_z for leaf in parts]) > best.log_z:
+                leaves = parts
+        means = np.zeros(poly.n)
+        status = Status.CONVERGED if converged else Status.NOT_CONVERGED
+        q = LayerProjection(coset, best.log_z, log_gammas, means, 0, status, problem, tuple(leaves))
+        if best.log_z == -np.inf:
+            return q
+        for share, leaf in zip(q.shares, leaves, strict=True):
+            means[problem.kept] += share * leaf.means
+            means[problem.summed] += share * problem.lower_bound(leaf.means)[1]
+        value = float(logsumexp([leaf.log_z for leaf in leaves]))
+        return replace(q, log_gamma=value, means=np.clip(means, -1.0, 1.0))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
