@@ -67,6 +67,8 @@ class EdgesEvidence:
             raise RefutedError("messages do not fit the states of the edges' ends")
         if not (np.isfinite(self.into_first).all() and np.isfinite(self.into_second).all()):
             raise RefutedError("a message is not a number")
+        # Jensen needs a distribution over forests whose edge probabilities are at least rho:
+        # smaller rho than attained is fine, since a forest may lose edges.
         self.forests.check(self.rho, self.weights)
         upper, plain = _bound(self, pairs, 1.0), _bound(self, pairs, 0.0)
         if not math.isfinite(upper):
