@@ -94,12 +94,15 @@ class _Part:
         row = state[self.held]
         key = row.tobytes()
         self.stale += 1
+        # Each assignment once: parts counted twice would no longer be a bound. The judge merges
+        # repeats too, this only saves the work.
         if key in self.seen:
             return False
         self.seen.add(key)
         started = time.perf_counter()
         value = self.elimination.log_z(state)
         self.seconds += time.perf_counter() - started
+        # New and heavy enough to matter: the sampler is still finding things.
         if value > self.total - _WORTH:
             self.stale = 0
         heapq.heappush(self._unjudged, (-value, len(self.seen), row))
@@ -110,6 +113,8 @@ class _Part:
 
     def evidence(self, most: int | None = None) -> CutsetEvidence:
         """What is worth judging, the heaviest first; `most` bounds how many are new."""
+        # Light assignments may be left out of a lower bound; of a complete sum, which is Z itself,
+        # none may.
         least = math.inf if self.complete else _FAINT - self.total
         while self._unjudged and self._unjudged[0][0] <= least and most != 0:
             self.judged.append(heapq.heappop(self._unjudged)[2])
