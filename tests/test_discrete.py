@@ -336,7 +336,7 @@ def test_lower_bound_is_finite_with_zeros_and_many_states():
 
 def test_contradiction_is_proven():
     """Pairwise different states of n - 1 for n variables: consistent by arcs, yet Z = 0."""
-    for n, method in ((3, "propagation"), (4, "backtracking")):
+    for n, method in ((3, "reductions"), (4, "backtracking")):
         different = np.where(np.eye(n - 1) > 0, -np.inf, 0.0)
         pairs = itertools.combinations(range(n), 2)
         model = tz.FactorGraph([n - 1] * n, [(pair, different) for pair in pairs])

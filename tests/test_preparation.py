@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.test_discrete import discrete_models, enumerated, slack
+from tightz.judge import RefutedError
+from tightz.judge.reductions import check_barren
+from tightz.models.observed import observe
+from tightz.reductions.barren import drop_barren
 from tightz.reductions.leaves import sum_out_leaves
 from tightz.reductions.preparation import prepare, solve_components
 
@@ -114,3 +118,122 @@ def test_trees_and_small_parts_are_solved_at_once():
     grid = tz.ising_grid(5, seed=0)
     assert sum_out_leaves(grid).reduced is grid
     assert solve_components(grid, 30.0).reduced is grid
+
+
+# --- Barren variables ------------------------------------------------------------------------
+
+
+@st.composite
+def networks(draw, max_variables=7, most_parents=3):
+    """Bayesian networks, zeros among their probabilities, sometimes scaled by constants."""
+    n = draw(st.integers(1, max_variables))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    cards = rng.integers(1, 4, size=n)
+    zeros = draw(st.sampled_from([0.0, 0.0, 0.3]))
+    factors = []
+    for v in range(n):
+        count = int(rng.integers(0, min(v, most_parents) + 1))
+        parents = rng.choice(v, size=count, replace=False).tolist() if count else []
+        table = rng.dirichlet(np.ones(cards[v]), size=tuple(cards[parents]))
+        table = np.where(rng.random(table.shape) < zeros, 0.0, table)
+        table[..., 0] += 1.0 - table.sum(axis=-1)
+        with np.errstate(divide="ignore"):
+            logs = np.log(table) + draw(st.sampled_from([0.0, 0.0, 3.7, -200.0]))
+        order = rng.permutation(len(parents) + 1)
+        scope = np.array([*parents, v])[order].tolist()
+        factors.append((scope, logs.transpose(order)))
+    observed = rng.choice(n, size=int(rng.integers(0, n)), replace=False).tolist()
+    return tz.FactorGraph(cards, factors), {v: int(rng.integers(cards[v])) for v in observed}
+
+
+@given(networks())
+def test_a_network_without_evidence_is_empty(case):
+    model, _ = case
+    ready = prepare(model)
+    assert ready.reduced.n_variables == 0
+    log_z, marginals = enumerated(model)
+    assert ready.reduced.log_tables.sum() == pytest.approx(log_z, abs=1e-9)
+    assert abs(ready.reduced.log_tables.sum() - log_z) <= ready.rounding + 1e-12 * abs(log_z)
+    for got, expected in zip(ready.lift_marginals([]), marginals, strict=True):
+        assert np.abs(got - expected).max() < 6 * math.sqrt(0.25 / 20_000)  # counted from draws
+
+
+@given(networks())
+def test_what_is_observed_keeps_its_ancestors_only(case):
+    model, evidence = case
+    model = model.with_evidence(evidence)
+    log_z, marginals = enumerated(model)
+    step = drop_barren(observe(model).reduced)
+    if log_z == -np.inf:
+        assert enumerated(step.reduced)[0] == -np.inf
+        return
+    assert enumerated(step.reduced)[0] == pytest.approx(log_z, abs=max(1e-9, slack(log_z)))
+    inner = enumerated(step.reduced)[1]
+    kept = observe(model).kept[step.kept]
+    for got, v in zip(inner, kept.tolist(), strict=True):
+        np.testing.assert_allclose(got, marginals[v], atol=1e-6)
+
+
+def test_states_of_barren_variables_follow_the_model():
+    rng = np.random.default_rng(3)
+    cards = [2, 3, 2, 3]
+    tables = [((0,), 2), ((0, 1), 3), ((0, 1, 2), 2), ((2, 1, 3), 3)]
+    factors = []
+    for scope, _ in tables:
+        shape = [cards[v] for v in scope]
+        factors.append((scope, np.log(rng.dirichlet(np.ones(shape[-1]), size=tuple(shape[:-1])))))
+    model = tz.FactorGraph(cards, factors)
+    step = drop_barren(model)
+    assert len(step.gone) == 4
+    assert not step.lifts_exactly
+    drawn = step.lift_states(np.zeros((40_000, 0), dtype=np.int64), np.random.default_rng(0))
+    every = naive.all_states(model.cardinalities)
+    exact = np.exp(model.log_weight(every) - enumerated(model)[0])
+    got = np.bincount(np.ravel_multi_index(drawn.T, tuple(cards)), minlength=len(every)) / 40_000
+    assert np.abs(got - exact).max() < 5 * math.sqrt(0.25 / 40_000)
+
+
+def test_what_does_not_sum_to_a_constant_stays():
+    rows = np.log([[0.5, 0.5], [0.25, 0.75 + 1e-9]])
+    almost = tz.FactorGraph([2, 2], [((0, 1), rows), ((0,), [0.1, 0.3])])
+    assert drop_barren(almost).reduced is almost
+
+
+def test_the_judge_refuses_variables_that_are_not_barren():
+    rows = np.log([[0.5, 0.5], [0.25, 0.75]])
+    model = tz.FactorGraph([2, 2], [((0, 1), rows), ((0,), np.log([0.4, 0.6]))])
+    honest = drop_barren(model)
+    check_barren(model, honest.reduced, [(b.variable, b.factor) for b in honest.gone], 1e-12)
+    empty = tz.FactorGraph([], [((), 0.0)])
+    with pytest.raises(RefutedError, match="no barren one"):  # variable 0 is named twice
+        check_barren(model, empty, [(0, 0), (1, 1)], 1e-12)
+    tilted = tz.FactorGraph([2, 2], [((0, 1), rows + np.array([[0.0], [1e-3]]))])
+    lone = tz.FactorGraph([2], [((), 0.0)])
+    with pytest.raises(RefutedError, match="changed the model"):
+        check_barren(tilted, lone, [(1, 0)], 1e-12)
+    wrong = tz.FactorGraph([], [((), 0.1)])
+    with pytest.raises(RefutedError, match="changed the model"):
+        check_barren(model, wrong, [(1, 0), (0, 1)], 1e-12)
+    with pytest.raises(RefutedError, match="still names them"):
+        check_barren(model, model, [(1, 0)], 1e-12)
+
+
+def test_log_partition_of_a_wide_network_without_evidence():
+    """Too wide to eliminate in the time; barren all the same, marginals from exact draws."""
+    rng = np.random.default_rng(0)
+    n = 150
+    factors = [((v,), np.log([0.3, 0.7])) for v in range(20)]
+    for v in range(20, n):
+        parents = rng.choice(v, size=4, replace=False).tolist()
+        factors.append(([*parents, v], np.log(rng.dirichlet([1.0, 1.0], size=(2, 2, 2, 2)))))
+    model = tz.FactorGraph([2] * n, factors)
+    r = tz.log_partition(model, time_limit=5, seed=0)
+    assert r.is_exact
+    assert r.width < 1e-9
+    assert r.lower <= 0.0 <= r.upper
+    assert all(abs(m.sum() - 1.0) < 1e-9 for m in r.marginals)
+    np.testing.assert_allclose(r.marginals[0], [0.3, 0.7], atol=1e-12)
+    observed = tz.log_partition(model.with_evidence({30: 1}), time_limit=5, seed=0)
+    truth = tz.exact(prepare(model.with_evidence({30: 1})).reduced).log_z
+    assert observed.lower <= truth <= observed.upper
+    assert observed.is_exact

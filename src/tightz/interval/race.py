@@ -64,7 +64,8 @@ class Lane:
     recent: float = 0.0
     seconds: float = 0.0
     running: bool = False
-    ended: bool = False
+    ended: bool = False  # no more steps to take
+    merged: bool = False  # and all it found is merged
 
     @property
     def name(self) -> str:
@@ -175,12 +176,14 @@ def race(working: Working, board: Board, methods: Sequence[Method]) -> None:
         if board.closed and closing is None:
             closing = lane
         # The stream that closed the interval hands in its marginals after its bound.
-        if closing is not None and (closing.ended or board.knows_marginals):
+        if closing is not None and (closing.merged or board.knows_marginals):
             return
 
 
 def _merge(lane: Lane, item: Any, board: Board) -> None:
-    if isinstance(item, _Failed):
+    if isinstance(item, _Ended):
+        lane.merged = True
+    elif isinstance(item, _Failed):
         log.warning("stream %s failed\n%s", lane.name, item.text)
         last = traceback.extract_tb(item.error.__traceback__)[-1:]
         place = f" at {last[0].name}, line {last[0].lineno}" if last else ""

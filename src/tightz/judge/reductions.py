@@ -95,7 +95,7 @@ def check_sum(
 def check_barren(
     model: FactorGraph, reduced: FactorGraph, gone: list[tuple[int, int]], rounding: float
 ) -> None:
-    """RefutedError unless each (variable, factor) of `gone` could go in its turn.
+    """RefutedError unless each (variable, factor) of `gone` could go in its turn; -1: no variable.
 
     At its turn no other factor that is left may name the variable, and its factor must sum over it
     to one constant. The interval that all these sums span must lie within `rounding` of what
@@ -110,20 +110,22 @@ def check_barren(
     for v, f in gone:
         # In its turn: factors of variables that went before are gone. Only a variable that a
         # single remaining factor names can be summed out of that factor alone.
-        if uses[v] != {f}:
+        if v >= 0 and uses[v] != {f}:
             raise RefutedError(f"variable {v} is no barren one: factors {sorted(uses[v])} name it")
         scope, table = model.factor(f)
-        top = float(np.max(table))
-        with np.errstate(divide="ignore"):
+        sums = table
+        if v >= 0:
             # The sum over the variable must be the same for all states of the others, up to the
             # rounding that was declared: a Bayesian network's table sums to 1.
-            sums = top + np.log(np.exp(table - top).sum(axis=scope.index(v)))
+            top = float(np.max(table))
+            with np.errstate(divide="ignore"):
+                sums = top + np.log(np.exp(table - top).sum(axis=scope.index(v)))
         low.append(float(np.min(sums)))
         high.append(float(np.max(sums)))
         for u in scope:
             uses[u].discard(f)
     kept = np.setdiff1d(np.arange(model.n_variables), [v for v, _ in gone])
-    if reduced.n_variables != kept.size or any(uses[v] for v, _ in gone):
+    if reduced.n_variables != kept.size or any(uses[v] for v, _ in gone if v >= 0):
         raise RefutedError("barren variables were taken out of a model that still names them")
     rng = np.random.default_rng(3)
     row = rng.integers(0, reduced.cardinalities.astype(np.int64))

@@ -32,7 +32,10 @@ DRAWS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class BarrenVariable:
-    """One variable taken out with its table: p(variable | others), its own axis first."""
+    """One variable taken out with its table: p(variable | others), its own axis first.
+
+    A table that is a constant by itself goes the same way, with `variable` -1.
+    """
 
     variable: int
     others: tuple[int, ...]
@@ -53,7 +56,7 @@ class Barren:
     @property
     def lifts_exactly(self) -> bool:
         """Whether exact marginals stay exact: at most one parent each."""
-        return all(len(b.others) <= 1 for b in self.gone)
+        return all(len(b.others) <= 1 for b in self.gone if b.variable >= 0)
 
     def lift_marginals(self, marginals: Sequence[NDArray[np.float64]]) -> Vectors:
         """p(v) = sum over the parents of p(v | parents) p(parents).
@@ -66,7 +69,7 @@ class Barren:
         for v, marginal in zip(self.kept.tolist(), marginals, strict=True):
             out[v] = np.asarray(marginal)
         counted = None if self.lifts_exactly else self._counted(out)
-        for b in reversed(self.gone):
+        for b in self._drawn:
             known = [out[u] for u in b.others]
             if len(known) > 1:
                 assert counted is not None
@@ -74,6 +77,11 @@ class Barren:
             else:
                 out[b.variable] = b.conditional @ known[0] if known else b.conditional
         return out
+
+    @property
+    def _drawn(self) -> list[BarrenVariable]:
+        """Variables in the order in which they come back: parents first."""
+        return [b for b in reversed(self.gone) if b.variable >= 0]
 
     def _counted(self, known: Vectors) -> Vectors:
         rng = np.random.default_rng(0)
@@ -88,7 +96,7 @@ class Barren:
         """Parents first: the reverse of the order in which variables went."""
         columns = np.zeros((self.model.n_variables, len(states)), dtype=np.int64)
         columns[self.kept] = states.T
-        for b in reversed(self.gone):
+        for b in self._drawn:
             given = b.conditional[(slice(None), *columns[list(b.others)])]
             steps = np.cumsum(given.reshape(len(given), -1), axis=0)
             drawn = (rng.random(len(states)) * steps[-1] >= steps).sum(axis=0)
@@ -102,11 +110,17 @@ class Barren:
 def drop_barren(model: FactorGraph) -> Barren:
     """Take out barren variables until none is left. No evidence allowed."""
     uses = np.bincount(model.scope_vars, minlength=model.n_variables)
-    home = _one_factor_of_each(model)
+    home = _factors_of_each(model)
     left = np.ones(model.n_factors, dtype=bool)
     gone: list[BarrenVariable] = []
     constants: list[float] = []
     rounding = 0.0
+    for f in _constant_factors(model).tolist():
+        scope, table = model.factor(f)
+        left[f] = False
+        uses[list(scope)] -= 1
+        constants.append(float(table.flat[0]))
+        gone.append(BarrenVariable(-1, tuple(scope), f, np.ones(0)))
     waiting = np.flatnonzero(uses == 1).tolist()
     while waiting:
         v = waiting.pop()
@@ -132,7 +146,17 @@ def drop_barren(model: FactorGraph) -> Barren:
     return _without(model, left, gone, constants, rounding)
 
 
-def _one_factor_of_each(model: FactorGraph) -> list[list[int]]:
+def _constant_factors(model: FactorGraph) -> NDArray[np.int64]:
+    """Factors with variables whose entries are all the same finite number."""
+    if not model.n_factors:
+        return np.zeros(0, dtype=np.int64)
+    starts = model.table_ptr[:-1]
+    top = np.maximum.reduceat(model.log_tables, starts)
+    bottom = np.minimum.reduceat(model.log_tables, starts)
+    return np.flatnonzero((top == bottom) & np.isfinite(top) & (model.arities > 0))
+
+
+def _factors_of_each(model: FactorGraph) -> list[list[int]]:
     """Per variable, the factors that name it."""
     home: list[list[int]] = [[] for _ in range(model.n_variables)]
     owner = np.repeat(np.arange(model.n_factors), model.arities)
@@ -171,7 +195,7 @@ def _without(
     rounding: float,
 ) -> Barren:
     keep = np.ones(model.n_variables, dtype=bool)
-    keep[[b.variable for b in gone]] = False
+    keep[[b.variable for b in gone if b.variable >= 0]] = False
     number = np.cumsum(keep) - 1
     factors = [
         ([int(number[u]) for u in scope], table)

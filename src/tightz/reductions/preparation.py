@@ -6,8 +6,11 @@ solved by themselves.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tightz.judge.reductions import check_barren, check_substitution, check_sum
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.observed import Observed, observe
 from tightz.reductions.barren import Barren, drop_barren
 from tightz.reductions.components import solve_components
 from tightz.reductions.leaves import sum_out_leaves
@@ -34,6 +37,9 @@ def prepare(model: FactorGraph, *, log2_size: float = 16.0, barren: bool = True)
     def now() -> FactorGraph:
         return steps[-1].reduced if steps else model
 
+    take(observe(model))
+    if barren:  # before zeros tie variables together: a tied table is no conditional any more
+        take(drop_barren(now()))
     while True:
         take(simplify(now()))
         zeros = now().has_zeros
@@ -52,7 +58,14 @@ def prepare(model: FactorGraph, *, log2_size: float = 16.0, barren: bool = True)
 
 def _check(step: Reduction) -> None:
     """Hold a step against the judge; RefutedError where it changed the model."""
-    if isinstance(step, Simplified):
+    if isinstance(step, Observed):
+        fixed = step.only_state
+        fixed[step.kept] = -1
+        source = np.zeros(step.model.n_variables, dtype=np.int64)
+        source[step.kept] = np.arange(step.kept.size)
+        maps = [np.arange(int(d)) for d in step.model.cardinalities]
+        check_substitution(step.model, step.reduced, source, maps, fixed)
+    elif isinstance(step, Simplified):
         if not step.contradiction:
             check_substitution(step.model, step.reduced, step.source, step.maps, step.fixed)
     elif isinstance(step, Barren):
