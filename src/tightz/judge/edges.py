@@ -136,8 +136,11 @@ def _edge_costs(
     share = rho[edges][:, None, None]
     belief_i = beliefs[pairs.var_ptr[i][:, None] + np.arange(shape[1])]
     belief_j = beliefs[pairs.var_ptr[j][:, None] + np.arange(shape[2])]
+    # W_e of the module's text, with the sizes that its rounding is charged by.
     shift = table / share - first[:, :, None] - second[:, None, :]
     size = size / share + np.abs(first)[:, :, None] + np.abs(second)[:, None, :]
+    # Both inequalities that k_e must satisfy; it is the larger of what they ask, so one number
+    # serves both ends of the edge.
     excess = []
     for other, axis in ((belief_j[:, None, :], 2), (belief_i[:, :, None], 1)):
         weight = shift + other

@@ -111,6 +111,7 @@ def ground_state(
         problem = Problem.build(poly)
         betas = tune_ladder(problem, method, root)
         copies = [Tempering(problem, method, betas, root, 1, c) for c in range(runs)]
+        # Energies leave the constant out.
         goal = math.inf if target is None else target - poly.constant
         stopped = run_copies(
             copies,
@@ -150,6 +151,8 @@ def _agreed(copies: Sequence[Tempering], patience: float) -> bool:
     tops = [c.top for c in copies]
     if max(tops) - min(tops) > 1e-9 * (1.0 + abs(max(tops))) or min(tops) == -math.inf:
         return False
+    # Quiet for a multiple of the time that the best took to find: a rule that scales with the
+    # difficulty, and still no proof.
     return all(c.sweeps - c.top_at >= max(MIN_QUIET, patience * c.top_at) for c in copies)
 
 

@@ -55,6 +55,8 @@ def _mixture(working: Working, encoding: SpinEncoding, tree: SplittingTree) -> I
     if result.lower == -math.inf:
         return
     sample = _decoded(result.sample, encoding)
+    # Importance weights of draws from the leaves' q's: unbiased for Z as far as the mixture covers
+    # the space, hence "tree" needs another family beside it before its error counts.
     value, error = result.estimate(1000, stream(working.seed, SEARCH, 2))
     effective = result.sample(1000, stream(working.seed, SEARCH, 2)).effective_size
     source = "importance samples from the splitting tree's mixture"
