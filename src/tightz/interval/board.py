@@ -95,6 +95,7 @@ def judged(bound: Bound, model: FactorGraph, slack: float = 0.0) -> Bound:
             "a bound that holds always needs evidence; Bound(evidence=...) takes any of "
             "tightz.judge, such as StatesEvidence(states) or ProductEvidence(marginals)"
         )
+    # From here on the maker's number is gone: the value that is kept is the judge's.
     found = bound.evidence.verdict(model)
     rounding = found.rounding + slack
     low, high = found.lower - slack, found.upper + slack
@@ -108,6 +109,8 @@ def judged(bound: Bound, model: FactorGraph, slack: float = 0.0) -> Bound:
             bound, log_z=middle, rounding=max(high - middle, middle - low), evidence=None
         )
     value = low if bound.side is Side.LOWER else high
+    # Rounding moves the judge's value outward a little. A claim far beyond that means that the
+    # maker computed something else: refused, so that the defect is seen.
     excess = bound.log_z - value if bound.side is Side.LOWER else value - bound.log_z
     if excess > CLAIM + rounding + 1e-12 * abs(value):
         raise RefutedError(f"its evidence gives {value}")
@@ -249,4 +252,5 @@ def _rank(marginals: Marginals) -> tuple[int, float]:
 
 
 def _is_distribution(q: NDArray[np.float64]) -> bool:
+    # Loose: marginals carry no proof, but a vector that is no distribution must not reach a user.
     return bool(np.isfinite(q).all() and (q >= -1e-12).all() and abs(float(q.sum()) - 1.0) < 1e-6)

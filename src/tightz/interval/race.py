@@ -78,6 +78,8 @@ class Lane:
 
     def spend(self, seconds: float, memory: float) -> None:
         """Book a step: older gains, seconds and the hope of a gain fade together."""
+        # An exponential window over the stream's own seconds: a stream that waits keeps its
+        # record, one that works without gain loses it.
         fade = math.exp(-seconds / memory)
         self.gain *= fade
         self.hope *= fade
@@ -117,6 +119,8 @@ class Schedule:
 
     def _best(self, ready: list[Lane]) -> Lane:
         live = [lane for lane in self.lanes if not lane.ended]
+        # Starvation guard: rates are estimates from the past, and a stream that needs a long step
+        # before its first finding would never be tried again.
         fair = LEAST_SHARE * sum(lane.seconds for lane in live) / len(live)
         starved = [lane for lane in ready if lane.seconds < fair]
         if starved:
@@ -148,6 +152,7 @@ def race(working: Working, board: Board, methods: Sequence[Method]) -> None:
     that exits waits for the kernels in flight instead of tearing them down.
     """
     clock = working.clock
+    # The memory follows the time limit, so that a run of a second and one of an hour behave alike.
     schedule = Schedule(working, max(0.05, MEMORY * min(clock.left, 600.0)))
     schedule.add(methods)
     inbox: queue.SimpleQueue[tuple[Lane, Any]] = queue.SimpleQueue()
@@ -163,6 +168,8 @@ def race(working: Working, board: Board, methods: Sequence[Method]) -> None:
             if schedule.finished and inbox.empty():
                 return
             continue
+        # Credit is what the merged answer gained: two streams that find the same bound are not
+        # both paid.
         before = board.doubt
         _merge(lane, item, board)
         schedule.reward(lane, before.narrowed_to(board.doubt))
@@ -220,6 +227,7 @@ def _judged(finding: Finding, working: Working, board: Board) -> Finding | _Refu
     The ends read here may be a moment old: then a bound is judged in vain, nothing else.
     """
     bound = finding.bound
+    # Judging costs time: what would not move an end is not judged, hence not recorded either.
     if bound is not None and not board.ends.improved_by(bound):
         bound = None
     if bound is not None:

@@ -82,6 +82,7 @@ class IntervalSession:
         """The best certificate of all sessions so far, at the confidence they have together."""
         if certified.proof is not Proof.CONFIDENCE:
             return certified
+        # delta / 2 + delta / 4 + ... over the sessions so far.
         spent = self.shared * (1.0 - 2.0**-self.writer.session)
         return replace(certified, confidence=1.0 - spent)
 
@@ -98,6 +99,8 @@ class IntervalSession:
                 f"{self.before:.1f} s taken over; searches, trees and certificates start anew, "
                 f"the certificate at confidence {1.0 - working.delta:g}"
             )
+        # Facts about the same model (its digest was compared): they hold whatever this session
+        # does.
         board.recall(self.bounds)
         if self.answer is None:
             return

@@ -54,6 +54,8 @@ class AttractiveEvidence:
         if pairs.empty:
             return Verdict(upper=-math.inf)
         spins = _spins(pairs, self.log_beliefs)
+        # Where the theorem does not apply the verdict is silent, which is not a refutation: the
+        # numbers may be fine, they just prove nothing.
         if spins is None:
             return Verdict()
         couplings = _couplings(pairs, spins)
@@ -110,6 +112,8 @@ def _spins(pairs: Pairs, log_beliefs: NDArray[np.float64]) -> _Spins | None:
         odds = log_beliefs[at[:, 1]] - log_beliefs[at[:, 0]]
     if np.isnan(odds[count == 2]).any():
         return None
+    # The smaller probability is taken as the exact float that this gives; the larger is 1 minus it
+    # as a real number. So the margins are consistent by definition, whatever exp rounded.
     small = np.exp(-np.abs(odds))
     small = np.where(count == 2, small / (1.0 + small), 0.0)
     return _Spins(at, np.minimum(small, 0.5), np.where(count == 2, odds < 0.0, 0).astype(np.int64))
@@ -125,6 +129,8 @@ def _couplings(pairs: Pairs, spins: _Spins) -> _Couplings | None:
     tables, errors = pairs.tables.value[at], pairs.tables.error()[at]
     if np.isneginf(tables).any():
         return None
+    # log-supermodular or -submodular is the sign of this second difference, which the pair's
+    # margins do not change.
     weights = (tables[:, 0, 0] - tables[:, 0, 1]) + (tables[:, 1, 1] - tables[:, 1, 0])
     doubt = errors.sum(axis=(1, 2)) + 4.0 * UNIT * np.abs(tables).sum(axis=(1, 2))
     # A coupling within its rounding has no sign. A table at most 2 `doubt` away has none at all;
@@ -152,6 +158,8 @@ def _balanced(n: int, i: NDArray[np.int64], j: NDArray[np.int64], signs: NDArray
 def _free_energy(pairs: Pairs, spins: _Spins, couplings: _Couplings) -> tuple[list[float], float]:
     """Terms of the Bethe free energy, and how far their sum can be from the exact one."""
     v = np.arange(pairs.cards.size)
+    # Each pair's entropy contains both ends' entropies once more than they should count: deg - 1
+    # times.
     more = np.bincount(pairs.edges.ravel(), minlength=v.size) - 1.0
     error, terms, charge = pairs.unary.error(), [], couplings.charge
     for k in (0, 1):
@@ -205,10 +213,12 @@ def joint_tables(
     low = np.where(first_less, np.where(s_small, s, 1.0 - s), np.where(t_small, t, 1.0 - t))
     rest = np.where(first_less, np.where(t_small, 1.0 - t, t), np.where(s_small, 1.0 - s, s))
     gap = np.where(same, np.abs(s - t), (1.0 - s) - t)
+    # The root of a quadratic in the form 2c / (b + sqrt(b^2 + 4ac)), which does not cancel.
     c = kappa * low * rest
     linear = gap + kappa * (1.0 - gap)
     root = linear + np.sqrt(linear * linear + 4.0 * (1.0 - kappa) * c)
     d = np.where(c > 0.0, 2.0 * c / np.where(root > 0.0, root, 1.0), 0.0)
+    # Any d in this range is a valid table: a poor d lowers the bound, it cannot make it false.
     d = np.minimum(d, np.minimum(low, rest) * (1.0 - 8.0 * UNIT))
     # Of one kind, the margins differ by gap (1 + u); of two kinds by gap and two roundings of one.
     off = 4.0 * UNIT * np.where(same, gap + d, 1.0)

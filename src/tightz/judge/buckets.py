@@ -38,6 +38,8 @@ def bucket_tree(graph: FactorGraph, order: NDArray[np.int64]) -> CliquesEvidence
     for k in range(n):
         if 2 ** len(members[k]) > MAX_ENTRIES:
             raise RefutedError("an elimination order needs tables beyond what the judge makes")
+        # What a bucket leaves behind joins the bucket of its first variable: uncut buckets, so
+        # each variable has one clique and weight 1, and Hoelder is an equality.
         rest = members[k] - {k}
         if rest:
             parents[k] = min(rest)

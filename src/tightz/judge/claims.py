@@ -52,6 +52,9 @@ class Audited:
         if math.isnan(self.log_z) or self.log_z == math.inf or not self.rounding >= 0.0:
             raise RefutedError(f"log Z is said to be {self.log_z} +- {self.rounding}")
         low, high = self.log_z - self.rounding, self.log_z + self.rounding
+        # Necessary conditions only, and cheap: they catch a number that belongs to another model
+        # or scale. What makes the value trustworthy is the audit of each step while it was
+        # computed.
         ceiling = LargestEntries().verdict(model).upper
         if low > ceiling:
             raise RefutedError(f"log Z is said to be {self.log_z}, above all states: {ceiling}")

@@ -26,15 +26,20 @@ def proven_zeros(tree: CliqueTree) -> list[NDArray[np.bool_]]:
     dead = []
     for c, shape in enumerate(tree.shapes):
         mask = np.zeros(shape, dtype=bool)
+        # The start: an entry where some factor of the model is zero.
         for table in tree.factor_tables(c):
             mask |= np.isneginf(table)
         dead.append(mask)
+    # Any two cliques that share variables may pass zeros on; the links of the tree and of the
+    # shifts are those that claims are about.
     links = [(c, p) for c, p in enumerate(tree.parents) if p >= 0]
     links += [(i, j) for i, j in tree.evidence.pairs.tolist()]
     links.sort(key=lambda link: min(tree.rank[tree.scopes[c][-1]] for c in link))
     known = -1
     while not _claims_hold(tree, dead):
         count = sum(int(mask.sum()) for mask in dead)
+        # A fixed point without the claim: it does not follow from the model's zeros, and is
+        # refused.
         if count == known:
             raise RefutedError("a shift claims zeros that the model's tables do not imply")
         known = count
@@ -52,6 +57,8 @@ def _projected(tree: CliqueTree, dead: list[NDArray[np.bool_]], i: int, j: int) 
 
 
 def _spread(tree: CliqueTree, dead: list[NDArray[np.bool_]], i: int, j: int) -> None:
+    # If every entry of i that agrees with a shared state is dead, no x with that state has weight,
+    # so the entries of j that agree with it are dead too; and the other way round.
     gone = _projected(tree, dead, i, j) | _projected(tree, dead, j, i)
     dead[i] |= gone.reshape(tree.shared_shape(i, j))
     dead[j] |= gone.reshape(tree.shared_shape(j, i))

@@ -88,6 +88,8 @@ def _judge(evidence: CliquesEvidence, model: FactorGraph) -> Verdict:
         upper = tree.value(+1.0) if tree.all_positive else math.inf
         lower = tree.value(-1.0) if tree.one_positive else -math.inf
     best = upper if tree.all_positive else lower
+    # The maker's own number decides nothing: the verdict is what was computed here. A claim far
+    # from it is a defect of the maker, and is said so rather than passed over.
     slack = _DRIFT * (tree.magnitude + 1.0)
     if math.isfinite(best):
         off = best - evidence.claimed if tree.all_positive else evidence.claimed - best
@@ -113,6 +115,8 @@ class CliqueTree:
         self.has_zeros = bool(np.isneginf(model.log_tables).any())
         free = [v for v in range(model.n_variables) if v not in model.evidence]
         order = evidence.order.tolist()
+        # Each free variable summed out once, none forgotten: otherwise the result would bound
+        # another sum.
         if sorted(order) != free:
             raise RefutedError("the elimination order is not one of the model's free variables")
         self.rank = {v: k for k, v in enumerate(order)}
@@ -134,6 +138,9 @@ class CliqueTree:
             raise RefutedError("scopes, parents and weights of cliques differ in number")
         for c, scope in enumerate(self.scopes):
             ranks = [self.rank.get(v, -1) for v in scope]
+            # Falling ranks put the variable that is summed out last, so it occurs in no message
+            # that this clique sends on; a parent of a later variable makes the cliques a forest
+            # that can be visited in order.
             falling = all(a > b for a, b in pairwise(ranks))
             if not scope or min(ranks) < 0 or not falling:
                 raise RefutedError(f"clique {c} has scope {scope}, which the order does not allow")
@@ -151,6 +158,8 @@ class CliqueTree:
         model, seen = self.model, set[int]()
         if len(self.evidence.factors) != len(self.scopes):
             raise RefutedError("the placed factors do not list one entry per clique")
+        # A factor placed twice would count twice, one left out would drop a term of log p~: either
+        # breaks the identity sum_c F_c = log p~ on which everything rests.
         for c, placed in enumerate(self.evidence.factors):
             for f in placed:
                 known = 0 <= f < model.n_factors and f not in seen
@@ -183,10 +192,14 @@ class CliqueTree:
             by_variable[scope[-1]].append(weight)
         self.weight_sums = {}
         for v, weights in by_variable.items():
+            # Hoelder needs the weights of a variable to sum to 1. What is missing by rounding is
+            # charged in `value`; more than that is refused.
             total = math.fsum(weights)
             if not (weights and min(map(abs, weights)) > _LEAST_WEIGHT and abs(total - 1) < 1e-9):
                 raise RefutedError(f"weights {weights} of variable {v} are not those of Hoelder")
             self.weight_sums[v] = total
+        # All positive: Hoelder from above. Exactly one positive and the rest negative: the reverse
+        # inequality, from below. Anything else proves nothing.
         counts = [sum(w > 0 for w in weights) for weights in by_variable.values()]
         lengths = [len(weights) for weights in by_variable.values()]
         positive, single = counts == lengths, all(k == 1 for k in counts)
@@ -211,8 +224,12 @@ class CliqueTree:
                 raise RefutedError(f"shift {p} does not fit cliques {i} and {j}")
             if np.isnan(entries).any() or np.isposinf(entries).any():
                 raise RefutedError(f"shift {p} holds numbers that are none")
+            # The same numbers with opposite signs, taken from one array: that the shift cancels
+            # needs no check.
             held[i].append((+1.0, shapes[0], entries))
             held[j].append((-1.0, shapes[1], entries))
+            # -inf added to one side and subtracted from the other does not cancel. It is a claim
+            # that p~ = 0 there, proven separately in `clique_zeros` before it is used.
             if np.isneginf(entries).any():
                 self.links.append((i, j, entries))
         return held
@@ -249,6 +266,7 @@ class CliqueTree:
 
     def value(self, side: float) -> float:
         """The bound on side +1 (upper) or -1 (lower); infinite on that side where none holds."""
+        # Root messages add up. A side on which some part overflowed or is no number says nothing.
         parts = list(self.constants)
         self.magnitude = math.fsum(abs(x) for x in parts if x > -math.inf)
         messages: dict[int, NDArray[np.float64]] = {}
@@ -284,6 +302,9 @@ class CliqueTree:
         if self.zeros is not None:
             table[self.zeros[c]] = -np.inf
         # A sum of n terms is off by (n - 1) u times their sizes; moving it rounds once more.
+        # Rounding is charged entry by entry where it matters: a single huge entry must not loosen
+        # all the others. Where even the largest charge is negligible one number serves for the
+        # table.
         share = side * 2.0 * (len(terms) + 1) * UNIT
         sizes = [self._sizes(term) for term in terms]
         largest = sum(float(size.max()) for size in sizes)

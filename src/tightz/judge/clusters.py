@@ -67,6 +67,8 @@ class NetworkEvidence:
         entropies, error = self._walk(wanted, found)
         values = []
         for f in range(model.n_factors):
+            # If q supports a state that some table forbids the bound is -inf: valid, and of no
+            # use.
             mean, rounding = _mean(model, f, self.order, [found[g] for g in groups[f]])
             if mean == -math.inf:
                 return Verdict()
@@ -92,6 +94,8 @@ class NetworkEvidence:
         for k, scope in enumerate(self.scopes):
             if any(a >= b for a, b in zip((k, *scope), (*scope, n), strict=True)):
                 raise RefutedError("parents of a node are not later nodes in ascending order")
+            # The running intersection property: without it the joint of a separator would not be a
+            # sum over the parent's bucket, and the marginals computed here would not be q's.
             if scope and not set(scope[1:]) <= set(self.scopes[scope[0]]):
                 raise RefutedError("parents of a node do not lie in the bucket of the first")
             table = self.tables[k]
@@ -119,6 +123,8 @@ class NetworkEvidence:
                 by_tree[root[k]].append(k)
             groups = [tuple(members) for members in by_tree.values()]
             for group in groups:
+                # The bucket of the first node holds it and its parents: the only place where a
+                # joint over the group may be found.
                 home = min(group)
                 if not set(group) - {home} <= set(self.scopes[home]):
                     raise RefutedError("a factor joins variables that no bucket of q holds")
@@ -137,6 +143,8 @@ class NetworkEvidence:
         above: dict[int, tuple[NDArray[np.float64], float]] = {}
         entropies, error = [], 0.0
         for k in range(len(self.scopes) - 1, -1, -1):
+            # From the roots down, each joint is the separator's marginal times a conditional; only
+            # what is asked for is kept, so memory stays that of one path.
             outer, eps = above.pop(k, (np.ones(()), 0.0))
             table = normalised_columns(self.tables[k])
             delta = UNIT * (table.shape[0] + 2.0)
@@ -164,6 +172,7 @@ def normalised_columns(table: NDArray) -> NDArray[np.float64]:
     weights = np.asarray(table, dtype=np.float64)
     top = weights.max(axis=0)
     scaled = np.where(top > 0.0, weights / np.where(top > 0.0, top, 1.0), 1.0)
+    # q is defined after this step: dropping tiny weights changes q, not the validity of its bound.
     scaled[scaled < NEGLIGIBLE] = 0.0
     return np.asarray(scaled / scaled.sum(axis=0))
 

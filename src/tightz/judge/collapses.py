@@ -77,6 +77,7 @@ def check_collapse(
         spins = number[np.array(scope, dtype=np.int64)]
         for rows, masks in _subsets(len(scope)):
             residual.add(spins[rows], theta[masks])
+    # Terms over kept spins alone were never touched: they must reappear unchanged.
     residual.add_terms(original, buckets.untouched, number, 1.0)
     residual.add(np.zeros((1, 0), np.int64), np.array([original.constant]))
     residual.subtract(terms)
@@ -123,6 +124,8 @@ class _Buckets:
         for a, row in enumerate(own):
             for i in row:
                 masks[a] ^= 1 << place[i]
+        # Coefficients by subset; the transform turns them into the sum of the bucket's terms at
+        # every state of its spins.
         np.add.at(theta_of, masks, theta)
         total = walsh(theta_of[None, :])[0] * float(theta_of.size)
         self.error += UNIT * (len(own) + len(scope) + 2.0) * float(np.abs(theta).sum())
@@ -134,6 +137,7 @@ class _Buckets:
             total = total + table[at]
             self.error += UNIT * float(np.abs(total).max())
         self.tables[e] = []
+        # The spin that goes is bit 0: even entries have it at +1, odd ones at -1.
         message = np.logaddexp(total[0::2], total[1::2])
         self.error += UNIT * (float(np.abs(message).max()) + 16.0)
         turn = min((int(self.turn[i]) for i in scope), default=self.order.size)

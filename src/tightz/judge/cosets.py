@@ -33,6 +33,8 @@ def coset_value(
     ptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(matrix)))])
     parities = SpinTerms(0.0, ptr.astype(np.int64), columns, np.zeros(len(matrix)))
     q.chart.check()
+    # Every row of A, as a product of spins, must become a constant on q's chart (no free spin is
+    # left) with the sign that b says: then all of q's states satisfy A x = b.
     row, _, signs = q.chart.images(parities)
     if matrix.shape[1] != q.chart.n or row.size or not np.array_equal(signs < 0.0, rhs == 1):
         raise RefutedError("a q does not stay in its coset")
@@ -58,6 +60,7 @@ class CosetsEvidence:
     def log_sum(self) -> tuple[float, float]:
         """(a lower bound on log Z of the link's terms, the rounding already taken off)."""
         if not self._judged:
+            # Different b have disjoint cosets; one b twice would count its coset twice.
             if len(np.unique(self.rhs, axis=0)) != len(self.values) or self.rhs.max(initial=0) > 1:
                 raise RefutedError("a coset is counted twice")
             lowers = [self._lower(k) for k in range(len(self.values))]

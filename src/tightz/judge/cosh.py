@@ -92,11 +92,14 @@ def _block(
     reach = np.abs(field) + sizes.sum(axis=1)
     centre = field + (couplings * means).sum(axis=1)
     slip = UNIT * (count + 2.0) * reach  # error of the centre
+    # phi is convex, so phi(E X) is a bound by itself: what follows can only improve on it.
     jensen = log_2cosh(centre)
     best = jensen - slip - 2.0 * LIBRARY * (jensen + 1.0)
     if not count:
         return best
     square = (couplings**2).sum(axis=1)
+    # Beyond this radius X has probability at most 2 exp(-TAIL), by Hoeffding; never more than its
+    # range.
     radius = np.minimum(np.abs(centre) + slip + np.sqrt(2.0 * TAIL * square), reach)
     radius *= 1.0 + 1e-9
     period = radius + MARGIN
@@ -147,6 +150,8 @@ def _quadrature(
     tau = 2.0 * math.pi / period
     centre = field + (couplings * means).sum(axis=1)
     spread = (couplings**2 * (1.0 - means**2)).sum(axis=1)
+    # The term j = 0 of the trapezoidal rule is the limit E X^2 / P, and E X^2 is known exactly:
+    # square of the mean plus the variance of independent spins.
     total = LOG_2 + (centre**2 + spread) / period
     weights, moments = np.zeros(field.size), np.zeros(field.size)
     steps = np.zeros(field.size)
@@ -154,6 +159,7 @@ def _quadrature(
     turn_c, turn_s = np.cos(first), np.sin(first)
     c, s = turn_c, turn_s
     for j in range(1, int(nodes[0]) + 1):
+        # Rows are sorted by falling number of nodes, so those still running are the first ones.
         active = int(np.searchsorted(-nodes, -j, side="right"))
         if active < len(c):
             c, s, turn_c, turn_s = c[:active], s[:active], turn_c[:active], turn_s[:active]
@@ -162,6 +168,7 @@ def _quadrature(
         t = j * tau[:active]
         w = 1.0 / (j * np.sinh(math.pi * t / 2.0))
         psi = _real_part(t * field[:active], c, means[:active] * s)
+        # 1 - Re psi lies in [0, 2]; clipping keeps rounding from making a term negative.
         total[:active] += w * np.clip(1.0 - psi, 0.0, 2.0)
         weights[:active] += w
         moments[:active] += w * t

@@ -51,6 +51,7 @@ class Conditioned:
             self._open(model)
         known = self.lowers if side < 0 else self.uppers
         keys = [row.tobytes() for row in rows]
+        # Only assignments not judged before; the memory is bounded by cutting them into groups.
         new = np.array([k for k, key in enumerate(keys) if key not in known], dtype=np.int64)
         step = max(1, MAX_ENTRIES // max(self._largest, 1))
         for low in range(0, new.size, step):
@@ -69,6 +70,8 @@ class Conditioned:
         self._rank = {v: r for r, v in enumerate(self.order.tolist())}
         self._column = {v: c for c, v in enumerate(self.held.tolist())}
         cards = model.cardinalities.tolist()
+        # The scopes that elimination will meet, from the factors alone: what each step leaves
+        # joins the bucket of the first of its variables. The maker's plan is not asked.
         meets: list[set[int]] = [{r} for r in range(self.order.size)]
         for scope, _ in model.factors:
             ranks = {self._rank[v] for v in scope if v in self._rank}
@@ -103,6 +106,7 @@ class Conditioned:
                 waiting[self._rank[scope[-1]]].append((scope, sent))
             else:
                 parts.append(sent)
+        # Everything was moved outward on the way; the final sum is moved by its own rounding too.
         total, size = np.zeros(len(rows)), np.zeros(len(rows))
         for part in parts:
             total = total + part
@@ -116,6 +120,7 @@ class Conditioned:
         held = [a for a, v in enumerate(scope) if v in self._column]
         free = [a for a, v in enumerate(scope) if v in self._rank]
         free.sort(key=lambda a: -self._rank[scope[a]])
+        # Held axes first, so that one fancy index reads the tables of all assignments at once.
         moved = table.transpose(held + free)
         at = tuple(rows[:, self._column[scope[a]]] for a in held)
         return tuple(scope[a] for a in free), moved[at] if held else moved[None]
@@ -136,6 +141,8 @@ def _summed_out(
         terms.append(logs.reshape(len(logs), *shape, states))
     share = side * 2.0 * (len(terms) + 1) * UNIT
     sizes = [np.abs(np.where(np.isneginf(term), 0.0, term)) for term in terms]
+    # Either every entry moves by the largest charge (cheap), or, where that would cost more than
+    # SMALL, each by its own.
     shift = share * sum(float(size.max()) for size in sizes)
     entrywise = abs(shift) > SMALL
     columns = []
@@ -147,6 +154,7 @@ def _summed_out(
             column = column + share * size[..., x]
         columns.append(column)
     top = np.maximum.reduce(columns)
+    # A column of zeros: any finite shift gives log 0 = -inf again, without inf - inf.
     safe = np.where(np.isneginf(top), 0.0, top)
     total = np.zeros_like(safe)
     for column in columns:
@@ -167,6 +175,8 @@ class CutsetEvidence:
     def verdict(self, model: FactorGraph) -> Verdict:
         """The sum of the rows' parts; from above as well where no assignment is missing."""
         court = self.conditioned
+        # A repeated assignment would count its part of Z twice: repeats are merged before anything
+        # else.
         distinct = {row.tobytes(): row for row in map(np.ascontiguousarray, self.rows)}
         rows = np.array(list(distinct.values()), dtype=np.int64)
         if rows.shape != (len(distinct), court.held.size):
@@ -176,6 +186,7 @@ class CutsetEvidence:
             raise RefutedError("a held variable is given a state that it does not have")
         lowers = court.ends(model, rows, -1.0)
         lower, down = log_sum(lowers)
+        # Some assignments are missing: their parts are unknown, so only the lower end stands.
         if len(rows) < math.prod(cards.tolist()):
             return Verdict(lower=lower - down, rounding=down)
         uppers = court.ends(model, rows, 1.0)

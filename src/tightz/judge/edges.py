@@ -67,6 +67,8 @@ class EdgesEvidence:
             raise RefutedError("messages do not fit the states of the edges' ends")
         if not (np.isfinite(self.into_first).all() and np.isfinite(self.into_second).all()):
             raise RefutedError("a message is not a number")
+        # Jensen needs a distribution over forests whose edge probabilities are at least rho:
+        # smaller rho than attained is fine, since a forest may lose edges.
         self.forests.check(self.rho, self.weights)
         upper, plain = _bound(self, pairs, 1.0), _bound(self, pairs, 0.0)
         if not math.isfinite(upper):
@@ -134,8 +136,11 @@ def _edge_costs(
     share = rho[edges][:, None, None]
     belief_i = beliefs[pairs.var_ptr[i][:, None] + np.arange(shape[1])]
     belief_j = beliefs[pairs.var_ptr[j][:, None] + np.arange(shape[2])]
+    # W_e of the module's text, with the sizes that its rounding is charged by.
     shift = table / share - first[:, :, None] - second[:, None, :]
     size = size / share + np.abs(first)[:, :, None] + np.abs(second)[:, None, :]
+    # Both inequalities that k_e must satisfy; it is the larger of what they ask, so one number
+    # serves both ends of the edge.
     excess = []
     for other, axis in ((belief_j[:, None, :], 2), (belief_i[:, :, None], 1)):
         weight = shift + other

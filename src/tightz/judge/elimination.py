@@ -45,6 +45,8 @@ def second_log_z(model: FactorGraph, max_entries: int) -> tuple[float, float] | 
     heapq.heapify(heap)
     error = 0.0
     while heap:
+        # Least table first, by an order of its own: a second route that shares neither order nor
+        # kernels with the first.
         size, v = heapq.heappop(heap)
         if v not in near or size != _size(near[v], cards):
             continue  # an outdated entry
@@ -58,6 +60,7 @@ def second_log_z(model: FactorGraph, max_entries: int) -> tuple[float, float] | 
             near[u].discard(v)
         for u in scope:
             heapq.heappush(heap, (_size(near[u], cards), u))
+        # A component is done: its error joins the total, its value is among the scales.
         if not scope:
             error += message.absolute
     if -math.inf in scales:
@@ -105,6 +108,8 @@ def _message(
     relative = max((t.relative for t in tables), default=0.0) + steps * UNIT
     if largest == -math.inf:
         return _Table(scope, logs, 0.0, relative)
+    # How errors travel: tables in log form add, log sum exp moves by no more than its arguments,
+    # and what is relative becomes absolute when the largest entry is taken out.
     absolute = math.fsum(t.absolute for t in tables) + relative * (count - min(largest, count))
     absolute += cards[v] * UNIT + (LIBRARY + UNIT) * (1.0 + count) + steps * UNIT * count
     return _Table(scope, logs - largest, absolute, relative)

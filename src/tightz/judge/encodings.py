@@ -59,6 +59,8 @@ def check_encoding(model: FactorGraph, terms: SpinTerms, chart: SpinMap) -> floa
     free[list(model.evidence)] = False
     counts = np.array([(int(d) - 1).bit_length() for d in model.cardinalities], dtype=np.int64)
     counts[~free] = 0
+    # The bits are numbered by the judge from the cardinalities: a map over other spins is about
+    # another model.
     if chart.n != int(counts.sum()):
         raise RefutedError(f"a map has {chart.n} spins; the model takes {int(counts.sum())} bits")
     if terms.impossible:
@@ -109,6 +111,8 @@ def _bit_tables(
                     index = observed[rows[:, axis]].reshape(-1, *(1,) * (part.ndim - 1))
                     part = np.take_along_axis(part, index, axis=axis + 1).squeeze(axis + 1)
             yield rows[:, open_], part.reshape(len(mine), -1)
+    # Codes that stand for the same state share its weight: minus the log of their number, once per
+    # variable.
     for d in np.unique(model.cardinalities[free]).tolist():
         states = _states(d)
         shared = np.bincount(states)[states]
@@ -171,6 +175,9 @@ def _without_zeros(
         spins = np.array([i for m in members for i in m], dtype=np.int64)
         row, _, signs = chart.images(SpinTerms(0.0, ptr, spins, np.zeros(1 << width)))
         fixed = np.bincount(row, minlength=1 << width) == 0
+        # For every entry the signed sum over all products that the map fixes; it equals their
+        # number only where each of them has the sign that the map gives it, that is where some y
+        # leads.
         sums = walsh(np.where(fixed, signs, 0.0)[None, :])[0] * float(1 << width)
         reached = sums == fixed.sum()
         if zero[f][reached].any():

@@ -98,6 +98,8 @@ class Residual:
                 total += abs(exact_sum(theta))
                 continue
             rows = np.concatenate(self._rows[size])
+            # Addends of one term side by side. |chi| = 1 at every state, so the sum of |merged
+            # coefficients| bounds the difference of the two polynomials everywhere.
             rows, theta, fresh = _sorted(rows, theta)
             starts = np.flatnonzero(fresh)
             merged = np.add.reduceat(theta, starts) if starts.size else theta

@@ -59,6 +59,8 @@ class ForestQ:
         self._check()
         if terms.impossible:
             return -np.inf, 0.0
+        # Terms over the model's spins become signed products of free spins; only those are
+        # expected under q.
         row, free, signs = self.chart.images(terms)
         expected, errors = self._expectations(row, self._node_of[free], signs.size)
         return combine(terms, signs * expected, errors, *self._entropy())
@@ -96,6 +98,8 @@ class ForestQ:
             raise RefutedError("the nodes of a forest are not the free spins, each once")
         if (sizes < 0).any() or sizes.max(initial=0) > MAX_WIDTH:
             raise RefutedError(f"a separator is wider than {MAX_WIDTH} spins")
+        # Separators of later nodes only: the network has no directed cycle, so the product of
+        # conditionals is a distribution, whatever the numbers in the tables.
         owner = np.repeat(np.arange(n), sizes)
         ascending = (np.diff(self.sep) > 0) | (np.diff(owner) > 0)
         if not ascending.all() or not ((self.sep > owner) & (self.sep < n)).all():
@@ -110,6 +114,8 @@ class ForestQ:
         """(rows, 2) normalised conditionals; a row of zeros becomes one of halves."""
         pairs = np.asarray(self.tables, dtype=np.float64).reshape(-1, 2)
         tops = pairs.max(axis=1, keepdims=True, initial=0.0)
+        # Scaled before the sum, so that neither overflow nor underflow of the maker's numbers can
+        # spoil the division.
         scaled = np.where(tops > 0.0, pairs / np.where(tops > 0.0, tops, 1.0), 1.0)
         return scaled / scaled.sum(axis=1, keepdims=True)
 
@@ -151,6 +157,8 @@ class ForestQ:
         above: list[NDArray[np.float64]] = [np.ones(1)] * n
         joints: list[NDArray[np.float64]] = [np.ones(1)] * n
         eps = np.zeros(n)
+        # Parents come later in the order, so walking backwards their joints are known: the
+        # separator's marginal is the parent's joint with the other bits summed out.
         for k in range(n - 1, -1, -1):
             p = parents[k]
             if p >= 0:
@@ -173,6 +181,8 @@ class ForestQ:
             return np.zeros(0), 0.0
         above, _, eps = self._marginals
         parts, _ = plogp(self._pairs)
+        # Chain rule: H(q) is the sum over nodes of the conditional's entropy, averaged over its
+        # separator.
         rows = np.concatenate(above) * parts.sum(axis=1)
         each = np.add.reduceat(rows, self._at[:-1])
         # -p log p with p off by 4 u p: 4 u (p |log p| + p); log, products and sum of two: 12 u.
@@ -186,6 +196,9 @@ class ForestQ:
         tree = self._trees[node]
         order = np.lexsort((node, tree, row))
         row, node, tree = row[order], node[order], tree[order]
+        # Cut every product into pieces by tree: trees are independent under q, so means of pieces
+        # multiply. A piece inside one bucket is a moment of its joint table; the rest goes through
+        # the tree.
         starts = np.ones(row.size, dtype=bool)
         starts[1:] = (np.diff(row) != 0) | (np.diff(tree) != 0)
         first = np.flatnonzero(starts)
@@ -194,6 +207,7 @@ class ForestQ:
         place = self._places(home, node)
         outside = np.zeros(first.size, dtype=bool)
         outside[piece[place < 0]] = True
+        # The members are distinct, so adding powers of two sets bits.
         mask = np.zeros(first.size, dtype=np.int64)
         np.add.at(mask, piece, np.int64(1) << np.maximum(place, 0))
         _, _, eps = self._marginals
@@ -225,6 +239,8 @@ class ForestQ:
         for size in np.unique(self._sizes[used]).tolist():
             group = used[self._sizes[used] == size]
             table = np.stack([joints[k] for k in group.tolist()])
+            # Butterflies over a joint table: entry m of the result is E of the product of the
+            # spins in mask m.
             for bit in range(size + 1):
                 halves = table.reshape(len(group), -1, 2, 1 << bit)
                 a, b = halves[:, :, 0], halves[:, :, 1]
@@ -254,6 +270,8 @@ class ForestQ:
         waiting: dict[int, list[tuple[NDArray, NDArray, NDArray]]] = defaultdict(list)
         out = np.empty(count)
         row_of = np.full(count, -1, dtype=np.int64)
+        # Ascending order visits children before parents. A message carries E[product of members at
+        # or below k | separator]; a member's own spin enters as a sign on its column.
         for k in np.unique(self._ancestors(node)).tolist():
             own = piece[edge[k] : edge[k + 1]]
             sent = waiting.pop(k, [])
@@ -270,6 +288,8 @@ class ForestQ:
                 seen[row_of[ids]] += so_far
             pair = self._pairs[self._at[k] : self._at[k + 1]]
             below = product[:, 0::2] * pair[:, 0] + product[:, 1::2] * pair[:, 1]
+            # All members are below: what is left of the tree sums to 1, so the mean over the
+            # separator ends it.
             whole = seen == members[active]
             out[active[whole]] = below[whole] @ above[k]
             if not whole.all():

@@ -63,6 +63,8 @@ class LayerQ:
         if terms.impossible:
             return -math.inf, 0.0
         split = _Split(terms, self.summed)
+        # Rounding comes off every leaf before they are added: exp is monotone, so the sum is still
+        # below.
         values = [value - error for value, error in map(split.value, self.means)]
         top = max(values)
         if not math.isfinite(top):
@@ -84,6 +86,8 @@ class LayerQ:
         if not (np.abs(kept) <= 1.0).all() or (np.abs(kept[held]) != 1.0).any():
             raise RefutedError("a mean lies outside [-1, 1], or a held spin is not decided")
         signs = np.where(held, kept, 0.0)
+        # Two leaves are disjoint if some spin is held at +1 in one and at -1 in the other; a pair
+        # without such a spin shares states and would count them twice.
         for k in range(1, len(signs)):
             if (signs[:k] * signs[k] >= 0.0).all(axis=1).any():
                 raise RefutedError("two leaves of a layer share states")
@@ -97,6 +101,8 @@ class _Split:
         arity = np.diff(terms.ptr)
         owner = np.repeat(np.arange(terms.theta.size), arity)
         inside = np.bincount(owner, summed[terms.spins], minlength=terms.theta.size)
+        # Independence of the summed spins given the kept ones is what makes the inner sum a
+        # product of 2 cosh; a term with two of them, or one with two kept spins, would break it.
         if ((inside > 1) | ((inside == 1) & (arity > 2))).any():
             raise RefutedError("summed spins are not independent given the kept ones")
         self.kept = np.flatnonzero(~summed)

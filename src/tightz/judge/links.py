@@ -44,6 +44,9 @@ class SpinLink:
         """Nats between log sums of `terms` and of the model, whatever the states summed."""
         if self.encoding is None:
             raise RefutedError("a q over spins came without its model")
+        # Each step of the way is compared with what it stands for, coefficient by coefficient, and
+        # their distances add up: a bound on the last polynomial is one on the model within the
+        # sum.
         error = self.encoding.rounding(model)
         if self.collapse is not None:
             if self.collapse.kept.size + self.collapse.order.size != self.encoding.chart.n_free:

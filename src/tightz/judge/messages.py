@@ -15,6 +15,7 @@ from tightz.judge.verdict import RefutedError
 
 def power_sums(inputs: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
     """(K,) w log sum_v exp(inputs[:, v] / w) in extended precision; -inf where all are."""
+    # Extended precision, so that a difference is the message's and not this check's.
     scaled = inputs.astype(np.longdouble) / np.longdouble(weight)
     top = scaled.max(axis=1)
     safe = np.where(np.isneginf(top), np.longdouble(0.0), top)

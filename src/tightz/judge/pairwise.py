@@ -95,12 +95,15 @@ def pairs_of(model: FactorGraph) -> Pairs:
     unary.add(var_ptr[of_single[owner[single]]] + within[single], flat[single])
     a, b = np.array([s if len(s) == 2 else (0, 0) for s in scopes], dtype=np.int64).reshape(-1, 2).T
     double = arities[owner] == 2
+    # Parallel factors on one pair become one edge: the forests of a multigraph would be other
+    # forests.
     keys = (np.minimum(a, b) * cards.size + np.maximum(a, b))[arities == 2]
     distinct = np.unique(keys)
     edges = np.stack([distinct // max(1, cards.size), distinct % max(1, cards.size)], axis=1)
     edge_ptr = _pointers(cards[edges[:, 0]] * cards[edges[:, 1]])
     f = owner[double]
     x, y = within[double] // cards[b[f]], within[double] % cards[b[f]]
+    # A factor may list its variables either way round; the edge's table has the smaller one first.
     x, y = np.where(a[f] < b[f], x, y), np.where(a[f] < b[f], y, x)
     slot = np.searchsorted(distinct, np.minimum(a, b)[f] * cards.size + np.maximum(a, b)[f])
     tables = zeros(int(edge_ptr[-1]))
@@ -135,6 +138,8 @@ def _reduced(full: Pairs) -> Pairs:
     states = tuple(full.var_ptr[full.edges[owner, k]] + places[k] for k in (0, 1))
     live = full.unary.value > -np.inf
     open_entry = full.tables.value > -np.inf
+    # Arc consistency to a fixed point. A state without a partner across some edge has p~ = 0 in
+    # every completion, so taking it out changes no sum.
     count = -1
     while count != live.sum():
         count = live.sum()
@@ -152,6 +157,8 @@ def _reduced(full: Pairs) -> Pairs:
     full.tables.value[~open_entry] = -np.inf
     left = np.add.reduceat(live.astype(np.int64), full.var_ptr[:-1]) if live.size else np.zeros(0)
     empty = bool((left == 0).any()) or -math.inf in full.constants
+    # An edge with one state left at an end is a function of the other end: added to its unary
+    # table with its rounding, it no longer needs to be in a forest.
     single = (left == 1)[full.edges]
     fold = single.any(axis=1)
     moved = fold[owner] & open_entry

@@ -57,6 +57,8 @@ def joined(verdicts: list[Verdict]) -> Verdict:
     """The best of several verdicts on the same region; RefutedError where they contradict."""
     lower = max(verdicts, key=lambda v: v.lower, default=Verdict())
     upper = min(verdicts, key=lambda v: v.upper, default=Verdict())
+    # Two proofs about one region that contradict each other: one is false, and nobody can tell
+    # which, so neither stands.
     if lower.lower > upper.upper:
         raise RefutedError(
             f"a region's lower bound {lower.lower!r} exceeds its upper bound {upper.upper!r}"
@@ -115,6 +117,9 @@ class Court:
             if link is None or link.terms is not self.source or link.chart.n_free != self.n:
                 raise RefutedError("a tree over spins came without the model it is about")
             error = link.rounding(model)
+            # With fewer free spins than bits the encoding leaves out states, those that zeros
+            # forbid. They weigh nothing as far as the maker says, but that was not judged: no
+            # upper end then.
             upper = found.upper + error if link.chart.n == self.n else math.inf
             return _outward(found.lower - error, upper, found.rounding + error)
         finally:
@@ -127,6 +132,8 @@ class Court:
 
     def _judged(self, root: Cell) -> Verdict:
         """Sides before what they are sides of, by a stack: trees may be deep."""
+        # Regions are derived here, from the parities alone, from the whole space down: a maker
+        # cannot shrink or move one.
         everything = whole(self.kept.size)
         stack = [(root, everything, False)]
         while stack:
@@ -138,6 +145,8 @@ class Court:
                 stack.append((cell, region, True))
                 stack += [(s, part, False) for s, part in zip(cell.sides, parts, strict=True)]
                 continue
+            # A cell's own proofs and the sum of its sides are statements about the same region:
+            # the best of each end counts.
             verdicts = [self._proven(proof, region) for proof in cell.proofs]
             if cell.sides is not None:
                 verdicts.append(self._summed(cell, region))
@@ -151,6 +160,8 @@ class Court:
             self._recall(self._cells, side, part)
             for side, part in zip(cell.sides or (), halves(region, cell.parity), strict=True)
         ]
+        # Verdicts are kept per cell and region. One object as both sides would have been judged on
+        # one of the two regions only.
         if found[0] is None or found[1] is None:
             raise RefutedError("one cell stands for both sides of a parity: it is counted twice")
         return added(found[0], found[1])

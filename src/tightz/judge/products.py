@@ -57,6 +57,8 @@ def product_of_tables(
     values, magnitudes, relative = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)]
     for scopes, tables in same_shapes(model):
         mean, magnitude = _averages(tables, scopes, ptr, q)
+        # q gives weight to a state that a table forbids: E log t = -inf, a bound that says
+        # nothing.
         if np.isneginf(mean).any():
             return -math.inf, 0.0
         values.append(mean)
@@ -90,8 +92,11 @@ def normalised(
     top = np.maximum.reduceat(q, ptr[:-1])
     if (top == 0.0).any():
         raise RefutedError("a variable has no state of positive weight in a product")
+    # By the largest first: the sum of scaled weights lies between 1 and d, whatever came in.
     q = q / np.repeat(top, sizes)
     q[q < NEGLIGIBLE] = 0.0
+    # Z sums over the states that agree with evidence; weight elsewhere would count states that are
+    # not in it.
     for v, state in model.evidence.items():
         if (np.flatnonzero(q[ptr[v] : ptr[v + 1]]) != state).any():
             raise RefutedError(f"a product gives weight to states of variable {v} never observed")
@@ -141,6 +146,7 @@ def _averages(
         part = q[ptr[scopes[:, axis]][:, None] + np.arange(states)]
         part = part.reshape(len(part), *(1,) * axis, states)
         with np.errstate(invalid="ignore"):  # 0 * inf, replaced
+            # 0 times -inf counts 0: where q is 0 the table may say anything.
             mean = np.where(part > 0.0, mean * part, 0.0).sum(axis=-1)
             size = np.where(part > 0.0, size * part, 0.0).sum(axis=-1)
     return mean, size

@@ -47,6 +47,8 @@ def check_substitution(
         for v in free:
             lifted[v] = maps[v][row[source[v]]]
         _compare(log_weight(reduced, row)[0], log_weight(model, lifted)[0], slack, "substitution")
+        # States next to a represented one that nothing represents: they must weigh nothing, or Z
+        # would have lost them.
         for v in rng.permutation(model.n_variables)[:8].tolist():
             near = lifted.copy()
             near[v] = (near[v] + 1) % int(model.cardinalities[v])
@@ -106,11 +108,15 @@ def check_barren(
     removed = {f for _, f in gone}
     low, high = [], []
     for v, f in gone:
+        # In its turn: factors of variables that went before are gone. Only a variable that a
+        # single remaining factor names can be summed out of that factor alone.
         if v >= 0 and uses[v] != {f}:
             raise RefutedError(f"variable {v} is no barren one: factors {sorted(uses[v])} name it")
         scope, table = model.factor(f)
         sums = table
         if v >= 0:
+            # The sum over the variable must be the same for all states of the others, up to the
+            # rounding that was declared: a Bayesian network's table sums to 1.
             top = float(np.max(table))
             with np.errstate(divide="ignore"):
                 sums = top + np.log(np.exp(table - top).sum(axis=scope.index(v)))

@@ -56,9 +56,13 @@ def whole(n: int) -> Region:
 def halves(region: Region, parity: tuple[int, ...]) -> tuple[Region, Region]:
     """The sides where the product of the spins of `parity` is +1 and -1."""
     n = region.rep.size
+    # Only free spins of this region: a parity of spins that are fixed or tied already would have
+    # an empty side, and the other would be the whole counted as a half.
     distinct = len(set(parity)) == len(parity) and len(parity) in (1, 2)
     if not distinct or any(not 0 <= i < n or region.rep[i] != i for i in parity):
         raise RefutedError(f"{parity} is no parity of one or two free spins of the region it cuts")
+    # The last spin, and all tied to it, follow the first (or become fixed). The two results differ
+    # in the sign of what moved: disjoint, and together the region.
     moved = region.rep == parity[-1]
     rep = np.where(moved, parity[0] if len(parity) == 2 else FIXED, region.rep)
     return Region(rep, region.sign), Region(rep, np.where(moved, -region.sign, region.sign))
@@ -89,6 +93,7 @@ def restricted(terms: SpinTerms, region: Region) -> tuple[FactorGraph, float]:
     for count in np.unique(length[length > 0]).tolist():
         some = np.flatnonzero(length == count)
         states = np.arange(2**count)
+        # A term as a table over its spins: theta times the parity of the states, exact in float64.
         chi = 1.0 - 2.0 * (np.bitwise_count(states) & 1)
         scopes.append(spin[first[some][:, None] + np.arange(count)].ravel())
         tables.append(np.outer(values[some], chi).ravel())
@@ -115,6 +120,8 @@ def distance(graph: FactorGraph, terms: SpinTerms, region: Region) -> float:
         raise RefutedError("a region's model does not have one binary variable per free spin")
     if graph.evidence or not np.isfinite(graph.log_tables).all():
         raise RefutedError("a region's model has observed variables or zeros")
+    # The graph's expansion minus the terms on the region: what is left bounds the difference at
+    # every state, so a bound on the one holds for the other within it.
     rest, error = Residual(), 0.0
     for scopes, tables in same_shapes(graph):
         count, arity = scopes.shape

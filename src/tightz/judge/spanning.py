@@ -53,6 +53,8 @@ class Forests:
         trees = self._trees[: weights.size - 1]
         if len(trees) != weights.size - 1 or not (weights >= 0.0).all():
             raise RefutedError("weights of forests are negative, or there are more than forests")
+        # A sum below 1 is allowed: the rest may go to any of the forests, which only raises what is
+        # attained.
         if math.fsum(weights.tolist()) > 1.0 + 1e-12 or rho.shape != (len(self.edges),):
             raise RefutedError("weights of forests sum to more than one")
         if len(trees) > self._checked:
@@ -64,6 +66,8 @@ class Forests:
             tree = self._unpacked(bits)
             attained += weight * tree
             always &= tree
+        # Inside by a margin that covers the rounding of the mixture; or an edge that every member
+        # of the mixture holds, which is then in the forest for certain.
         within = (rho > 0.0) & ((rho <= attained * (1.0 - _MARGIN)) | (always & (rho <= 1.0)))
         if not within.all():
             e = int(np.argmin(within))
@@ -98,6 +102,8 @@ class Forests:
 def components(n: int, u: NDArray[np.int64], v: NDArray[np.int64]) -> NDArray[np.int64]:
     """(n,) the least vertex joined to each: roots hook to lesser ones, then paths shrink."""
     root = np.arange(n)
+    # Every round hooks each root to a lesser one across some edge and halves all paths: edges
+    # inside one component drop out, and the number of rounds is logarithmic.
     while u.size:
         least = np.minimum(root[u], root[v])
         np.minimum.at(root, root[u], least)
@@ -124,6 +130,8 @@ def uniform_forest(edges: NDArray[np.int64]) -> NDArray[np.float64]:
     laplacian[grounded] = 0.0
     laplacian[:, grounded] = 0.0
     laplacian[grounded, grounded] = 1.0
+    # A solver's answer, not trusted: whatever f it gives, Dirichlet's principle makes a valid
+    # lower bound on the resistance of it.
     inverse: NDArray[np.float64] = np.linalg.inv(laplacian).astype(np.float64)
     inverse[grounded] = 0.0
     inverse[:, grounded] = 0.0
@@ -132,6 +140,8 @@ def uniform_forest(edges: NDArray[np.int64]) -> NDArray[np.float64]:
     for at in range(0, len(ends), step) if len(ends) <= _DIRECT else ():
         i, j = ends[at : at + step].T
         f = inverse[i] - inverse[j]
+        # The energy of f over all edges, straight from the edges and not from the matrix that was
+        # inverted.
         energy = ((f[:, ends[:, 0]] - f[:, ends[:, 1]]) ** 2).sum(axis=1)
         drop = f[np.arange(i.size), i] - f[np.arange(i.size), j]
         least[at : at + step] = drop**2 / energy * (1.0 - 8.0 * UNIT * (len(ends) + 4))

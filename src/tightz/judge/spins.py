@@ -71,6 +71,8 @@ class SpinTerms:
         owner = np.repeat(np.arange(self.theta.size), np.diff(self.ptr))
         values, errors = np.empty(len(odd)), np.empty(len(odd))
         for r, row in enumerate(odd):
+            # Parity of the number of -1 spins in each term: the sign is exact, only the sum
+            # rounds.
             flips = np.bincount(owner[row[self.spins]], minlength=self.theta.size)
             values[r] = exact_sum([self.constant], np.where(flips & 1, -self.theta, self.theta))
             errors[r] = UNIT * abs(values[r]) if np.isfinite(values[r]) else 0.0
@@ -112,6 +114,8 @@ class SpinMap:
         fits = self.sign.shape == (self.n,) and self.ptr[0] == 0 and self.ptr[-1] == self.free.size
         if not fits or (sizes < 0).any() or not inside.all() or (np.abs(self.sign) != 1.0).any():
             raise RefutedError("a map of free spins has a wrong shape or a sign that is none")
+        # Sufficient for injectivity, and what all makers provide: constrained spins follow from
+        # free ones that are themselves spins of the model.
         alone = np.zeros(self.n_free, dtype=bool)
         alone[self.free[self.ptr[:-1][sizes == 1]]] = True
         if not alone.all():
@@ -135,6 +139,8 @@ class SpinMap:
         sizes = np.diff(self.ptr)
         owner = np.repeat(np.arange(count), np.diff(terms.ptr))
         odd = np.bincount(owner, self.sign[spins] < 0.0, minlength=count).astype(np.int64) & 1
+        # Most terms hold only free spins, each once: they are their own image. The others go
+        # through symmetric differences of bit sets, where a spin that occurs twice drops out.
         mixed = np.zeros(count, dtype=bool)
         mixed[owner[sizes[spins] > 1]] = True
         single = np.flatnonzero(sizes[spins] == 1)
@@ -208,6 +214,7 @@ class ProductQ:
             return -math.inf, 0.0
         row, free, signs = self.chart.images(terms)
         length = np.bincount(row, minlength=signs.size)
+        # Independent spins: the mean of a product of distinct ones is the product of means.
         expected = signs * segment_products(v[free], length)
         errors = length * (UNIT * np.abs(expected) + TINY)
         return combine(terms, expected, errors, *binary_entropy(v))
@@ -272,6 +279,7 @@ def segment_products(values: NDArray[np.float64], length: NDArray) -> NDArray[np
     if not len(length):
         return np.zeros(0)
     ends = np.cumsum(length)
+    # A 1 in front of every segment: reduceat cannot express an empty one.
     padded = np.insert(values, ends - length, 1.0)
     return np.multiply.reduceat(padded, ends - length + np.arange(len(length)))
 

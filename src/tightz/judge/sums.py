@@ -25,6 +25,8 @@ def log_sum(values: Iterable[float]) -> tuple[float, float]:
     than all of that together, LIBRARY of itself, and u of the result.
     """
     terms = list(values)
+    # Relative to the largest, so that nothing overflows; the rounding of the sum is returned with
+    # it.
     top = max(terms, default=-math.inf)
     if top in (-math.inf, math.inf):
         return top, 0.0

@@ -89,6 +89,8 @@ def _chain(
             factor = np.full(2, inhibitors[k])
             factor[off[k]] = 1.0
             inactive = inactive[..., None] * factor
+        # The auxiliary before this link says whether a cause was active already; then this link's
+        # output is active for certain: a table of zeros and ones in that half.
         if link:
             scope = [first + link - 1, *scope]
             inactive = np.stack([inactive, np.zeros_like(inactive)])

@@ -168,6 +168,8 @@ def _remove_unsupported(
     cards: NDArray,
 ) -> None:
     """Arc consistency in place: a state dies when a table offers it no live partner."""
+    # To a fixed point: each death may take a neighbour's last partner. Dead states are in no state
+    # of positive weight, so removing them changes nothing but the work.
     changed = True
     while changed:
         changed = False

@@ -69,6 +69,8 @@ def log_removed(model: FactorGraph, below: float = BELOW) -> float:
         return -math.inf
     free = np.ones(model.n_variables, dtype=bool)
     free[list(model.evidence)] = False
+    # All N states at most are lost, a wild overestimate that costs log N nats: at d = -1e9 it does
+    # not matter.
     states = float(np.log(model.cardinalities[free].astype(np.float64)).sum())
     return states + math.fsum(tables.tops.tolist()) + float(tables.depths[hidden].max())
 

@@ -25,6 +25,7 @@ def run_batches(
     backend: "cpu", "cuda" (an error where that cannot be), or "auto": a GPU where one is usable
     and can run this plan, unless an executor is given.
     """
+    # A trial depends on its position only, so who runs it is a matter of speed.
     if on_device(backend, partial(_why_not_device, plan), worthwhile=executor is None):
         from tightz.paper.gpu.batches import run_batches_cuda
 

@@ -108,6 +108,8 @@ def coset_sum(
     require_range("m", m, 0, MAX_LEVEL)
     rows = _rows(matrix, m, work.polynomial.n, how.hashing, generator(root, 0))
     policy = work.pivots(how.pivots)
+    # All right-hand sides: independent rows make every one of them feasible, and their cosets are
+    # the whole space.
     rhs = (np.arange(2 ** len(rows))[:, None] >> np.arange(len(rows)) & 1).astype(np.uint8)
 
     link = work.link
@@ -201,6 +203,7 @@ def _rows(
             "the working model's spins)"
         )
     rows = rows.astype(np.uint8)
+    # A dependent row would leave half of the right-hand sides empty and the other half unchanged.
     kept: list[int] = []
     for r in range(len(rows)):
         trial = pack(rows[[*kept, r]])

@@ -21,6 +21,8 @@ class WeightedMoments:
         """Take in one vector; a weight of zero (log_weight = -inf) changes nothing."""
         if log_weight == -math.inf:
             return
+        # Everything so far is expressed relative to the largest weight seen: exp never overflows,
+        # and a new maximum shrinks what was there.
         if log_weight > self._log_scale:
             self._rescale(log_weight)
         w = math.exp(log_weight - self._log_scale)

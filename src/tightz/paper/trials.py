@@ -76,11 +76,14 @@ class TrialPlan:
 
     def project(self, position: Position) -> IProjection:
         """Draw (A, b), reduce it, and look for the best q: the same at every call."""
+        # Three streams keyed by position: parities, starts, polishing. The parities must not
+        # depend on what a solver does, and no (A, b) is ever drawn again because it is infeasible.
         level, trial = position
         parities = self.hashing.draw(
             level, self.polynomial.n, generator(self.seed, level, trial, 0)
         )
         coset = Coset.build(self.polynomial, parities, self.pivots)
+        # gamma <= Z(A, b) whatever the family finds, so E[2^m gamma] <= Z needs no optimality.
         best = self.family.project(coset, generator(self.seed, level, trial, 1), self.states)
         if self.polish and coset.feasible and best.log_gamma > -np.inf:
             best = self._polished(best, parities, generator(self.seed, level, trial, 2))
@@ -111,6 +114,8 @@ class TrialPlan:
         annealed = AnnealedMeanField(restarts=self.family.restarts).project(first.coset, rng)
         best = max(first, annealed, key=lambda q: q.log_gamma)
         means = best.spin_means()
+        # Another basis of the same coset: the set of states is unchanged, so the bound is on the
+        # same Z(A, b) and taking the better of two q's is no selection over random draws.
         again = Coset.build(self.polynomial, parities, Reliability(np.abs(means)))
         states = np.where(means >= 0.0, 1, -1).astype(np.int8)[None, :]
         if self.states is not None:
@@ -169,6 +174,7 @@ def run_batch(plan: TrialPlan, positions: Sequence[Position]) -> TrialBatch:
     done = [plan.run(position) for position in positions]
     spins, pairs = WeightedMoments(done[0].spin_means.size), WeightedMoments(len(plan.pairs))
     for trial in done:
+        # Averages over trials weigh a projection by what it says about Z: 2^m gamma.
         log_weight = trial.log_gamma + trial.level * LOG_2
         spins.add(log_weight, trial.spin_means)
         pairs.add(log_weight, trial.pair_means)

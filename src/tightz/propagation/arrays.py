@@ -65,6 +65,8 @@ def checked_parities(model: FactorGraph, parities: Parities) -> list[tuple[list[
             if v in model.evidence:
                 bit ^= model.evidence[v]
             elif model.cardinalities[v] == 2:
+                # x + x = 0 modulo 2: a variable named twice drops out, an observed one moves to
+                # the right-hand side.
                 odd ^= {v}
         if odd or bit:
             checked.append((sorted(odd), bit))

@@ -12,6 +12,8 @@ from tightz.propagation.arrays import BetheArrays, BetheState
 def update_parity(model: BetheArrays, state: BetheState, p: int, keep: float, cap: float) -> float:
     """The tanh rule: tanh(odds/2) to a bit is (+-) the product over the other bits (Gallager)."""
     lo, hi = model.parity_ptr[p], model.parity_ptr[p + 1]
+    # Products over all but one: suffix products first, then prefixes on the way, so a parity of k
+    # bits costs 2k combinations and no division (which would fail at odds 0).
     after = np.empty(hi - lo + 1)
     after[hi - lo] = np.inf
     for k in range(hi - 1, lo - 1, -1):
@@ -26,6 +28,7 @@ def update_parity(model: BetheArrays, state: BetheState, p: int, keep: float, ca
             fresh = -fresh
         before = box_plus(before, own)
         old = state.odds[k]
+        # All other bits are decided: this one is forced, and its other state is dead for good.
         if np.isinf(fresh):
             dead = start + 1 if fresh > 0.0 else start
             if state.alive[dead]:
@@ -83,6 +86,8 @@ def box_plus(a: float, b: float) -> float:
         return b if a > 0.0 else -b
     if np.isinf(b):
         return a if b > 0.0 else -a
+    # The tanh rule in the log domain: sign product, smaller magnitude, and two corrections that
+    # are never large. tanh itself would saturate at odds of about 37.
     small = min(abs(a), abs(b))
     value = small if (a < 0.0) == (b < 0.0) else -small
     return value + np.log1p(np.exp(-abs(a + b))) - np.log1p(np.exp(-abs(a - b)))

@@ -159,6 +159,9 @@ def bethe(
     if status is not BetheStatus.IMPOSSIBLE:
         log_z = constant + float(bethe_log_z(arrays, state, widest_scope(arrays)))
         flat = _normalised(arrays, state)
+    # The lower bound for attractive models needs no convergence: the judge evaluates the free
+    # energy at whatever beliefs came out, made exactly consistent. Under parities there is no such
+    # theorem.
     evidence, verdict = None, Verdict()
     if not constraints:
         evidence = AttractiveEvidence(_full_beliefs(model, numbers, arrays, state))
@@ -189,12 +192,15 @@ def _run(
     keep, checkpoint, residual = damping, np.inf, np.inf
     for iteration in range(1, max_iterations + 1):
         residual, contradiction = propagate(arrays, state, keep, cap, widest, iteration % 2 == 0)
+        # A state dies only where sums are -inf; with entries near overflow that may be rounding,
+        # and then nothing is claimed.
         if contradiction:
             certain = largest_entry(arrays) < _SAFE and cap < _SAFE
             status = BetheStatus.IMPOSSIBLE if certain else BetheStatus.NOT_CONVERGED
             return iteration, float(residual), status
         if residual <= tol * (1.0 - keep):  # a damped step understates how far there is to go
             return iteration, float(residual), BetheStatus.CONVERGED
+        # Messages that cycle: damp more, for good. Damping changes the way, not the fixed points.
         if iteration % _STALL == 0:
             if residual > 0.9 * checkpoint:
                 keep = max(keep, min(0.9, 0.5 + 0.5 * keep))
@@ -252,6 +258,7 @@ def _factor_tables(
             slot += 1
             shape = [1] * len(rest)
             shape[axis] = -1
+            # The cavity of each variable: its belief without what this factor said itself.
             belief = belief + (state.beliefs[block] - sent).reshape(shape)
         belief = np.exp(belief - belief.max()) if belief.ndim else np.ones(())
         table = np.zeros(full.shape)

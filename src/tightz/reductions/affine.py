@@ -69,6 +69,8 @@ def absorb(model: FactorGraph) -> AffineModel:
     grown = True
     while grown:
         for f, (scope, table) in factors.items():
+            # What the table allows and what the checks found so far allow on its variables: checks
+            # from one table may leave fewer states in another, whose hull then says more.
             allowed = (table > -np.inf) & satisfying(_implied(coset, scope))
             if not allowed.any():
                 reason = f"parities elsewhere leave no state for the table over variables {scope}"
@@ -80,6 +82,9 @@ def absorb(model: FactorGraph) -> AffineModel:
             return AffineModel(_nothing(solved.n_free), solved, reason)
         grown = solved.rank > coset.rank
         coset = solved
+    # Each zero must be outside the coset, where it takes no part; the entries inside are a
+    # positive table, extended to the zeros by any finite number. One that is not explained stays
+    # -inf and is refused by the expansion.
     explained = [_explained(factor, hulls.get(f)) for f, factor in enumerate(model.factors)]
     whole = SpinPolynomial.from_factor_graph(FactorGraph(model.cardinalities, explained))
     return AffineModel(coset.substitute(whole), coset)
@@ -88,6 +93,8 @@ def absorb(model: FactorGraph) -> AffineModel:
 def affine_hull(allowed: NDArray[np.bool_]) -> Hull:
     """All checks that every allowed state of a (2,) * r table satisfies; one must be allowed."""
     points = np.argwhere(allowed).astype(np.uint8)
+    # Differences of allowed states span a linear space; the checks are what is orthogonal to all
+    # of it, and one allowed state fixes their right-hand sides.
     checks, own = _kernel(points ^ points[0])
     return Hull(checks, (checks @ points[0] % 2).astype(np.uint8), own)
 
@@ -98,6 +105,8 @@ def satisfying(hull: Hull) -> NDArray[np.bool_]:
     codes = np.arange(1 << r)
     out = np.ones(1 << r, dtype=bool)
     for row, value in zip(hull.matrix, hull.rhs, strict=True):
+        # The first axis is the highest bit of the code (C order), so the row reads as a binary
+        # number.
         mask = int("".join(map(str, row)), 2)
         out &= np.bitwise_count(codes & mask) % 2 == value
     return out.reshape((2,) * r)

@@ -121,6 +121,8 @@ def drop_barren(model: FactorGraph) -> Barren:
         uses[list(scope)] -= 1
         constants.append(float(table.flat[0]))
         gone.append(BarrenVariable(-1, tuple(scope), f, np.ones(0)))
+    # A variable in one table is a candidate; each that goes takes its table along, which may leave
+    # another variable with a single table.
     waiting = np.flatnonzero(uses == 1).tolist()
     while waiting:
         v = waiting.pop()

@@ -180,6 +180,8 @@ def encode(model: Model, *, multivalued: bool = False) -> SpinEncoding:
     if not multivalued:
         polynomial = SpinPolynomial.from_factor_graph(reduced)
         return SpinEncoding(model, polynomial, variables, observed)
+    # Order matters: evidence first, then bits, then the parities among the zeros of the bit
+    # tables.
     bits = to_bits(reduced) if (reduced.cardinalities > 2).any() else None
     binary = reduced if bits is None else bits.binary
     owner = variables if bits is None else np.repeat(variables, np.diff(bits.ptr))

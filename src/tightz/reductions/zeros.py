@@ -142,6 +142,8 @@ def _ties(model: FactorGraph) -> dict[int, tuple[int, NDArray[np.int64]]]:
         if scopes.shape[1] != 2 or tables.shape[1] != tables.shape[2]:
             continue
         positive = tables > -np.inf
+        # A table with one entry a row and a column is a permutation: one variable is a relabelling
+        # of the other.
         tied = (positive.sum(axis=1) == 1).all(axis=1) & (positive.sum(axis=2) == 1).all(axis=1)
         for f in np.flatnonzero(tied):
             i, j = (int(v) for v in scopes[f])
@@ -161,6 +163,7 @@ def _merged(model: FactorGraph, ties: dict[int, tuple[int, NDArray[np.int64]]]) 
             axis = named.index(j)
             table = np.take(table, states, axis=axis)
             named[axis] = i
+            # The factor named both: only its diagonal is consistent with the tie.
             if named.count(i) == 2:
                 first, second = (k for k, v in enumerate(named) if v == i)
                 table = np.moveaxis(np.diagonal(table, axis1=first, axis2=second), -1, first)
@@ -209,6 +212,8 @@ def supported_states(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, f,
         total += sizes[a]
     for k in range(total):
         support[k] = False
+    # Entries are visited in table order by an odometer; `dead` counts axes that stand on a dead
+    # state, so an entry is skipped without looking at its axes again.
     dead = 0  # axes whose digit is not alive
     for a in range(arity):
         if not alive[ptr[scope_vars[first + a]]]:
@@ -217,6 +222,7 @@ def supported_states(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, f,
         if dead == 0 and not forbidden[e]:
             for a in range(arity):
                 support[starts[a] + digits[a]] = True
+        # The last digit turns, and carries: about one axis per entry is touched on average.
         for a in range(arity - 1, -1, -1):
             base = ptr[scope_vars[first + a]]
             if not alive[base + digits[a]]:
@@ -251,6 +257,8 @@ def _propagate(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, changed)
     again = True
     while again:
         again = False
+        # Only factors of a variable that lost a state need a second look; states die and never
+        # return, so this ends after at most as many rounds as there are states.
         now = changed.copy()
         changed[:] = False
         for f in range(count):

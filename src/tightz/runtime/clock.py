@@ -26,6 +26,7 @@ class Clock:
     @property
     def left(self) -> float:
         """Seconds until the deadline, 0 when it has passed or the clock was stopped."""
+        # Recursion up the parents: a child asked for an hour still ends with its run.
         own = 0.0 if self._stopped.is_set() else max(0.0, self.limit - self.elapsed)
         return own if self._parent is None else min(own, self._parent.left)
 

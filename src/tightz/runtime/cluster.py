@@ -41,6 +41,7 @@ def local_workers(n: int) -> ProcessPoolExecutor:
 
 def _settle() -> None:
     """On a new local worker: this process answers for it."""
+    # Ctrl-C goes to the whole process group: the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:
@@ -49,6 +50,7 @@ def _settle() -> None:
 
 def _end_with(parent: Any) -> None:
     parent.join()
+    # The parent is gone, killed perhaps: nobody waits for this worker's result any more.
     os._exit(1)
 
 
@@ -132,6 +134,7 @@ class DaskPool:
         Scattered data is gone with its worker, and scattering fails while none is alive; a task's
         result is made again by whichever worker comes next.
         """
+        # pure=False: equal bytes of two runs must not share a task that one of them cancels.
         with _connected():
             return self.client.submit(bytes, parcel, **self.options)
 

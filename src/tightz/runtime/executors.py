@@ -61,6 +61,8 @@ def map_ordered(
     try:
         for task in tasks:
             pending.append(crew.send(task))
+            # A bounded window: results come back in order, memory stays small, and Ctrl-C loses
+            # little.
             if len(pending) >= IN_FLIGHT * crew.size:
                 yield crew.finish(pending.popleft(), pending)
         while pending:
@@ -143,6 +145,8 @@ class _Crew(Generic[Task, Result]):
         After a loss the errand runs alone, so that a task that kills its worker is the one named.
         """
         losses = 0
+        # A worker without the parcel answers so and costs no life; a lost worker does. The
+        # function's own exception is an answer and is raised below.
         while errand.unanswered:
             if (error := errand.outcome[1]) is not None:
                 losses += 1
@@ -155,6 +159,8 @@ class _Crew(Generic[Task, Result]):
                 if errand.pool is self.pool:
                     self._repair(error)
             errand = self.send(errand.task, carry=True)
+        # A broken pool takes all its futures with it: those are sent again, without losing a life,
+        # since nobody knows whose task broke it.
         for i, other in enumerate(others):
             if other.future.done() and other.unanswered:
                 others[i] = self.send(other.task, carry=True)
@@ -166,6 +172,8 @@ class _Crew(Generic[Task, Result]):
     def _repair(self, error: BaseException) -> None:
         """Replace a broken process pool by one like it; dask replaces its workers itself."""
         if isinstance(self.pool, ProcessPoolExecutor):
+            # The pool belongs to the caller and cannot be mended: one like it serves the rest of
+            # the run.
             broken: Any = self.pool
             self.dismiss()
             self.pool = self.replacement = ProcessPoolExecutor(

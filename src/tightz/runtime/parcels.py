@@ -79,6 +79,7 @@ def run_parcel(sent_by: dict[str, str], digest: bytes, content: bytes | None, ta
         if content is None:
             return Answer.NO_PARCEL
         function = pickle.loads(content)
+    # Least recently used go first: a worker serves a few plans, not all that it ever saw.
     _opened[digest] = function
     _opened.move_to_end(digest)
     while len(_opened) > KEPT:

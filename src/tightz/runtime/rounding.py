@@ -12,6 +12,7 @@ EPSILON = 2.0**-52
 def add_compensated(total: float, carry: float, term: float) -> tuple[float, float]:
     """One step of compensated summation (Neumaier 1974); the sum is total + carry."""
     new = total + term
+    # What the addition lost, recovered exactly from the larger of the two.
     if abs(total) >= abs(term):
         return new, carry + ((total - new) + term)
     return new, carry + ((term - new) + total)

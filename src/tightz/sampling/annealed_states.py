@@ -87,6 +87,8 @@ def conditional_means(polynomial: SpinPolynomial, spins: NDArray[np.int8]) -> ND
             products = theta[low : low + step] * s[:, part].prod(axis=2)
             owner = np.repeat(np.arange(len(part)), arity)
             ones = np.ones(part.size)
+            # Sum over terms at each spin as one sparse product: fields (S, n) = products (S, T) @
+            # incidence.
             incidence = csr_array((ones, (owner, part.ravel())), shape=(len(part), polynomial.n))
             fields += products @ incidence
     return np.tanh(fields * s)  # products contain s_i itself, and s_i^2 = 1
@@ -110,8 +112,11 @@ def marginals_of(
         whole, first, second = (
             _counted(states, _shares(found, which), cards) for which in _parts(halves)
         )
+    # Starts, not chains: copies of one ancestor say one thing.
     effective = found.effective
     apart = max((float(np.abs(p - q).max()) for p, q in zip(first, second, strict=True)), default=0)
+    # The largest of many differences: 4 standard errors of a half's mean, plus a twentieth that
+    # nobody acts upon.
     agree = apart <= 0.05 + 4.0 * math.sqrt(0.5 / max(1.0, effective))
     mixed = agree and effective >= ENOUGH and math.isfinite(estimate.error)
     symmetrised = SYMMETRISED if encoding.direct and basis.any() else ""
@@ -129,6 +134,8 @@ def resampler(
     """Draws of the ends in proportion to their weights; None where they do not stand for p."""
     if mixing is not Mixing.MIXED:
         return None
+    # Drawing by weight and then setting all weights equal to the estimate of Z is the usual
+    # resampling: averages keep their expectation, the effective number stays that of the starts.
     states, shares = encoding.lift_states(found.ends), _normalised(found.log_weights)
     basis = flips_of(encoding)
     worth = found.effective

@@ -43,6 +43,8 @@ def run_copies(
     """
     first = runs[0]
     lanes = first.rep.beta.size
+    # By work, never by a measured time: the sequence of slices, and all that is decided between
+    # them, is then the same on every machine.
     length = int(np.clip(SLICE_WORK / max(1, first.problem.work * lanes), 1, 200))
     workers = min(threads or os.cpu_count() or 1, len(runs))
     why_not = partial(_why_not_device, lanes)

@@ -24,6 +24,8 @@ def bennett(low: NDArray[np.float64], high: NDArray[np.float64], gap: float) -> 
     difference falls with d and changes sign between the ends below, whatever the energies.
     """
     up, down = gap * low, gap * high
+    # One-sided averages bracket the root: at any d below all of these the imbalance is positive,
+    # above negative, since expit is monotone.
     forward = float(logsumexp(up)) - math.log(up.size)
     backward = math.log(down.size) - float(logsumexp(-down))
     below = min(forward, backward, float(up.min())) - 1.0
@@ -63,6 +65,8 @@ def log_z_by_tempering(
     estimate = constant + n * math.log(2.0) + total(everything)
     if len(everything) < BLOCKS:
         return estimate, math.inf
+    # Stretches in time, not random subsets: neighbouring sweeps are correlated, and a stretch
+    # longer than the correlation scatters as independent runs would.
     blocks = [total(b) for b in np.array_split(everything, BLOCKS)]
     error = float(np.std(blocks, ddof=1)) / math.sqrt(BLOCKS)
     if len(traces) > 1:

@@ -48,6 +48,8 @@ def _sweep_lane(poly, rep, r, clock):  # type: ignore[no-untyped-def]
             field += poly.adj_w[p] * spins[poly.adj_to[p], r]
         for p in range(poly.in_ptr[i], poly.in_ptr[i + 1]):
             field += products[poly.in_group[p], r] * mine
+        # The counter is a local copy: all lanes of a run read the same clock, and thread 0
+        # advances it once after the sweep.
         position += GOLDEN
         coin = 2.0 * uniform(rep.keys[r] + position) - 1.0
         new = 1 if coin < tanh(rep.beta[r] * field) else -1
@@ -65,6 +67,8 @@ def _swap_pair(poly, rep, r, number, plan, scratch):  # type: ignore[no-untyped-
     """Thread r exchanges clusters of the r-th pair of lanes at cold temperatures."""
     replicas, temperatures = rep.lane_of.shape
     pairs = replicas // 2
+    # One thread a pair: pairs of one turn share no lane, so nobody else writes what this one
+    # reads.
     k = plan.cluster_from + r // pairs
     if k < temperatures:
         a = 2 * (r % pairs) + (number // plan.cluster_every) % 2
@@ -82,6 +86,8 @@ def _collect(poly, rep, best, r, plan, scratch):  # type: ignore[no-untyped-def]
     coldest = temperatures - plan.quench_from
     if r < replicas * coldest:
         lane = rep.lane_of[r // coldest, plan.quench_from + r % coldest]
+        # Side by side, since quenches are independent; offering is sequential and in the CPU's
+        # order, so that the list of best states is the same.
         scratch.energy[r] = quench_lane(poly, rep, lane, scratch.quenched[r], scratch.products[r])
     cuda.syncthreads()
     if r == 0:
@@ -129,6 +135,7 @@ def _temper(poly, reps, bests, tallies, sweeps, first, plan, scratches):  # type
     replicas, temperatures = rep.lane_of.shape
     for t in range(sweeps):
         number = first + t
+        # Lanes never read each other within a sweep, so no barrier is needed inside it.
         scratch.moved[r] = _sweep_lane(poly, rep, r, rep.clock[0])
         cuda.syncthreads()
         if r == 0:

@@ -143,6 +143,7 @@ def ground_state(
         copies = [
             Tempering(problem, search.tempering, betas, root, 1, c) for c in range(search.runs)
         ]
+        # Energies leave the constant out.
         goal = math.inf if search.target is None else search.target - poly.constant
         stopped = run_copies(
             copies,
@@ -182,6 +183,8 @@ def _agreed(copies: Sequence[Tempering], patience: float) -> bool:
     tops = [c.top for c in copies]
     if max(tops) - min(tops) > 1e-9 * (1.0 + abs(max(tops))) or min(tops) == -math.inf:
         return False
+    # Quiet for a multiple of the time that the best took to find: a rule that scales with the
+    # difficulty, and still no proof.
     return all(c.sweeps - c.top_at >= max(MIN_QUIET, patience * c.top_at) for c in copies)
 
 

@@ -40,6 +40,8 @@ class Ladder:
         scales = scales[scales > 0.0]
         if not scales.size:
             return np.array([0.0, 1.0]) if self.to_zero else np.ones(1)
+        # Hot enough that the strongest spin still flips freely, cold enough that a typical one is
+        # frozen.
         hot = min(0.5, 0.5 / float(scales.max()))
         cold = max(2.0, self.coldest / float(np.median(scales)))
         below = max(1, round(count * math.log(1.0 / hot) / math.log(cold / hot)))
@@ -60,6 +62,8 @@ class Ladder:
         temperatures is a multiple of `multiple`.
         """
         gaps = np.diff(betas)
+        # Mean energies rise with beta in equilibrium; where a short run measured a fall it is
+        # noise, and counts as no distance.
         rise = np.sqrt(np.maximum(gaps * np.diff(np.maximum.accumulate(means)), 0.0))
         length = np.concatenate([[0.0], np.cumsum(rise + 1e-9)])
         unit = int(np.flatnonzero(betas == 1.0)[0])
@@ -67,6 +71,7 @@ class Ladder:
         wanted *= min(1.0, (self.max_temperatures - 1) / max(float(wanted.sum()), 1e-9))
         below = max(int(unit > 0), math.ceil(wanted[0]))
         above = max(int(unit + 1 < betas.size), math.ceil(wanted[1]))
+        # Lanes come in multiples for SIMD: spare ones go below beta = 1.
         if unit > 0:
             below += -(below + above + 1) % multiple
             if below + above + 1 > self.max_temperatures and below > multiple:

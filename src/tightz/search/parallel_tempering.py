@@ -142,6 +142,8 @@ class Tempering:
         target = rep.beta.copy()
         local, new, moved = np.empty((3, target.size))
         for beta in np.repeat(rep.betas, sweeps):
+            # Every lane is cooled with the ladder until it reaches its own temperature and then
+            # stays there.
             np.minimum(target, beta, out=rep.beta)
             sweep_lanes(self.problem.grouped, rep, local, new, moved)
         rep.beta[:] = target
@@ -155,6 +157,7 @@ class Tempering:
         rep, size = self.rep, int(self.best.size[0])
         energy = self.best.energy[:size] - self.best.energy[:size].max()
         for k in range(self.cluster_from, rep.betas.size):
+            # By weight at the lane's own temperature, among the few states known.
             weights = np.exp(rep.betas[k] * energy)
             for lane in rep.lane_of[:, k]:
                 pick = rng.choice(size, p=weights / weights.sum())
@@ -208,6 +211,8 @@ class Tempering:
         if self.sweeps // REFRESH_EVERY > (self.sweeps - sweeps) // REFRESH_EVERY:
             self.refresh()
         top = float(self.best.energy.max())
+        # When the best was last improved; the margin keeps rounding of the same state from
+        # counting.
         if top > self.top + 1e-9 * (1.0 + abs(top)):
             self.top, self.top_at = top, self.sweeps
         self._keep(tally, numbers)
@@ -217,6 +222,8 @@ class Tempering:
         rows = numbers % self.trace_every == 0
         self.trace = np.concatenate([self.trace, tally.trace[rows]])
         self.trace_at = np.concatenate([self.trace_at, numbers[rows]])
+        # Drop every other sweep and keep every other from now on: evenly spaced whatever the
+        # length.
         while self.trace_at.size > MAX_ROWS:
             self.trace_every *= 2
             rows = self.trace_at % self.trace_every == 0
@@ -249,6 +256,7 @@ def tune_ladder(
         sweeps = int(np.clip(1e9 / (problem.work * lanes), 20, 100 * (round_ + 1)))
         pilot = Tempering(problem, config, betas, seed, 0, round_)
         pilot.advance(sweeps)
+        # The first third is burn-in; replicas are pooled, since they have the same law.
         late = pilot.trace[sweeps // 3 :]
         pooled = late.transpose(2, 0, 1).reshape(betas.size, -1)
         betas = config.ladder.respaced(betas, pooled.mean(axis=1), multiple)

@@ -108,6 +108,8 @@ def sample_pool(
     if polynomial.constant == -np.inf:
         return _empty_pool(polynomial.n, runs, start, origin)
     problem = Problem.build(polynomial)
+    # The ladder comes from pilot runs with random numbers of their own and stays fixed from here
+    # on: adapting it while sampling would break detailed balance.
     betas = tune_ladder(problem, config, root)
     copies = [Tempering(problem, config, betas, root, 1, c) for c in range(runs)]
     deadline = None if time_limit is None else start + time_limit
@@ -121,9 +123,11 @@ def sample_pool(
             copy.adopt_best(generator(root, 2, c))
     run_copies(copies, sweeps=sweeps, deadline=deadline, threads=threads, backend=backend)
 
+    # The running energies drift; whatever leaves this function is weighed afresh.
     states, log_weights = merge_best(polynomial, [c.best for c in copies], config.keep_best)
     kept = [thin(c.samples[c.settled(c.sample_at)], config.keep_samples) for c in copies]
     drawn = np.concatenate(kept)[:samples]
+    # Only what came after the burn-in, in which states were adopted and cooled by hand.
     traces = [c.trace[c.settled(c.trace_at)] for c in copies]
     log_z, error = log_z_by_tempering(betas, traces, polynomial.n, polynomial.constant)
     lanes = runs * config.replicas * copies[0].sweeps

@@ -40,6 +40,7 @@ def draw(clock):  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def state_hash(x):  # type: ignore[no-untyped-def]
     """64-bit hash of spins x (n,): sum of a random word for each spin that is down."""
+    # A sum of words commutes: flipping a spin could update it in place.
     h = np.uint64(0)
     for i in range(x.size):
         if x[i] < 0:

@@ -22,5 +22,6 @@ def rank(
     climbed = MeanField().ascend_from(coset, states.astype(np.float64))
     order = np.argsort(-climbed.log_gammas, kind="stable")
     values = climbed.log_gammas[order]
+    # Many states climb to one optimum: one of them stands for it, so that restarts differ.
     new = np.diff(values, prepend=np.inf) < -1e-5  # equal values: the same optimum
     return states[order[new]], climbed.means

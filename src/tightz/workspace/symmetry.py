@@ -44,6 +44,7 @@ def flips(polynomial: SpinPolynomial) -> NDArray[np.uint8]:
     n = polynomial.n
     if n == 0 or polynomial.constant == -np.inf:
         return np.zeros((0, n), dtype=np.uint8)
+    # A coefficient that is rounding noise of a table must not break a symmetry that the model has.
     real = np.abs(polynomial.theta) > NEGLIGIBLE * np.abs(polynomial.theta).max(initial=0.0)
     singles: list[NDArray] = []
     pairs: list[NDArray] = []
@@ -52,6 +53,8 @@ def flips(polynomial: SpinPolynomial) -> NDArray[np.uint8]:
         which = np.flatnonzero(real & (polynomial.arities == arity))
         rows = polynomial.spins[polynomial.ptr[which][:, None] + np.arange(arity)]
         (singles if arity == 1 else pairs if arity == 2 else longer).append(rows)
+    # A pair term forces c_i = c_j: contract. A field forces c_i = 0 for its whole group. What
+    # longer terms ask is linear algebra over the groups that are left.
     groups, group = _groups(n, pairs)
     free = np.ones(groups, dtype=bool)
     for rows in singles:
@@ -103,6 +106,7 @@ def symmetrise_states(
         return states
     chosen = np.zeros(states.shape, dtype=np.uint8)
     for part in np.array_split(basis, -(-len(basis) // 256)):  # float32 sums of 256 bits are exact
+        # A uniform random combination of basis flips is a uniform group element.
         bits = rng.integers(2, size=(len(states), len(part))).astype(np.float32)
         chosen ^= (bits @ part.astype(np.float32)).astype(np.int64).astype(np.uint8) & 1
     return states ^ chosen
@@ -152,6 +156,8 @@ def _null_space(rows: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
     todo = rows[rng.permutation(len(rows))]
     kept = np.zeros((0, rows.shape[1]), dtype=np.uint64)
     while True:
+        # Few more rows than columns settle the rank almost surely; the check below finds the
+        # exceptions.
         work = np.concatenate([kept, todo[: count + 64]])
         pivots = np.empty(min(len(work), count), dtype=np.int64)
         rank = row_reduce(work, np.zeros(len(work), np.uint8), np.arange(count), pivots)
@@ -174,6 +180,8 @@ def _breaks(rows: NDArray[np.uint64], basis: NDArray[np.uint8]) -> NDArray[np.bo
     A row that breaks the space escapes all of them with probability 2^-64.
     """
     rng = np.random.default_rng(1)
+    # A random combination of basis vectors is orthogonal to a row that breaks the space with
+    # probability 1/2: 64 of them miss it with probability 2^-64.
     halves = rng.integers(2, size=(64, len(basis))).astype(np.float32)
     probes = (halves @ basis.astype(np.float32)).astype(np.int64) & 1
     odd = np.zeros(len(rows), dtype=bool)

@@ -73,6 +73,8 @@ class Working:
 
     def _once(self, key: str, make: Callable[[], Any]) -> Any:
         """`make()` by whichever stream asks first; others who need the same wait for it."""
+        # One lock per thing, so that a stream that waits for the pool does not hold up one that
+        # needs the elimination plan.
         with self._lock:
             own = self._locks.setdefault(key, threading.Lock())
         with own:
@@ -185,6 +187,8 @@ class Working:
 
         def sample(k: int, seed: Seed = None) -> Samples:
             drawn = sampler(k, seed)
+            # Symmetrise first, on the reduced graph where the flips are known, then draw what was
+            # summed out.
             states = drawn.states
             if self.flips is not None:
                 states = symmetrise_states(states, self.flips, generator(stream(seed, 2)))

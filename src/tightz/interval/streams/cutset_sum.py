@@ -94,12 +94,15 @@ class _Part:
         row = state[self.held]
         key = row.tobytes()
         self.stale += 1
+        # Each assignment once: parts counted twice would no longer be a bound. The judge merges
+        # repeats too, this only saves the work.
         if key in self.seen:
             return False
         self.seen.add(key)
         started = time.perf_counter()
         value = self.elimination.log_z(state)
         self.seconds += time.perf_counter() - started
+        # New and heavy enough to matter: the sampler is still finding things.
         if value > self.total - _WORTH:
             self.stale = 0
         heapq.heappush(self._unjudged, (-value, len(self.seen), row))
@@ -110,6 +113,8 @@ class _Part:
 
     def evidence(self, most: int | None = None) -> CutsetEvidence:
         """What is worth judging, the heaviest first; `most` bounds how many are new."""
+        # Light assignments may be left out of a lower bound; of a complete sum, which is Z itself,
+        # none may.
         least = math.inf if self.complete else _FAINT - self.total
         while self._unjudged and self._unjudged[0][0] <= least and most != 0:
             self.judged.append(heapq.heappop(self._unjudged)[2])
@@ -163,12 +168,15 @@ class CutsetSum:
         for log2_size in log2_sizes:
             if self.clock.expired:
                 return
+            # Larger tables mean fewer held variables, so each assignment covers more of Z but
+            # costs more. Which size wins is found by trying each for a while.
             part = _Part(self.model, log2_size, self._entropies())
             work = part.elimination.work
             if 8 * part.elimination.entries > self.max_bytes or (
                 best is not None and _AT_LEAST * best.pace * work > self.clock.left
             ):
                 break
+            # States met before are assignments of the new cutset too: they come first.
             part.waiting = self.pool[::-1]
             yield from self._extend(part, Clock(0.15 * self.clock.left))
             if part.complete:
@@ -187,6 +195,8 @@ class CutsetSum:
         """Entropy of each variable over the states drawn, smoothed: what holding it costs."""
         out = np.zeros(len(self.counts))
         for v, count in enumerate(self.counts):
+            # Holding a variable that hardly moves costs few assignments; one of high entropy
+            # should be summed out. Smoothed, since a state not met yet is not impossible.
             p = (count + 0.05) / (count + 0.05).sum()
             out[v] = -(p * np.log(p)).sum()
         return out + 0.02
@@ -214,6 +224,8 @@ class CutsetSum:
             step = self._steps[-1]
         else:
             step = self._steps[int(self.rng.integers(_STEPS))]
+        # Conditioning on the held variables' states and drawing the others exactly is a Gibbs step
+        # on a block: it leaves the model's distribution invariant.
         value = step.log_z(self.state)
         conditioned = Conditioned(step.cutset.held, step.cutset.order)
         evidence = CutsetEvidence(conditioned, (self.state[step.cutset.held],))
@@ -242,6 +254,7 @@ class CutsetSum:
             top, since = -math.inf, 0
             while since < 2 * _STEPS and not clock.expired and not self.clock.expired:
                 value, evidence = self._step()
+                # The chain has arrived when its assignments stop getting heavier.
                 since = 0 if value > top + 0.5 else since + 1
                 top = max(top, value)
                 waiting = max(waiting, (value, evidence), key=lambda one: one[0])
@@ -269,6 +282,8 @@ class CutsetSum:
         while not clock.expired and not self.clock.expired and not part.complete:
             if part.waiting:
                 state = part.waiting.pop()
+            # While sampling finds new assignments it goes on; then it takes turns with looking
+            # around the heaviest known ones.
             elif part.stale < _STALE or turn % 2:
                 self._step()
                 state = self.state

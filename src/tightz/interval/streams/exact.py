@@ -21,6 +21,7 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     found = working.plan if working.exact else None
     if found is None or not found.fits(working.max_memory):
         return
+    # Half of the time: a wrong forecast then still leaves a run for the other streams.
     if found.flops / FLOPS_PER_SECOND >= 0.5 * clock.left:
         return
     try:

@@ -39,6 +39,8 @@ def layers(working: Working, clock: Clock) -> Iterator[Finding]:
         states = _ranked(clock, encoding.polynomial, states)
     begun = clock.elapsed
     yield from _one_layer(working, restarts=4, states=states)
+    # Splitting costs about a fit for each part: only where all of them fit into a third of the
+    # time.
     spent = clock.elapsed - begun
     if LAYER_LEAVES * spent < 0.3 * clock.left:
         few = None if states is None else states[:2]

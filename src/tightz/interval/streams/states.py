@@ -57,6 +57,8 @@ def first_state(working: Working, clock: Clock) -> Iterator[Bound]:
     """A state of positive weight at once where zeros hide them: before anything is planned."""
     if not working.graph.n_variables or not working.graph.has_zeros:
         return
+    # A small part of the time: a state is worth little beside a bound, but where zeros hide them
+    # it is the difference between -inf and a number.
     found = feasible_state(
         working.graph, time_limit=0.05 * clock.left, seed=stream(working.seed, _KEY, 0)
     )
@@ -147,6 +149,7 @@ def _beliefs(working: Working) -> Generator[Finding, None, list[NDArray[np.float
     r = bethe(working.graph, max_iterations=300)
     if r.status is BetheStatus.CONVERGED:
         source = "Bethe estimate (belief propagation)"
+        # No error: the Bethe value is off by an unknown amount on any graph with cycles.
         yield Finding(estimate=PointEstimate(r.log_z, math.inf, source, "bethe"))
     usable = all(np.isfinite(q).all() for q in r.marginals)
     return r.marginals if usable else None

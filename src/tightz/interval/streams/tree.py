@@ -51,6 +51,8 @@ def _mixture(working: Working, tree: SplittingTree) -> Iterator[Finding]:
     result = tree.result()
     if result.lower == -math.inf:
         return
+    # Importance weights of draws from the leaves' q's: unbiased for Z as far as the mixture covers
+    # the space, hence "tree" needs another family beside it before its error counts.
     value, error = result.sampled_log_z(1000, stream(working.seed, SEARCH, 2))
     effective = result.sample(1000, stream(working.seed, SEARCH, 2)).effective_size
     source = "importance samples from the splitting tree's mixture"

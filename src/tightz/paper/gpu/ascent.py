@@ -81,6 +81,7 @@ def ascent_kernel(slots: int, crowded: bool) -> Any:
             return
         number, restart = ascent // restarts, ascent % restarts
         p, start = which[number], coefs[number]
+        # No free spin: q is one state, and there is nothing to ascend.
         sweeps[p, restart], gains[p, restart] = 1, ZERO
         if n_free[p] == 0:
             return
@@ -106,6 +107,8 @@ def ascent_kernel(slots: int, crowded: bool) -> Any:
             for u in range(words):
                 coming[u] = masks[at + np.uint64(u * WIDTH)]
             for idx in range(count):
+                # Products from scratch, all lanes at once: once per sweep, and again where one has
+                # become so small that ratios could not bring it back (see FAINT).
                 if count - idx == due:
                     for j in range(slots):
                         q[j] = start[lane + np.uint64(j * WIDTH)]
@@ -134,6 +137,8 @@ def ascent_kernel(slots: int, crowded: bool) -> Any:
                 next_weight = weight[next_k, lane] if lane < degree else ZERO
                 for u in range(words):
                     coming[u] = masks[at + ahead * np.uint64(words * WIDTH) + np.uint64(u * WIDTH)]
+                # The first WIDTH partners were loaded ahead; the others, on crowded models only,
+                # are read here.
                 if crowded:
                     for i in range(lane + np.uint64(WIDTH), degree, np.uint64(WIDTH)):
                         g += weight[k, i] * means[near[k, i]]
@@ -141,6 +146,8 @@ def ascent_kernel(slots: int, crowded: bool) -> Any:
                 for j in range(slots):
                     if word[j >> 5] & np.uint32(1 << (j & 31)):
                         total += q[j]
+                # The gradient of a product that holds v_k is the product divided by v_k: hence
+                # |v_k| >= SMALLEST.
                 inverse = ONE / old
                 g = lane_sum(g + total * inverse) + g_plain
                 new = np.float32(math.tanh(beta * g))
@@ -151,6 +158,9 @@ def ascent_kernel(slots: int, crowded: bool) -> Any:
                     if word[j >> 5] & np.uint32(1 << (j & 31)):
                         q[j] *= ratio
                 change = abs(new - old)
+                # The gain of a coordinate step is a Kullback-Leibler divergence between spins of
+                # the new and old mean; this is its second-order form, never zero while something
+                # moves.
                 gain += HALF * change * change / max(ONE - new * new, change, TINY)
                 means[k] = new  # every lane writes the same value, so each sees its own
             if sweep + 1 >= betas.size and gain <= tol:

@@ -62,6 +62,7 @@ def _chunks(
     used = held = 0
     while part := list(islice(source, batch)):
         places = np.array(part, dtype=np.int64)
+        # Whole batches only: averages over a batch must not depend on how chunks were cut.
         cost = int(model.bytes_by_level[places[:, 0]].sum())
         if pending and (used + cost > budget or held + len(places) > MOST_PROJECTIONS):
             yield _columns(pending)
@@ -100,6 +101,7 @@ def batches_of(chunk: Chunk, batch: int) -> Iterator[TrialBatch]:
 
 
 def _statuses(chunk: Chunk, tol: float) -> NDArray[np.int8]:
+    # As on the CPU: a trial has converged when its slowest restart has.
     converged = chunk.gains.max(axis=1) <= np.float32(tol)
     codes = np.where(converged, CONVERGED, NOT_CONVERGED)
     return np.where(chunk.feasible, codes, INFEASIBLE).astype(np.int8)

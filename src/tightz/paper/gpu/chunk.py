@@ -90,6 +90,7 @@ class Chunk:
 
     def _substitute_alike(self, slots: int, mine: NDArray[np.int64]) -> Alike:
         model = self.model
+        # Longest first: blocks start in order, so the short ones fill the end.
         which = mine[np.argsort(-self.n_free[mine], kind="stable")]
         mask_words = -(-slots // 32)
         image_at, image_size = self._places(which, (model.n // 64 + 1) * self.n_long)
@@ -143,6 +144,8 @@ class Chunk:
         )  # fmt: skip
         self.log_gammas = self.d_log_gammas.copy_to_host()
         self.sweeps, self.gains = self.d_sweeps.copy_to_host(), self.d_gains.copy_to_host()
+        # The bounds come from the final means alone, so float32 on the way cannot make one false;
+        # a NaN would mean that the means are none.
         if bad := int(np.isnan(self.log_gammas).sum()):
             raise ArithmeticError(
                 f"{bad} of {self.log_gammas.size} ascents left a mean outside [-1, 1]: this is a "

@@ -22,6 +22,7 @@ def _expectation(products, a, cosets, p, means):  # type: ignore[no-untyped-def]
     ptr, spins = products
     m, base, rows, pivot_row = cosets[0][p], cosets[1][p], cosets[2], cosets[3][p]
     n = pivot_row.size
+    # Without constrained members the image is the term itself: the bit sets are not needed.
     held = False
     for i in range(ptr[a], ptr[a + 1]):
         held |= pivot_row[spins[i]] >= 0
@@ -41,6 +42,7 @@ def _expectation(products, a, cosets, p, means):  # type: ignore[no-untyped-def]
         k = w << 6
         while bits:
             if bits & ONE:
+                # Bit n is the sign of the image.
                 value *= np.float64(means[k]) if k < n else -1.0
             bits >>= ONE
             k += 1
@@ -50,6 +52,7 @@ def _expectation(products, a, cosets, p, means):  # type: ignore[no-untyped-def]
 @cuda.jit(device=True)
 def _entropy(mean):  # type: ignore[no-untyped-def]
     """In nats, of a spin with this mean; NaN for what is no mean."""
+    # NaN, not an error: a kernel cannot raise, and the host refuses a NaN bound.
     if not abs(mean) <= 1.0:
         return math.nan
     up, down = (1.0 + mean) / 2.0, (1.0 - mean) / 2.0
@@ -78,6 +81,8 @@ def evaluate(model, constant, cosets, feasible, v, log_gammas):  # type: ignore[
             for k in range(t, n, size):
                 if pivot_row[p, k] < 0:
                     total += _entropy(np.float64(means[k]))
+        # A tree sum over the threads, in the same order on every run: bounds are reproducible bit
+        # for bit.
         part[t] = total
         cuda.syncthreads()
         half = size >> 1
@@ -96,6 +101,7 @@ def best_expectations(products, cosets, v, log_gammas, values):  # type: ignore[
     """values[p, a] = E_q of product a under the best restart's q; untouched where log gamma is
     -inf. products (ptr, spins)."""
     p, t, size = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    # The first of equals, as numpy's argmax takes it on the CPU.
     best = 0
     for restart in range(v.shape[1]):
         if log_gammas[p, restart] > log_gammas[p, best]:
@@ -112,6 +118,7 @@ def batch_moments(log_weights, values, batch, packed):  # type: ignore[no-untype
     b, t, size = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     first, last = b * batch, min((b + 1) * batch, log_weights.size)
     width = values.shape[1]
+    # Weights relative to the largest of the batch: 2^m gamma overflows as such.
     scale = -math.inf
     for p in range(first, last):
         scale = max(scale, log_weights[p])

@@ -19,6 +19,8 @@ def _offsets(counts, mine):  # type: ignore[no-untyped-def]
     t = cuda.threadIdx.x
     counts[t] = mine
     cuda.syncthreads()
+    # Every thread adds up the counts itself: a scan without barriers, cheap for the few threads of
+    # a block.
     start = 0
     total = 0
     for i in range(cuda.blockDim.x):
@@ -58,7 +60,11 @@ def reduce_rows(cosets, order, taken, ranks, feasible):  # type: ignore[no-untyp
         column = order[step]
         at = base + (column >> 6) * m
         bit = np.uint64(column & 63)
+        # Two cells in turn: while this step's threads look for their pivot in one, thread 0 resets
+        # the other for the next step, which saves a barrier.
         turn = step & 1
+        # The last column of a row is its right-hand side. A row left without a pivot reads 0 = b:
+        # one with b = 1 makes the system infeasible, which counts as Z(A, b) = 0.
         for r in range(t, m, size):
             if taken[p, r] == 0 and (rows[at + r] >> bit) & ONE:
                 cuda.atomic.min(found, turn, r)
@@ -67,6 +73,8 @@ def reduce_rows(cosets, order, taken, ranks, feasible):  # type: ignore[no-untyp
         chosen = found[turn]
         if t == 0:
             found[1 - turn] = m
+        # A thread changes its own rows only and reads the chosen one, which nobody changes: no
+        # race.
         if chosen < m:
             for r in range(t, m, size):
                 if r == chosen:
@@ -93,6 +101,8 @@ def list_members(ptr, spins, pivot_row, lists):  # type: ignore[no-untyped-def]
     counts = cuda.shared.array(THREADS, np.int32)
     p, t, size = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     n = pivot_row.shape[1]
+    # Each thread takes a contiguous share, so that writing in order of threads keeps the list
+    # ascending, as the CPU has it: sums then run in the same order.
     share = (n + size - 1) // size
     first, last = min(n, t * share), min(n, (t + 1) * share)
     mine = 0

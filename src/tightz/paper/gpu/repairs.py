@@ -32,6 +32,9 @@ def weigh_repaired(model, constant, states, cosets, feasible, repaired, weights)
         for i in range(n):
             row = pivot_row[p, i]
             if row >= 0:
+                # A constrained spin is the parity of its row's other spins and of b: clear its own
+                # bit, count the rest. Bit n of the state words is 1, so that b takes part in the
+                # count.
                 own = ONE << np.uint64(i & 63)
                 repaired[p, i >> 6, s] &= ~own
                 odd = np.uint64(0)
@@ -65,6 +68,8 @@ def start_from_heaviest(repaired, weights, pivot_row, feasible, most, v):  # typ
             if weights[p, s] > best[t]:
                 best[t], holder[t] = weights[p, s], s
         cuda.syncthreads()
+        # All threads find the same winner; ties go to the lower number, as a stable sort does on
+        # the CPU.
         winner, top = count, -math.inf
         for i in range(size):
             if best[i] > top or (best[i] == top and holder[i] < winner):
@@ -72,6 +77,8 @@ def start_from_heaviest(repaired, weights, pivot_row, feasible, most, v):  # typ
         cuda.syncthreads()
         if t == winner % size:
             weights[p, winner] = -math.inf
+        # States that agree on all free spins repair to the same state of the coset: one start for
+        # them.
         distinct = True
         for r in range(kept):
             agree = np.int32(1)

@@ -42,12 +42,15 @@ def substitute(which, model, cosets, lists, image_at, images, mask_words, out): 
                     bits ^= rows[row_at[p] + w * m + row]
                 if spin >> 6 == w:
                     bits ^= ONE << np.uint64(spin & 63)
+            # A pivot's own bit is in its row and among the members: it cancels, and what is left
+            # are free spins. Bit n, the right-hand side, gives the sign.
             images[image_at[p] + w * count + a] = bits
         flip = (bits >> np.uint64(n & 63)) & ONE
         coefs[cuda.blockIdx.x, a] = -theta[term] if flip else theta[term]
     for a in range(count + t, coefs.shape[1], size):
         coefs[cuda.blockIdx.x, a] = np.float32(1.0)
     cuda.syncthreads()
+    # Transpose: the ascent asks, for one free spin, which of its lane's terms hold it.
     for i in range(t, n_free[p] * mask_words * WIDTH, size):
         lane = i % WIDTH
         u = i // WIDTH % mask_words

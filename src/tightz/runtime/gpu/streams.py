@@ -29,6 +29,8 @@ def pcg64_states(
 ) -> NDArray[np.uint64]:
     """(k, 4) [state high, state low, increment high, increment low] of the generators at
     (level, trial, part), before their first draw."""
+    # What SeedSequence(entropy, spawn_key=(*key, level, trial, part)) would hash, for all
+    # positions side by side.
     entropy = [np.full(len(levels), word, np.uint32) for word in _prefix(seed)]
     entropy += [levels.astype(np.uint32), trials.astype(np.uint32)]
     entropy.append(np.full(len(levels), part, np.uint32))

@@ -69,6 +69,7 @@ class RunReader:
         meta = self.meta()
         (last,) = self._rows("SELECT count(*), max(batch) FROM batches")
         total = len(meta.levels) * meta.trials
+        # All batches are full but the last of the run.
         done = last[0] * meta.batch
         if last[0] and last[1] == (total - 1) // meta.batch:
             done -= -total % meta.batch
@@ -155,6 +156,7 @@ class RunReader:
 
     def seconds(self) -> float:
         """Time worked so far, all sessions together; a killed one counts to its last record."""
+        # A killed session has no end record: its last batch or bound says how far it came.
         (row,) = self._rows(
             "SELECT coalesce((SELECT max(seconds) FROM ends), 0.0), "
             "coalesce((SELECT seconds FROM batches ORDER BY batch DESC LIMIT 1), 0.0)"
@@ -165,6 +167,8 @@ class RunReader:
     def verify(self) -> list[str]:
         """Structure of the file, checksum of every row, positions of every trial: what is wrong."""
         try:
+            # First the file as SQLite sees it, then every row against its own checksum, then
+            # batches against their trials.
             found = self._connection.execute("PRAGMA integrity_check(20)").fetchall()
             problems = [f"file structure: {line}" for (line,) in found if line != "ok"]
             for table in TEXT_TABLES:

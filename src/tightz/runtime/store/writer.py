@@ -99,6 +99,7 @@ class RunStore:
             with translated(path):
                 _create(path, _record(identity, described, options))
             return RunWriter(path, session=1)
+        # Every row carries a checksum. What is damaged is left behind, counted and computed again.
         with RunReader(path) as reader:
             problems = reader.verify()
         lost: list[str] = []
@@ -178,6 +179,7 @@ class RunWriter:
         blobs = [one.tobytes() for one in values]
         trials = zip([batch] * len(c), range(len(c)), *lists, blobs, strict=True)
         spins, pairs = row.spins.tobytes(), row.pairs.tobytes()
+        # Over all numbers of the batch: a torn write cannot pass for a result.
         crc = row.checksum(batch, self.session, seconds)
         with self._transaction(group=True):
             self._connection.executemany("INSERT INTO trials VALUES (?,?,?,?,?,?,?,?)", trials)
@@ -214,6 +216,8 @@ class RunWriter:
                 self._insert("ends", *row, text_checksum(*row))
             with suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA busy_timeout = 0")
+                # Folds the log back into the file, so that one file can be copied; a reader on it
+                # forbids that, and then the log simply stays.
                 self._connection.execute("PRAGMA journal_mode = DELETE")
         finally:
             self._connection.close()
@@ -266,6 +270,8 @@ class RunWriter:
 
     def _check_alone(self) -> None:
         (last,) = self._connection.execute("SELECT max(session) FROM sessions").fetchone()
+        # Sessions fence each other: a resumed run has a larger number, and the older process stops
+        # here instead of interleaving its batches.
         if self.session not in (0, last):
             raise StoreError(
                 f"{self.path}: another process resumed this run, so this one stops writing; let "
@@ -302,6 +308,7 @@ def _create(path: Path, record: str) -> None:
         new.unlink(missing_ok=True)
         raise
     connection.close()
+    # Atomic on one file system: readers see no store or a whole one.
     os.replace(new, path)
 
 

@@ -72,6 +72,8 @@ class AisResult(OneBound):
         """
         require_probability("delta", delta)
         chains = self.log_weights.size
+        # Few groups: little is lost to Jensen inside a group, more to log(1/delta). Which is best
+        # depends on the weights, so each number of groups is tried at its share of delta.
         groups = 2 ** np.arange(int(np.log2(chains)) + 1)
         values = []
         for count in groups:
@@ -98,6 +100,7 @@ class AisResult(OneBound):
         if not np.isfinite(self.log_z):
             return self.log_z, self.log_z
         weights = np.exp(self.log_weights - self.log_z)
+        # Fixed seed: the interval of a result does not change from call to call.
         draws = np.random.default_rng(0).integers(
             weights.size, size=(resamples, weights.size), dtype=np.int32
         )
@@ -165,6 +168,8 @@ def ais(
     if isinstance(path, float):
         return _result(np.full(chains, path), np.array([0.0, 1.0]), "none", start, record, True)
     if betas is None:
+        # Random numbers of its own: a schedule chosen by the chains that count would bias their
+        # weights.
         betas = _pilot(path, root, chains, count, time_limit, start, threads)
     log_w = path.walk(betas, _states(root, _MAIN, chains), with_slopes=False, threads=threads)
     return _result(log_w.log_weights, betas, path.name, start, record, False)
