@@ -44,9 +44,9 @@ def main() -> None:
 
     MODEL is a file; its ending (or --format) tells the kind: .uai, .fg (libDAI), .cnf, .bif, .xml
     (XMLBIF), or arrays in .npz, .mat or .h5: RBM weights W, visible_bias, hidden_bias, or any
-    model that tz.write wrote. All values are natural logs. Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 2 bad input, 4 a
-    bound was refused (a defect; the answer holds without it), 130 Ctrl-C. TIGHTZ_LOG=WARNING shows
-    the traceback of a stream that failed.
+    model that tz.write wrote. All values are natural logs. Results go to stdout, progress and
+    errors to stderr. Exit codes: 0 done, 2 bad input, 4 a bound was refused (a defect; the answer
+    holds without it), 130 Ctrl-C. TIGHTZ_LOG=WARNING shows the traceback of a stream that failed.
 
     \b
     Examples:
