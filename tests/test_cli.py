@@ -173,7 +173,7 @@ def test_demo_prints_the_story_and_saves_the_picture(tmp_path):
         (["logz", "GRID", "--max-memory", "lots"], "lots"),
         (["logz", "missing.uai"], "missing.uai does not exist"),
         (["info", "missing.npz"], "missing.npz does not exist"),
-        (["info", "model.txt"], "no such file"),
+        (["info", "model.txt"], "does not exist"),
         (["exact", "GRID", "--evidence", "nope.evid"], "nope.evid does not exist"),
         (["marginals", "GRID", "--uai-output", "/nonexistent/x.MAR"], "/nonexistent"),
         (["generate", "ising-grid", "3", "-o", "/nonexistent/x.uai"], "/nonexistent"),

@@ -258,7 +258,7 @@ def test_same_seed_same_numbers_and_a_record():
     assert (
         layer_mean_field(model, LayerMeanField(max_sweeps=1), seed=5).status is Status.NOT_CONVERGED
     )
-    assert "LayerMeanField(" in one.provenance["parameters"]["method"]
+    assert "LayerMeanField(" in one.provenance["parameters"]["family"]
     assert repr(one).count("\n") == 0
 
 

@@ -379,7 +379,7 @@ def test_a_theorem_run_states_its_own_certificate(tmp_path):
     small = tz.ising_grid(2, seed=0)
     run = theorem_run(
         small,
-        projections=tz.Projections(restarts=2),
+        projections=tz.Projections.as_printed(restarts=2),
         trials=30,
         seed=0,
         store=tmp_path / "theorem.db",

@@ -173,7 +173,7 @@ def test_the_forecast_counts_the_run(tmp_path: Path) -> None:
     low, high = (200 * 10 * f(c.seconds for c in plan.costs) for f in (min, max))
     assert low <= plan.seconds <= high
     table = theorem_run(model, trials=200, store=tmp_path / "run.db", seed=0, backend="cpu")
-    e = table.estimate
+    e = table.table
     assert plan.memory >= e.log_gammas.nbytes + e.sweeps.nbytes + e.ranks.nbytes + e.statuses.nbytes
     assert 0.7 < (tmp_path / "run.db").stat().st_size / plan.store < 1.6
     assert "2,000 projections" in plan.summary()

@@ -227,7 +227,7 @@ def test_table_route_and_coset_route_agree_and_so_do_threads():
     reference = wish(model, trials=150, seed=3, threads=1)
     threaded = wish(model, trials=150, seed=3, threads=2)
     np.testing.assert_array_equal(reference.log_maxima, threaded.log_maxima)
-    by_coset = wish(model, trials=10, seed=3, solver=PointMass(restarts=1))
+    by_coset = wish(model, trials=10, seed=3, family=PointMass(restarts=1))
     np.testing.assert_allclose(reference.log_maxima[:, :10], by_coset.log_maxima, atol=1e-10)
     assert by_coset.unproven == 0
     copy = pickle.loads(pickle.dumps(table))  # an executor in another process
@@ -242,12 +242,12 @@ def test_unproven_optima_flip_the_flag_and_leave_valid_ends():
     proven = wish(model, seed=5)
     assert proven.two_sided
     # Local search proves nothing and knows no upper bound: only the trivial one is left.
-    local = wish(model, seed=5, solver=PointMass(restarts=1, enumerate_up_to=0))
+    local = wish(model, seed=5, family=PointMass(restarts=1, enumerate_up_to=0))
     assert not local.two_sided
     assert local.unproven > 0
     assert local.lower <= proven.lower <= log_z <= proven.upper < local.upper < math.inf
     # Nothing solved at all: poor ends, both valid, and both said to be unproven optima.
-    unsolved = wish(model, seed=5, solver=ExactPointMass(time_limit=0.0))
+    unsolved = wish(model, seed=5, family=ExactPointMass(time_limit=0.0))
     assert not unsolved.two_sided
     assert unsolved.lower < proven.lower
     assert log_z <= proven.upper < unsolved.upper < math.inf
@@ -327,7 +327,7 @@ def test_band_is_exact_arithmetic_on_a_hand_made_table():
 def test_parameters_are_checked():
     model = ising_grid(2, 2, seed=0)
     with pytest.raises(ParameterError, match="alpha"):
-        wish(model, alpha=0.1)
+        required_trials(4, 0.05, alpha=0.1)
     with pytest.raises(ParameterError, match="delta"):
         wish(model, delta=0.0)
     with pytest.raises(ParameterError, match="trials"):

@@ -31,7 +31,7 @@ print(f"import {1000 * seconds:.0f} ms")
 
 WITHOUT_EXTRAS = {
     "plot": "tz.log_partition(model, time_limit=5, seed=0).plot()",
-    "wish": "tz.wish(model, trials=2, seed=0, solver=tz.ExactPointMass(enumerate_up_to=0))",
+    "wish": "tz.wish(model, trials=2, seed=0, family=tz.ExactPointMass(enumerate_up_to=0))",
     "cluster": "from tightz.runtime.cluster import connect; connect('tcp://127.0.0.1:1')",
     "h5": "open('w.h5', 'wb').close(); tz.read('w.h5')",
     "gpu": "tz.mfrp(model, 1, trials=1, backend='cuda')",
