@@ -320,14 +320,17 @@ PREPARED = {
         "references.exact.elimination:plan",
         "references.mini_bucket.order:elimination_order",
         "elimination.exact.elimination:plan",
-        "elimination.order:elimination_order",
+        "elimination.order:choose_order",
+        "elimination.order:Orders",
         "uppers.mini_bucket.order:elimination_order",
     ),
 }
-"""What is prepared -> where the function that does it stands, in this tree or in an older one."""
+"""What is prepared -> who does it (functions, or classes by being made), here or in an older tree.
+
+A call inside another one of the same kind is not counted again."""
 
 _PROGRAM = """
-import functools, importlib, json, sys
+import functools, importlib, json, sys, threading
 import numpy as np
 import tightz as tz
 
@@ -353,11 +356,18 @@ def whole(sizes):
     of_all = sizes.count(max(sizes, default=0))
     return of_all if of_all == len(sizes) else f"{of_all}, {len(sizes)} with parts of it"
 
-def counted(function, kind):
+inside = threading.local()
+
+def counted(function, kind, model=0):
     @functools.wraps(function)
     def call(*given, **named):
-        calls[kind].append(size(given[0]) if given else 0)
-        return function(*given, **named)
+        outer, inside.kind = getattr(inside, "kind", None), kind
+        if outer != kind:
+            calls[kind].append(size(given[model]) if len(given) > model else 0)
+        try:
+            return function(*given, **named)
+        finally:
+            inside.kind = outer
     return call
 
 def watch():
@@ -367,6 +377,9 @@ def watch():
             try:
                 function = getattr(importlib.import_module("tightz." + module), name)
             except (ImportError, AttributeError):
+                continue
+            if isinstance(function, type):
+                function.__init__ = counted(function.__init__, kind, model=1)
                 continue
             stand_in = counted(function, kind)
             for known in [m for n, m in sys.modules.items() if n.partition(".")[0] == "tightz"]:
