@@ -126,7 +126,7 @@ def test_slices():
     for seed, cards, factors, truth in hostile_models(range(7000, 7200)):
         model = FactorGraph(cards, factors)
         v = seed % len(cards)
-        inner, _ = model.with_evidence({v: 0}).condition()
+        inner = model.with_evidence({v: 0}).condition()
         plan = build_plan(inner, np.arange(inner.n_variables), "natural")
         sliced = Sliced((v,), inner, plan)
         log_z, rounding, singles, tables = run_slices(model, sliced, 1 << 30, marginals=True)

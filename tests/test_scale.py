@@ -92,7 +92,7 @@ def test_z_shrinks_by_no_more_than_is_said(seed):
 
 
 def _log_z(model):
-    reduced = model.condition()[0]
+    reduced = model.condition()
     return naive.enumerate_model(reduced.cardinalities, reduced.factors)[0]
 
 

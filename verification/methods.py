@@ -101,7 +101,7 @@ def layer(model: tz.FactorGraph, seed: int) -> Answer:
 
 
 def block(model: tz.FactorGraph, seed: int) -> Answer:
-    free = model.condition()[0]
+    free = model.condition()
     found = feasible_state(free, seed=seed)
     if found.status is Feasibility.IMPOSSIBLE:  # a search that proves Z = 0 is a claim too
         return Answer([Claim("both", -math.inf)])
@@ -176,7 +176,7 @@ def bethe(model: tz.FactorGraph, seed: int) -> Answer:
 
 
 def clustered(model: tz.FactorGraph, seed: int) -> Answer:
-    free = model.condition()[0]
+    free = model.condition()
     rng = np.random.default_rng(seed)
     labels = cluster_labels(free, (1.0, 3.0, 6.0, 9.0)[seed % 4])
     starts = [rng.dirichlet(np.ones(int(c))) for c in free.cardinalities]
@@ -185,7 +185,7 @@ def clustered(model: tz.FactorGraph, seed: int) -> Answer:
 
 
 def cutset_sum(model: tz.FactorGraph, seed: int) -> Answer:
-    free = model.condition()[0]
+    free = model.condition()
     state = feasible_state(free, seed=seed).state
     if state is None or not free.n_variables:
         raise tz.errors.UnsupportedModelError("cutset sums start from a state of positive weight")

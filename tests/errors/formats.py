@@ -372,7 +372,7 @@ CASES = [
     Case(
         ModelError,
         "the model has evidence on 1 variables, which a CNF file cannot hold; write "
-        "model.condition()[0]",
+        "model.condition()",
         lambda tmp: tz.write(SEEN, tmp / "f.cnf"),
     ),
     Case(
@@ -395,7 +395,7 @@ CASES = [
     Case(
         ModelError,
         "the model has evidence on 1 variables, which an .fg file cannot hold; write "
-        "model.condition()[0]",
+        "model.condition()",
         lambda tmp: tz.write(SEEN, tmp / "m.fg"),
     ),
     Case(

@@ -255,7 +255,7 @@ SPIN_POLYNOMIALS = [
     ),
     Case(
         ModelError,
-        "the model has evidence on 1 variables; expected none here. Pass model.condition()[0]",
+        "the model has evidence on 1 variables; expected none here. Pass model.condition()",
         lambda: SpinPolynomial.from_factor_graph(GRID.with_evidence({0: 1})),
     ),
     Case(
@@ -267,7 +267,7 @@ SPIN_POLYNOMIALS = [
     Case(
         ModelError,
         "variable 0 has a single state; this method expects 2. Observe it: "
-        "model.with_evidence({0: 0}).condition()[0]",
+        "model.with_evidence({0: 0}).condition()",
         lambda: SpinPolynomial.from_factor_graph(_graph(cards=(1, 2))),
     ),
     Case(
@@ -285,7 +285,7 @@ SPIN_POLYNOMIALS = [
     ),
     Case(
         ModelError,
-        "the model has evidence on 1 variables; expected none here. Pass model.condition()[0]",
+        "the model has evidence on 1 variables; expected none here. Pass model.condition()",
         lambda: to_bits(GRID.with_evidence({0: 1})),
     ),
     Case(

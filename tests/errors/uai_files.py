@@ -167,7 +167,7 @@ CASES = [
     Case(
         ModelError,
         "the model has evidence on 2 variables, which a UAI model file cannot hold; pass "
-        "evidence_path=, or write model.condition()[0]",
+        "evidence_path=, or write model.condition()",
         lambda tmp: tz.write(tz.ising_grid(2, seed=0).with_evidence({0: 1, 3: 0}), tmp / "m.uai"),
     ),
     Case(

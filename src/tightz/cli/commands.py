@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -189,6 +189,16 @@ def mfrp(
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What `logz` may use."""
+
+    exact: bool = True
+    max_memory: str = "8GB"
+    threads: int | None = None
+    backend: str = "auto"
+
+
+@dataclass(frozen=True)
 class Output:
     """What `logz` writes besides its answer, and in which form it prints that."""
 
@@ -221,8 +231,21 @@ class Output:
 @model_argument
 @click.option("--time-limit", "-T", type=float, default=60.0, show_default=True, help="Seconds.")
 @delta_option
-@click.option("--exact/--no-exact", default=True, help="Allow elimination of the whole model.")
-@click.option("--max-memory", default="8GB", show_default=True, help="Work space allowed.")
+@bundle(
+    "machine",
+    Machine,
+    click.option("--exact/--no-exact", default=True, help="Allow elimination of the whole model."),
+    click.option("--max-memory", default="8GB", show_default=True, help="Work space allowed."),
+    click.option("--threads", type=int, help="Streams advanced at a time.  [default: all cores]"),
+    click.option(
+        "--backend",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="cuda: on the GPU what can run there; auto: where there is one.",
+    ),
+)
+@executor_options
 @bundle(
     "output",
     Output,
@@ -236,8 +259,8 @@ def logz(
     source: Source,
     time_limit: float,
     delta: float,
-    exact: bool,
-    max_memory: str,
+    machine: Machine,
+    where: Workers,
     output: Output,
     kept: Kept,
     seed: int,
@@ -255,13 +278,13 @@ def logz(
 
     output.check()
     graph = source.load()
-    with live_bounds(time_limit) as show:
+    with where.open() as executor, live_bounds(time_limit) as show:
         r = tz.log_partition(
             graph,
             time_limit=time_limit,
             delta=delta,
-            exact=exact,
-            max_memory=max_memory,
+            **asdict(machine),
+            executor=executor,
             seed=seed,
             on_bound=show,
             store=kept.store,

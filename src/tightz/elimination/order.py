@@ -19,6 +19,7 @@ from tightz.elimination.game import FILL, SIZE, Played, Rules, play
 from tightz.elimination.graph import Graph, Scopes, interaction_graph, scopes_of
 from tightz.errors import ParameterError
 from tightz.models.factor_graph import FactorGraph, Grid
+from tightz.models.observed import observe
 
 _STEPS_A_SECOND = 1.5e8  # of the elimination game, roughly
 _STEPS_A_FACTOR = 1e4  # what a round of contraction paths costs, in the same currency
@@ -62,7 +63,8 @@ class Orders:
 
     def __init__(self, source: FactorGraph, planned: NDArray[np.int64] | None = None) -> None:
         self.source = source
-        self.model, self.numbers = source.condition()
+        observed = observe(source, single_states=False)
+        self.model, self.numbers = observed.reduced, observed.kept
         self.scopes: Scopes = scopes_of(self.model)
         self.log2_card = np.log2(self.model.cardinalities.astype(np.float64))
         self._found: dict[Order, NDArray[np.int64]] = {}

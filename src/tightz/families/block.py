@@ -33,6 +33,7 @@ from tightz.families.results import MeanFieldResult
 from tightz.judge.products import ProductEvidence
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
+from tightz.models.observed import observe
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.reductions.bits import BlockPolynomial
@@ -117,7 +118,8 @@ def block_mean_field(
     as_model(model, "block_mean_field", only="FactorGraph")
     start = time.perf_counter()
     config = config or BlockMeanField()
-    reduced, variables = model.condition()
+    observed = observe(model, single_states=False)
+    reduced, variables = observed.reduced, observed.kept
     rows = np.zeros((0, model.n_variables), dtype=np.int64)
     if states is not None:
         rows = np.atleast_2d(np.asarray(states, dtype=np.int64))
@@ -154,11 +156,7 @@ def block_mean_field(
             best = values[-1], q, converged
     if best is None:
         raise ModelError("restarts is 0 and no states are given; expected at least one start")
-    marginals = [np.zeros(int(c)) for c in model.cardinalities]
-    for v, state in model.evidence.items():
-        marginals[v][state] = 1.0
-    for i, v in enumerate(variables):
-        marginals[v] = best[1][arrays.ptr[i] : arrays.ptr[i + 1]]
+    marginals = observed.lift_marginals(np.split(best[1], arrays.ptr[1:-1]))
     evidence = ProductEvidence(marginals)
     low, _, rounding = evidence.verdict(model)
     seconds = time.perf_counter() - start

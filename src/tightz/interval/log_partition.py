@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,6 +20,7 @@ from tightz.models.scale import scale_warnings
 from tightz.paper.stored import Store, opened
 from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.clock import Clock
+from tightz.runtime.executors import Submits
 from tightz.runtime.gpu import why_no_device
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
@@ -39,7 +39,7 @@ def log_partition(
     methods: Sequence[Method] = (),
     only: Sequence[Method] | None = None,
     threads: int | None = None,
-    executor: Executor | None = None,
+    executor: Submits | None = None,
     backend: Backend = "auto",
     on_bound: Callable[[Bound], None] | None = None,
     store: Store | None = None,

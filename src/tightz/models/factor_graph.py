@@ -291,14 +291,15 @@ class FactorGraph(Shown):
 
         return scale_warnings(self)
 
-    def condition(self) -> tuple[FactorGraph, NDArray[np.int64]]:
-        """The model over its unobserved variables, and their numbers in this model.
+    def condition(self) -> FactorGraph:
+        """The model over its unobserved variables, which keep their order.
 
         log Z of the result equals log Z of this model: tables are sliced at the evidence, and
-        factors left without a variable become constants (scope ()).
+        factors left without a variable become constants (scope ()). `tightz.models.observed` also
+        knows the way back.
         """
         if not self.evidence:
-            return self, np.arange(self.n_variables)
+            return self
         keep = np.ones(self.n_variables, dtype=bool)
         keep[list(self.evidence)] = False
         new_number = np.cumsum(keep) - 1
@@ -307,8 +308,7 @@ class FactorGraph(Shown):
             index = tuple(self.evidence.get(v, slice(None)) for v in scope)
             rest = [int(new_number[v]) for v in scope if keep[v]]
             sliced.append((rest, table[index]))
-        reduced = FactorGraph(self.cardinalities[keep], sliced, name=self.name)
-        return reduced, np.flatnonzero(keep)
+        return FactorGraph(self.cardinalities[keep], sliced, name=self.name)
 
     def log_weight(self, states: ArrayLike) -> NDArray[np.float64]:
         """log p~(x) for each row of `states` (S, n); -inf where the evidence is contradicted."""

@@ -64,12 +64,6 @@ def observe(model: FactorGraph, *, single_states: bool = True) -> Observed:
         kept = np.setdiff1d(np.arange(model.n_variables), list(model.evidence))
     if kept.size == model.n_variables:
         return Observed(model, model, kept)
-    number = np.full(model.n_variables, -1, dtype=np.int64)
-    number[kept] = np.arange(kept.size)
-    sliced = []
-    for scope, table in model.factors:
-        # evidence picks a state, a variable of one state has only state 0
-        at = tuple(slice(None) if number[v] >= 0 else model.evidence.get(v, 0) for v in scope)
-        sliced.append(([int(number[v]) for v in scope if number[v] >= 0], table[at]))
-    reduced = FactorGraph(model.cardinalities[kept], sliced, name=model.name)
+    lone = np.flatnonzero(model.cardinalities == 1) if single_states else np.zeros(0, np.int64)
+    reduced = model.with_evidence(dict.fromkeys(lone.tolist(), 0)).condition()
     return Observed(model, reduced, kept)

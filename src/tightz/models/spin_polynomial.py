@@ -110,7 +110,7 @@ class SpinPolynomial:
         if model.evidence:
             raise ModelError(
                 f"the model has evidence on {len(model.evidence)} variables; expected none here. "
-                "Pass model.condition()[0]"
+                "Pass model.condition()"
             )
         if (model.cardinalities > 2).any():
             v = int(np.argmax(model.cardinalities > 2))
@@ -122,7 +122,7 @@ class SpinPolynomial:
             v = int(np.argmax(model.cardinalities < 2))
             raise ModelError(
                 f"variable {v} has a single state; this method expects 2. Observe it: "
-                f"model.with_evidence({{{v}: 0}}).condition()[0]"
+                f"model.with_evidence({{{v}: 0}}).condition()"
             )
         # A log table over r spins is a polynomial of 2^r terms (its Walsh expansion); tables with
         # a zero have none, and are refused rather than approximated.

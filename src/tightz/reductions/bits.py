@@ -99,7 +99,7 @@ def to_bits(model: FactorGraph) -> BitModel:
     if model.evidence:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables; expected none here. Pass "
-            "model.condition()[0]"
+            "model.condition()"
         )
     counts = bit_counts(model.cardinalities)
     ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

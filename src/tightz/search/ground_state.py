@@ -190,14 +190,7 @@ def _agreed(copies: Sequence[Tempering], patience: float) -> bool:
 
 def _to_variables(encoding: SpinEncoding, spins: NDArray[np.int8]) -> NDArray[np.int64]:
     """States of all model variables: observed ones as observed, one-state ones 0."""
-    free = ((1 - spins.astype(np.int64)) // 2).astype(np.int64)
-    if not isinstance(encoding.model, FactorGraph):
-        return free
-    state = np.zeros(encoding.model.n_variables, dtype=np.int64)
-    for v, observed in encoding.model.evidence.items():
-        state[v] = observed
-    state[encoding.variables] = free
-    return state
+    return encoding.lift_states(spins)[0]
 
 
 def _check(time_limit: float | None, search: Search) -> None:

@@ -46,7 +46,7 @@ def slice_plan(
         count *= int(current.cardinalities[v])
         fixed.append(int(names[v]))
         order = plan.order[plan.order != v]
-        current, _ = current.with_evidence({v: 0}).condition()
+        current = current.with_evidence({v: 0}).condition()
         names = np.delete(names, v)
         plan = build_plan(current, order - (order > v), plan.heuristic)
         if count > _MAX_SLICES or count * plan.flops > MAX_WORK:
@@ -93,7 +93,7 @@ def run_slices(
     states = [range(int(model.cardinalities[v])) for v in sliced.variables]
     for assignment in itertools.product(*states):
         evidence = dict(zip(sliced.variables, assignment, strict=True))
-        run = Elimination(model.with_evidence(evidence).condition()[0], plan)
+        run = Elimination(model.with_evidence(evidence).condition(), plan)
         run.run(steps if steps is not None else plan.log_z_schedule())
         parts.append(run.scale)
         roundings.append(run.rounding)
@@ -111,7 +111,7 @@ def run_slices(
             singles[v][state] += weight
         for v, single in zip(free.tolist(), run.marginals, strict=True):
             singles[v] += weight * single
-        at = positions.with_evidence(evidence).condition()[0].log_tables.astype(np.int64)
+        at = positions.with_evidence(evidence).condition().log_tables.astype(np.int64)
         tables[at] += weight * run.factor_marginals
     for total in (*singles, tables) if mass > 0.0 else ():
         total /= mass

@@ -194,7 +194,7 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
     if model.evidence:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which a CNF file cannot "
-            "hold; write model.condition()[0]"
+            "hold; write model.condition()"
         )
     if (model.cardinalities != 2).any():
         v = int(np.argmax(model.cardinalities != 2))

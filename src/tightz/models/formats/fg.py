@@ -133,7 +133,7 @@ def write_fg(model: FactorGraph, path: FilePath) -> None:
     if model.evidence:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which an .fg file cannot "
-            "hold; write model.condition()[0]"
+            "hold; write model.condition()"
         )
     low, high = _LOG_RANGE
     logs = model.log_tables

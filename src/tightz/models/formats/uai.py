@@ -77,7 +77,7 @@ def write_uai(
     if model.evidence and evidence_path is None:
         raise ModelError(
             f"the model has evidence on {len(model.evidence)} variables, which a UAI model file "
-            "cannot hold; pass evidence_path=, or write model.condition()[0]"
+            "cannot hold; pass evidence_path=, or write model.condition()"
         )
     shifts = _shifts(model, rescale, wide)
     files = [(path, _model_text(model, shifts))]

@@ -222,7 +222,7 @@ def annealing_path(model: FactorGraph) -> Path | float:
     settled = np.flatnonzero(model.cardinalities == 1).tolist()
     if settled:
         model = model.with_evidence(dict.fromkeys(settled, 0))
-    return polynomial_path(SpinPolynomial.from_factor_graph(model.condition()[0]))
+    return polynomial_path(SpinPolynomial.from_factor_graph(model.condition()))
 
 
 def polynomial_path(poly: SpinPolynomial) -> Path | float:
