@@ -114,8 +114,8 @@ def test_conditioning_keeps_log_z(model, data):
         st.dictionaries(st.integers(0, model.n_variables - 1), st.integers(0, 1), max_size=4)
     )
     seen = model.with_evidence(observed)
-    observed = observe(seen, single_states=False)
-    reduced, kept = observed.reduced, observed.kept
+    step = observe(seen, single_states=False)
+    reduced, kept = step.reduced, step.kept
     expected, _ = naive.enumerate_model(seen.cardinalities, seen.factors, observed)
     got, _ = naive.enumerate_model(reduced.cardinalities, reduced.factors)
     assert got == pytest.approx(expected, abs=1e-9)

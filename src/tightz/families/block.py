@@ -33,7 +33,7 @@ from tightz.families.results import MeanFieldResult
 from tightz.judge.products import ProductEvidence
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
-from tightz.models.observed import observe
+from tightz.models.observed import observe, per_variable
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.reductions.bits import BlockPolynomial
@@ -156,7 +156,7 @@ def block_mean_field(
             best = values[-1], q, converged
     if best is None:
         raise ModelError("restarts is 0 and no states are given; expected at least one start")
-    marginals = observed.lift_marginals(np.split(best[1], arrays.ptr[1:-1]))
+    marginals = observed.lift_marginals(per_variable(best[1], reduced.cardinalities))
     evidence = ProductEvidence(marginals)
     low, _, rounding = evidence.verdict(model)
     seconds = time.perf_counter() - start

@@ -52,7 +52,7 @@ class Observed:
         return out
 
 
-def blocks_of(flat: NDArray, cardinalities: NDArray) -> list[NDArray]:
+def per_variable(flat: NDArray, cardinalities: NDArray) -> list[NDArray]:
     """An array with one entry per (variable, state), cut into one vector per variable."""
     return np.split(flat, np.cumsum(cardinalities)[:-1]) if len(cardinalities) else []
 

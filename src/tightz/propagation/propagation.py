@@ -23,7 +23,7 @@ from tightz.judge.attractive import AttractiveEvidence
 from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
-from tightz.models.observed import Observed, blocks_of, observe
+from tightz.models.observed import Observed, observe, per_variable
 from tightz.propagation.arrays import (
     BetheArrays,
     BetheState,
@@ -232,7 +232,7 @@ def _full_marginals(observed: Observed, flat: NDArray | None) -> list[NDArray[np
     """One vector per variable of the model, evidence included; uniform where Z = 0."""
     if flat is None:
         return [np.full(c, 1.0 / c) for c in observed.model.cardinalities.tolist()]
-    return observed.lift_marginals(blocks_of(flat, observed.reduced.cardinalities))
+    return observed.lift_marginals(per_variable(flat, observed.reduced.cardinalities))
 
 
 def _factor_tables(

@@ -26,7 +26,7 @@ from tightz.errors import require_range
 from tightz.judge.edges import EdgesEvidence
 from tightz.judge.spanning import Forests
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.observed import Observed, blocks_of, observe
+from tightz.models.observed import Observed, observe, per_variable
 from tightz.models.pairwise import PairwiseModel, pairwise_model
 from tightz.results import OneBound
 from tightz.runtime.provenance import provenance
@@ -348,7 +348,7 @@ def _full_marginals(
     node_beliefs(flat.arrays, run.best_rho, run.best_messages, compact)
     beliefs = np.zeros(flat.live.size)
     beliefs[flat.live] = compact
-    return observed.lift_marginals(blocks_of(beliefs, observed.reduced.cardinalities))
+    return observed.lift_marginals(per_variable(beliefs, observed.reduced.cardinalities))
 
 
 def _full_pair_tables(
@@ -358,7 +358,7 @@ def _full_pair_tables(
     beliefs, information = np.empty(a.tables.size), np.empty(rho.size)
     widest = int(np.diff(a.var_ptr).max(initial=1))
     edge_beliefs(a, rho, messages, widest, beliefs, information)
-    live = blocks_of(flat.live, free.cardinalities)
+    live = per_variable(flat.live, free.cardinalities)
     tables = []
     for e, (i, j) in enumerate(zip(a.first.tolist(), a.second.tolist(), strict=True)):
         table = np.zeros((live[i].size, live[j].size))
