@@ -471,8 +471,9 @@ def picture(house: House) -> str:
     bar = (
         f'<rect x="{GAP}" y="{height - GAP - HEIGHT}" width="{width - 2 * GAP}" height="{HEIGHT}" '
         'rx="7" fill="#e4e4e4"/>'
-        f'<text x="{width / 2}" y="{height - GAP - HEIGHT / 2 + 5}" class="words">'
-        f"below everything: {escape(ground)}</text>"
+        f'<text x="{width / 2}" y="{height - GAP - HEIGHT / 2 - 4}" class="name">'
+        f'below everything</text><text x="{width / 2}" y="{height - GAP - HEIGHT / 2 + 14}" '
+        f'class="words">{escape(ground)}</text>'
     )
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '

@@ -104,7 +104,7 @@ def run(page: Path, folder: Path) -> list[tuple[Block, str]]:
                 printed = io.StringIO()
                 source = "\n" * (block.line - 1) + block.source
                 with contextlib.redirect_stdout(printed):
-                    exec(compile(source, str(page), "exec"), namespace)
+                    exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
                 done.append((block, printed.getvalue()))
     return done
 
