@@ -261,7 +261,7 @@ def test_block_mean_field_is_exact_on_independent_variables():
     r = block_mean_field(model, seed=0)
     assert r.log_z == pytest.approx(log_z, abs=1e-12)
     np.testing.assert_allclose(r.marginals[1], marginals[1], atol=1e-12)
-    assert "CONVERGED" in repr(r)
+    assert "converged" in repr(r)
     assert r.bound.side is Side.LOWER
 
 
