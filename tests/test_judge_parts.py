@@ -316,7 +316,7 @@ def test_an_encoding_with_parities_is_bounded_from_below_alone():
 def test_cosets_counted_twice_or_exchanged_are_refused():
     model = tz.ising_grid(3, coupling=(-2, 2), seed=1)
     found = coset_sum(model, 3, seed=0, threads=1)
-    e = found.evidence
+    e = found.bound.evidence
     assert e.verdict(model).lower == found.log_z
     assert brackets(found.log_z, math.inf, true_log_z(model))
     twice = e.rhs.copy()
@@ -411,7 +411,7 @@ def test_coset_and_cutset_sums_hold_strictly():
         found = coset_sum(
             model,
             int(rng.integers(4)),
-            projections=tz.Projections(search_sweeps=0),
+            projections=tz.Projections.as_printed(),
             seed=seed,
             threads=1,
         )

@@ -550,7 +550,7 @@ def test_dependent_rows_are_dropped():
     rows = np.zeros((3, 9), dtype=np.uint8)
     rows[0, :3] = rows[1, 2:5] = 1
     rows[2] = rows[0] ^ rows[1]
-    found = coset_sum(model, 3, projections=tz.Projections(search_sweeps=0), matrix=rows, seed=0)
+    found = coset_sum(model, 3, projections=tz.Projections.as_printed(), matrix=rows, seed=0)
     assert found.matrix.shape == (2, 9)
     assert len(found.log_gammas) == 4
     assert found.log_z <= exact_log_z(model)

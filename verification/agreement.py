@@ -42,7 +42,7 @@ def enumeration_and_all_cosets(rng: np.random.Generator) -> Pair:
     total = tz.coset_sum(
         model,
         m,
-        projections=tz.Projections(search_sweeps=0),
+        projections=tz.Projections.as_printed(),
         matrix=np.eye(m, dtype=np.uint8),
         threads=1,
     )

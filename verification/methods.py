@@ -87,7 +87,7 @@ def coset_sum(model: tz.FactorGraph, seed: int) -> Answer:
         claimed(
             [
                 tz.coset_sum(
-                    model, m, projections=tz.Projections(search_sweeps=0), seed=seed, threads=1
+                    model, m, projections=tz.Projections.as_printed(), seed=seed, threads=1
                 ).bound
             ]
         )
