@@ -134,7 +134,7 @@ def families(n, seed):
     tables = q.tables.reshape(-1, 2)
     noise = rng.random(len(tables))
     mixed = 0.5 * tables + 0.5 * np.stack([noise, 1 - noise], axis=1)
-    yield family, q.with_tables(mixed.ravel(), np.zeros(0))
+    yield family, q.with_tables(mixed.ravel())
 
 
 @given(st.integers(2, 7), st.integers(0, 2**32 - 1))
@@ -156,7 +156,7 @@ def test_conditionals_add_up_to_at_least_the_parent(n, seed):
             np.testing.assert_allclose(found[others], expected[others], atol=1e-9)
             np.testing.assert_allclose(side.means, found, atol=1e-12)
             assert found[spin] == pytest.approx(sign, abs=1e-12)
-            assert side.log_gamma == side.evaluated()
+            assert np.isnan(side.log_gamma)  # a start
 
 
 @given(st.integers(2, 7), st.integers(0, 2**32 - 1))

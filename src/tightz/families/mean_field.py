@@ -87,7 +87,8 @@ class MeanField:
         held = q.coset.grouped._replace(field=_pinning_field(q))
         gains = np.zeros(v.shape[1])
         ascend(held, v, np.zeros(0), self.tol, self.max_sweeps, gains)
-        return _better(q, v, evaluate(q.coset, _pinned(q, v)))
+        ends = _ends(q, v)
+        return _best(q, ends, evaluate(q.coset, ends))
 
     def refine_on_device(
         self, tasks: Sequence[tuple[IProjection, NDArray[np.int8]]]
@@ -101,13 +102,12 @@ class MeanField:
         v = np.concatenate(lanes, axis=1)
         fields = np.repeat(np.stack([_pinning_field(q) for q, _ in tasks], axis=1), counts, axis=1)
         ascend_on_device(coset.grouped, fields, v, self.tol, self.max_sweeps)
-        cuts = np.cumsum(counts)[:-1]
-        ends = [
-            _pinned(q, part) for (q, _), part in zip(tasks, np.split(v, cuts, axis=1), strict=True)
-        ]
+        parts = np.split(v, np.cumsum(counts)[:-1], axis=1)
+        ends = [_ends(q, part) for (q, _), part in zip(tasks, parts, strict=True)]
+        cuts = np.cumsum([end.shape[1] for end in ends])[:-1]
         values = np.split(evaluate(coset, np.concatenate(ends, axis=1)), cuts)
         return [
-            _better(q, end, value) for (q, _), end, value in zip(tasks, ends, values, strict=True)
+            _best(q, end, value) for (q, _), end, value in zip(tasks, ends, values, strict=True)
         ]
 
 
@@ -137,11 +137,13 @@ def _pinning_field(q: IProjection) -> NDArray[np.float64]:
     return field
 
 
-def _better(q: IProjection, v: NDArray[np.float64], values: NDArray[np.float64]) -> IProjection:
-    """The best lane, or q where none is better."""
+def _ends(q: IProjection, v: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where the ascents ended, and q's own means: they count too, so that nothing is lost."""
+    return _pinned(q, np.column_stack([v, q.means]))
+
+
+def _best(q: IProjection, v: NDArray[np.float64], values: NDArray[np.float64]) -> IProjection:
     top = int(np.argmax(values))
-    if not values[top] > q.log_gamma:
-        return q
     return replace(
         q, log_gamma=float(values[top]), log_gammas=values, means=v[:, top].copy(), sweeps=0
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +41,15 @@ class Drawn(NamedTuple):
     log_q: NDArray[np.float64]
 
 
+Projection = TypeVar("Projection", bound="IProjection")
+
+
 @dataclass(frozen=True, eq=False)
 class IProjection:
     """The best q found for one coset; this class is the product over the free spins.
 
-    log_gamma     log gamma <= log Z(A, b), evaluated in float64 from q alone
+    log_gamma     log gamma <= log Z(A, b), evaluated in float64 from q alone; NaN where that was
+                  not done yet: what `condition` gives is a start (`evaluated` has the value)
     log_gammas    (restarts,) the same for every restart
     means         (n_free,) E_q[y_k] of the best restart
     sweeps        over the free spins, all restarts together
@@ -75,20 +79,19 @@ class IProjection:
 
         Several spins are tied: the coset gets one more parity and q the product with the same
         means, which may lose. None where the family has no q on that half.
+
+        The result is not evaluated: a family's `refine` improves it first.
         """
         if len(parity) == 1:
             at = int(self.coset.free_index[parity[0]])
             means = self.means.copy()
             means[at] = sign
-            half = replace(self, held=holding(self, at, sign), means=means)
-        else:
-            coset = tied(self.coset, parity, sign)
-            free = coset.free
-            means = self.expectations(np.arange(free.size + 1), free)
-            held = None if self.held is None else self.held[self.coset.free_index[free]]
-            half = replace(self, coset=coset, held=held, means=np.clip(means, -1.0, 1.0))
-        value = half.evaluated()
-        return replace(half, log_gamma=value, log_gammas=np.array([value]), sweeps=0)
+            return as_start(replace(self, held=holding(self, at, sign), means=means))
+        coset = tied(self.coset, parity, sign)
+        free = coset.free
+        means = np.clip(self.expectations(np.arange(free.size + 1), free), -1.0, 1.0)
+        held = None if self.held is None else self.held[self.coset.free_index[free]]
+        return as_start(replace(self, coset=coset, held=held, means=means))
 
     def draw(self, count: int, rng: np.random.Generator) -> Drawn:
         """`count` independent states of q, exactly; TightzError where Z(A, b) = 0."""
@@ -176,6 +179,11 @@ def holding(q: IProjection, at: int, sign: int) -> NDArray[np.int8]:
     held = np.zeros(q.coset.n_free, dtype=np.int8) if q.held is None else q.held.copy()
     held[at] = sign
     return held
+
+
+def as_start(q: Projection) -> Projection:
+    """q without a value of its own."""
+    return replace(q, log_gamma=np.nan, log_gammas=np.zeros(0), sweeps=0)
 
 
 def tied(coset: Coset, parity: tuple[int, ...], sign: int) -> Coset:

@@ -15,6 +15,7 @@ from tightz.families.projection import (
     Drawn,
     IProjection,
     Status,
+    as_start,
     chart_of,
     check_states,
     heaviest_in_coset,
@@ -56,15 +57,11 @@ class StructuredProjection(IProjection):
         """log_gamma afresh, from q alone."""
         return structured_bound(self.coset, self.forest, self.tables)
 
-    def with_tables(
-        self, tables: NDArray[np.float64], trace: NDArray[np.float64]
-    ) -> StructuredProjection:
-        """The q of the same forest with other tables, evaluated."""
+    def with_tables(self, tables: NDArray[np.float64]) -> StructuredProjection:
+        """The q of the same forest with other tables, not evaluated."""
         n = self.coset.n_free
         means = expectations(self.forest, tables, np.arange(n + 1), np.arange(n))
-        other = replace(self, tables=tables, trace=trace, means=means, sweeps=trace.size)
-        value = other.evaluated()
-        return replace(other, log_gamma=value, log_gammas=np.array([value]))
+        return as_start(replace(self, tables=tables, means=means, trace=np.zeros(0)))
 
     def condition(self, parity: tuple[int, ...], sign: int) -> StructuredProjection | None:
         """q given the sign of one free spin; None for more: a tie would change the forest."""
@@ -75,7 +72,7 @@ class StructuredProjection(IProjection):
         node = int(self.forest.node_of[at])
         conditionals.condition(self.forest, self.tables, node, 0 if sign > 0 else 1, tables)
         half = replace(self, held=holding(self, at, sign), shape=self.pinnable)
-        return half.with_tables(tables, np.zeros(0))
+        return half.with_tables(tables)
 
     def draw(self, count: int, rng: np.random.Generator) -> Drawn:
         """`count` independent states of q: each spin given its separator, ancestors first."""
@@ -236,7 +233,10 @@ class StructuredMeanField:
         )
 
     def refine(self, q: IProjection, states: NDArray[np.int8]) -> StructuredProjection:
-        """The best q on q's region and forest, from q itself and from `states`; never below q."""
+        """The best q on q's region and forest, from q itself and from `states`; never below q:
+
+        no step of the ascent descends.
+        """
         assert isinstance(q, StructuredProjection)
         shape, piece = q.pinnable
         forest = q.forest
@@ -255,8 +255,12 @@ class StructuredMeanField:
             if not reached.size or trace[done - 1] > reached[-1]:
                 best, reached = tables, trace[:done].copy()
         pin(forest, best, forest.node_of[at], signs)
-        found = replace(q, shape=q.pinnable).with_tables(best, reached)
-        return found if found.log_gamma > q.log_gamma else q
+        found = replace(q, shape=q.pinnable).with_tables(best)
+        value = found.evaluated()
+        return replace(
+            found, log_gamma=value, log_gammas=np.array([value]), sweeps=reached.size,
+            trace=reached,
+        )  # fmt: skip
 
     def _shapes(
         self, coset: Coset, work: Images, count: int, rng: np.random.Generator
