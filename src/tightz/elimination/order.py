@@ -19,7 +19,7 @@ from tightz.elimination.graph import Graph, Scopes, interaction_graph, scopes_of
 from tightz.errors import ParameterError
 from tightz.models.factor_graph import FactorGraph, Grid
 
-_STEPS_A_SECOND = 1.5e8  # of the elimination game, roughly
+_STEPS_A_SECOND = 1e8  # of the elimination game, roughly
 _STEPS_A_FACTOR = 1e4  # what a round of contraction paths costs, in the same currency
 _PATH_LIMIT = 20_000  # factors; beyond this contraction paths take seconds
 _MOST_WORK = 3e8  # steps of one game; a model denser than that is hopeless in any order
