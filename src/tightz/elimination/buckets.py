@@ -125,9 +125,9 @@ def bucket_tree(
     # Members of each scope as they are summed out: one sort by (scope, place).
     owner = np.repeat(np.arange(scopes.ptr.size - 1), np.diff(scopes.ptr))
     places = np.sort(owner * max(n, 1) + place[scopes.members]) % max(n, 1)
-    bits = np.ascontiguousarray(np.broadcast_to(np.asarray(log2_card, np.float64), n)[by_place])
+    bits = np.broadcast_to(np.asarray(log2_card, np.float64), n)[by_place]
     bucket_ptr, scope_ptr, members, *rest = _fill(
-        order.size, scopes.ptr, places, bits, log2_table + _SLACK, log2_total
+        order.size, scopes.ptr, places, bits, log2_table + _SLACK, float(log2_total)
     )
     return BucketTree(by_place[: order.size], bucket_ptr, scope_ptr, by_place[members], *rest)
 

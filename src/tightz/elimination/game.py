@@ -89,9 +89,11 @@ def play(
     """
     n = graph.n
 
+    # Copies and plain floats: every call has the same types, so the kernel is compiled once.
     def each(values: ArrayLike) -> NDArray[np.float64]:
-        return np.ascontiguousarray(np.broadcast_to(np.asarray(values, dtype=np.float64), n))
+        return np.array(np.broadcast_to(np.asarray(values, dtype=np.float64), n))
 
+    rules = Rules(int(rules.cost), int(rules.neighbours), *map(float, rules[2:]))
     vertices = _Vertices(
         each(log2_card), each(weight), each(noise), each(price), each(free).astype(np.bool_)
     )
@@ -131,7 +133,7 @@ def _new_state(graph: Graph) -> _State:
     n, degrees = graph.n, graph.degrees
     return _State(
         graph.ptr[:-1].copy(), degrees, degrees.copy(), np.zeros(n), np.zeros(n),
-        np.zeros(n, np.bool_), np.ones(n, np.bool_), np.zeros(n), np.zeros(n),
+        np.zeros(n, np.bool_), np.ones(n, np.bool_), np.full(n, np.nan), np.zeros(n),
         np.zeros(n, np.int64), np.zeros(1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
     )  # fmt: skip
 
@@ -166,23 +168,31 @@ def _count_fill(state, pool, weight, v):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _file(state, pool, vertices, rules, heap, v):  # type: ignore[no-untyped-def]
-    """Put v under its present costs; older entries of the heap no longer match and are dropped."""
+    """Put v under its present costs; older entries of the heap no longer match and are dropped.
+
+    Returns the work: the heap's, in steps through neighbour lists.
+    """
     if not vertices.free[v]:
-        return
+        return 0
     degree = state.length[v]
+    # Sizes are sums carried along: rounded, so that equal ones stay equal.
+    size = np.rint(state.bits[v] * 2.0**20) * 2.0**-20
     if rules.cost == SIZE:
-        first, second = state.bits[v] + vertices.noise[v], 0.0
+        first, second = size + vertices.noise[v], 0.0
     else:
         # Past the limit the fill is not wanted: the game ends there.
         if not state.known[v] and degree <= rules.neighbours:
             state.fill[v] = _count_fill(state, pool, vertices.weight, v)
             state.known[v] = True
         if rules.cost == FILL:
-            first, second = state.fill[v] + vertices.noise[v], state.bits[v]
+            first, second = state.fill[v] + vertices.noise[v], size
         else:
             first, second = float(degree), state.fill[v] if state.known[v] else 0.0
-    state.first[v], state.second[v] = first, second
-    heapq.heappush(heap, (first, second, v))
+    if first != state.first[v] or second != state.second[v]:
+        state.first[v], state.second[v] = first, second
+        heapq.heappush(heap, (first, second, v))
+        return 20
+    return 1
 
 
 @njit(cache=True, nogil=True)
@@ -316,7 +326,7 @@ def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped
             work += state.length[near].sum()
         if work > rules.work:
             return 0, -np.inf, 0.0, False, work
-        _file(state, pool, vertices, rules, heap, v)
+        work += _file(state, pool, vertices, rules, heap, v)
     made, step, total, largest = 0, 0, -np.inf, 0.0
     while len(heap) > 0:
         first, second, v = heapq.heappop(heap)
@@ -331,7 +341,7 @@ def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped
             for a in _near(state, pool, u):
                 _drop(state, pool, a, u)
                 state.bits[a] -= vertices.log2_card[u]
-                _file(state, pool, vertices, rules, heap, a)
+                work += _file(state, pool, vertices, rules, heap, a)
             continue
         here = state.bits[v]
         high = max(total, here)
@@ -350,7 +360,7 @@ def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped
         pool, used, steps = _join(state, pool, used, vertices.log2_card, v, ring)
         work += steps
         for a in ring:
-            _file(state, pool, vertices, rules, heap, a)
+            work += _file(state, pool, vertices, rules, heap, a)
         for k in range(others):
-            _file(state, pool, vertices, rules, heap, changed[k])
+            work += _file(state, pool, vertices, rules, heap, changed[k])
     return made, total, largest, True, work

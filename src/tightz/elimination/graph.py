@@ -79,27 +79,41 @@ def scopes_from(n: int, rows: Sequence[Sequence[int] | NDArray]) -> Scopes:
 
 def interaction_graph(scopes: Scopes) -> Graph:
     """Two variables are neighbours when a scope has both."""
-    n = max(scopes.n, 1)
-    edges = np.unique(_pairs(scopes.ptr, scopes.members, n))
-    counts = np.bincount(edges // n, minlength=scopes.n)[: scopes.n]
-    return Graph(np.concatenate([[0], np.cumsum(counts)]), edges % n)
+    return Graph(*_neighbours(scopes.n, scopes.ptr, scopes.members))
 
 
 @njit(cache=True, nogil=True)
-def _pairs(ptr, members, n):  # type: ignore[no-untyped-def]
-    """u n + v for all ordered pairs of different members of one scope."""
-    count = 0
+def _neighbours(n, ptr, members):  # type: ignore[no-untyped-def]
+    """(ptr, neighbours) of the graph, rows ascending."""
+    # The scopes of each variable: the sets turned round, by counting.
+    first = np.zeros(n + 1, np.int64)
+    for v in members:
+        first[v + 1] += 1
+    first = np.cumsum(first)
+    scope_of = np.empty(members.size, np.int64)
+    at = first[:-1].copy()
+    most = np.zeros(n, np.int64)
     for f in range(ptr.size - 1):
-        count += (ptr[f + 1] - ptr[f]) * (ptr[f + 1] - ptr[f] - 1)
-    out = np.empty(count, np.int64)
-    at = 0
-    for f in range(ptr.size - 1):
-        for a in range(ptr[f], ptr[f + 1]):
-            for b in range(ptr[f], ptr[f + 1]):
-                if a != b:
-                    out[at] = members[a] * n + members[b]
-                    at += 1
-    return out
+        for v in members[ptr[f] : ptr[f + 1]]:
+            scope_of[at[v]] = f
+            at[v] += 1
+            most[v] += ptr[f + 1] - ptr[f] - 1
+    # All that share a scope with v, each once: marked when it is met first.
+    out = np.empty(most.sum(), np.int64)
+    out_ptr = np.zeros(n + 1, np.int64)
+    mark = np.full(n, -1, np.int64)
+    used = 0
+    for v in range(n):
+        mark[v] = v
+        for f in scope_of[first[v] : first[v + 1]]:
+            for u in members[ptr[f] : ptr[f + 1]]:
+                if mark[u] != v:
+                    mark[u] = v
+                    out[used] = u
+                    used += 1
+        out[out_ptr[v] : used].sort()
+        out_ptr[v + 1] = used
+    return out_ptr, out[:used].copy()
 
 
 @njit(cache=True, nogil=True)

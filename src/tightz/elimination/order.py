@@ -21,7 +21,7 @@ from tightz.errors import ParameterError
 from tightz.models.factor_graph import FactorGraph, Grid
 from tightz.models.observed import observe
 
-_STEPS_A_SECOND = 1.5e8  # of the elimination game, roughly
+_STEPS_A_SECOND = 1e8  # of the elimination game, roughly
 _STEPS_A_FACTOR = 1e4  # what a round of contraction paths costs, in the same currency
 _PATH_LIMIT = 20_000  # factors; beyond this contraction paths take seconds
 _MOST_WORK = 3e8  # steps of one game; a model denser than that is hopeless in any order

@@ -77,7 +77,7 @@ class Partition:
         """The scope of each clique, summed out last first; its own variable is the last."""
         return tuple(tuple(scope[::-1]) for scope in self.tree.scopes)
 
-    @property
+    @cached_property
     def sources(self) -> tuple[tuple[int, ...], ...]:
         """The factors placed in each clique."""
         return tuple(map(tuple, self.tree.sources))
