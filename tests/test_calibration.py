@@ -10,7 +10,6 @@ import pytest
 import tightz as tz
 from tests import naive
 from tightz.models.factor_graph import FactorGraph
-from tightz.reductions.encoding import encode
 from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import Annealing, Round, annealed
 from tightz.sampling.calibration import (
@@ -24,6 +23,7 @@ from tightz.sampling.calibration import (
 )
 from tightz.workspace.findings import Mixing, PointEstimate
 from tightz.workspace.working import Working
+from tightz.workspace.workspace import Workspace
 
 
 def ais(value: float, error: float, effective: float = 500.0) -> PointEstimate:
@@ -199,7 +199,7 @@ MODELS = {"zero field": dense(11, 0), "potts": potts(1), "rbm": small_rbm(2)}
 
 def rounds(model: FactorGraph, count: int, units: float = 60_000.0) -> Annealing:
     """Rounds of fixed size: the pace is set and not measured."""
-    run = Annealing.of(encode(model, multivalued=True), np.random.default_rng(3))
+    run = Annealing.of(Workspace.build(model, seed=0, collapse=4), np.random.default_rng(3))
     assert run is not None
     for number in range(count):
         run.pace = 2.0**number / (units * 2.0**number)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import UnsupportedModelError
 from tightz.judge.rounding import UNIT
-from tightz.reductions.collapse import Collapsed, collapse
+from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator
@@ -35,6 +35,7 @@ from tightz.sampling.calibration import (
 from tightz.workspace.findings import Finding, PointEstimate
 from tightz.workspace.symmetry import flips, symmetrise_means
 from tightz.workspace.working import Working
+from tightz.workspace.workspace import Workspace
 
 KEY = 2**31 + 1
 """Key of the stream's random numbers."""
@@ -50,9 +51,6 @@ POPULATIONS = 8
 
 SMALLEST, LARGEST = 32, 256
 """Chains of a population. Larger ones cost memory and gain nothing over more temperatures."""
-
-NEIGHBOURS = 4
-"""Spins with up to this many neighbours are summed out before annealing."""
 
 FOUNDERS = 80.0
 """A population of f families is taken to scatter by at least FOUNDERS / f^3 (nats squared).
@@ -125,7 +123,7 @@ class Round:
 def annealed(working: Working, clock: Clock) -> Iterator[Finding]:
     """Estimates, marginals and samples of positive models (zeros only where they are parities)."""
     try:
-        run = Annealing.of(working.encoding, generator(working.seed, KEY))
+        run = Annealing.of(working.spins, generator(working.seed, KEY))
     except UnsupportedModelError:
         return
     # Weights differ by sums of about this many nats; where float64 cannot resolve BLUR in them,
@@ -159,24 +157,28 @@ class Annealing:
     work: float = 0.0
 
     @classmethod
-    def of(cls, encoding: SpinEncoding, rng: np.random.Generator) -> Annealing | None:
+    def of(cls, work: Workspace, rng: np.random.Generator) -> Annealing | None:
         """The path that suits the model; None where nothing is left to sample.
 
         Spins of few neighbours are summed out first: on grids half of the spins go, and
-        populations of the same cost scatter half as much (w in [-3, 3], 20 x 20).
+        populations of the same cost scatter half as much (w in [-3, 3], 20 x 20). The collapse
+        that the streams of bounds use serves as well as one of 4 neighbours (measured there).
         """
-        polynomial = encoding.polynomial
-        path = polynomial_path(polynomial)
-        collapsed = None
-        # Summing spins out exactly before annealing only lowers the variance (Rao-Blackwell): the
-        # weights are of the same Z, with fewer coordinates to equilibrate.
-        if isinstance(path, SpinPath) and not encoding.reason:
-            smaller = collapse(polynomial, NEIGHBOURS)
-            if smaller.kept.size == 0:
+        encoding = work.encoding
+        if encoding.reason:
+            return None
+        path = polynomial_path(encoding.polynomial)
+        collapsed = work.collapsed if isinstance(path, SpinPath) else None
+        if collapsed is not None:
+            if collapsed.kept.size == 0:
                 return None
-            if _pays(smaller):
-                collapsed, path = smaller, polynomial_path(smaller.polynomial)
-        if isinstance(path, float) or encoding.reason:
+            # Summing spins out exactly only lowers the variance (Rao-Blackwell): the weights are
+            # of the same Z, with fewer coordinates to equilibrate.
+            if _pays(collapsed):
+                path = polynomial_path(collapsed.polynomial)
+            else:
+                collapsed = None
+        if isinstance(path, float):
             return None
         return cls(encoding, path, collapsed, rng)
 
