@@ -9,12 +9,13 @@ from tests.errors.table import Case, refuses
 from tightz.bounds import Side
 from tightz.elimination.conditioning import ConditionedElimination, choose_cutset
 from tightz.elimination.conditioning import elimination as conditioning
-from tightz.elimination.exact import kernels, table_kernels
+from tightz.elimination.exact import kernels, plan, table_kernels
 from tightz.elimination.exact import run as running
 from tightz.elimination.exact.schedule import Arena
+from tightz.elimination.order import Order, Orders
 from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
 from tightz.judge import RefutedError
-from tightz.uppers.mini_bucket import mini_bucket_bounds
+from tightz.uppers.mini_bucket import mini_bucket, mini_bucket_bounds
 
 GRID = tz.ising_grid(3, seed=0)
 LARGE = tz.ising_grid(40, seed=0)
@@ -165,6 +166,24 @@ METHODS = [
         "or more; max_memory allows 8 GB. tz.log_partition(model) gives an interval on "
         "log Z and tz.mean_field(model) a lower bound within any memory",
         lambda: tz.exact(DENSE),
+    ),
+    Case(
+        ParameterError,
+        "EliminationPlan(144 variables, width ... by ..., ... flops, log Z in ..., marginals in "
+        "...) is not of FactorGraph(...): its variables, states or scopes differ; call exact without "
+        "plan, or with what plan(model) returns for this model",
+        lambda: tz.exact(GRID, plan=plan(MEDIUM)),
+    ),
+    Case(
+        ParameterError,
+        "orders are of FactorGraph(...); expected Orders(model) of FactorGraph(...)",
+        lambda: mini_bucket(GRID, orders=Orders(MEDIUM)),
+    ),
+    Case(
+        ParameterError,
+        "Order.PLANNED needs an order that is known already; expected "
+        "orders=Orders(model, plan(model).variables)",
+        lambda: mini_bucket(GRID, tz.MiniBucket(order=Order.PLANNED)),
     ),
     Case(
         ParameterError,

@@ -10,7 +10,6 @@ without joining anything, is said by `Rules`:
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -111,7 +110,8 @@ class _State(NamedTuple):
 
     A vertex whose `fill` is not known has more neighbours than the rules allow. mark[u] == stamp[0]
     says that u is in the set looked at last, ring[u] == step that it is the vertex of this step or
-    its neighbour, seen[u] == step that it is already among the changed ones.
+    its neighbour, seen[u] == step that it is already among the changed ones. `first` is inf for a
+    vertex that cannot go. `least` and `stale` are of blocks of `width` vertices: see `_cheapest`.
     """
 
     start: NDArray[np.int64]
@@ -127,23 +127,41 @@ class _State(NamedTuple):
     stamp: NDArray[np.int64]
     ring: NDArray[np.int64]
     seen: NDArray[np.int64]
+    width: NDArray[np.int64]
+    least: NDArray[np.int64]
+    stale: NDArray[np.bool_]
 
 
 def _new_state(graph: Graph) -> _State:
     n, degrees = graph.n, graph.degrees
+    width = 1 + int(np.sqrt(n))
+    blocks = -(-n // width)
     return _State(
-        graph.ptr[:-1].copy(), degrees, degrees.copy(), np.zeros(n), np.zeros(n),
-        np.zeros(n, np.bool_), np.ones(n, np.bool_), np.full(n, np.nan), np.zeros(n),
-        np.zeros(n, np.int64), np.zeros(1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
-    )  # fmt: skip
+        start=graph.ptr[:-1].copy(),
+        length=degrees,
+        room=degrees.copy(),
+        bits=np.zeros(n),
+        fill=np.zeros(n),
+        known=np.zeros(n, np.bool_),
+        left=np.ones(n, np.bool_),
+        first=np.full(n, np.inf),
+        second=np.zeros(n),
+        mark=np.zeros(n, np.int64),
+        stamp=np.zeros(1, np.int64),
+        ring=np.zeros(n, np.int64),
+        seen=np.zeros(n, np.int64),
+        width=np.full(1, width),
+        least=np.full(blocks, -1),
+        stale=np.ones(blocks, np.bool_),
+    )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _near(state, pool, v):  # type: ignore[no-untyped-def]
     return pool[state.start[v] : state.start[v] + state.length[v]]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _mark(state, members):  # type: ignore[no-untyped-def]
     state.stamp[0] += 1
     for u in members:
@@ -166,14 +184,11 @@ def _count_fill(state, pool, weight, v):  # type: ignore[no-untyped-def]
     return 0.5 * missing
 
 
-@njit(cache=True, nogil=True)
-def _file(state, pool, vertices, rules, heap, v):  # type: ignore[no-untyped-def]
-    """Put v under its present costs; older entries of the heap no longer match and are dropped.
-
-    Returns the work: the heap's, in steps through neighbour lists.
-    """
+@njit(cache=True, nogil=True, inline="always")
+def _file(state, pool, vertices, rules, v):  # type: ignore[no-untyped-def]
+    """Put v under its present costs."""
     if not vertices.free[v]:
-        return 0
+        return
     degree = state.length[v]
     # Sizes are sums carried along: rounded, so that equal ones stay equal.
     size = np.rint(state.bits[v] * 2.0**20) * 2.0**-20
@@ -190,9 +205,42 @@ def _file(state, pool, vertices, rules, heap, v):  # type: ignore[no-untyped-def
             first, second = float(degree), state.fill[v] if state.known[v] else 0.0
     if first != state.first[v] or second != state.second[v]:
         state.first[v], state.second[v] = first, second
-        heapq.heappush(heap, (first, second, v))
-        return 20
-    return 1
+        state.stale[v // state.width[0]] = True
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _leave(state, v):  # type: ignore[no-untyped-def]
+    state.left[v] = False
+    state.first[v] = np.inf
+    state.stale[v // state.width[0]] = True
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _cheapest(state):  # type: ignore[no-untyped-def]
+    """(the filed vertex of least key, -1 if there is none; steps taken).
+
+    Vertices lie in blocks of about sqrt(n), each of which keeps its cheapest until one of its keys
+    changes: a few blocks are searched again at each step. At these sizes faster than a heap.
+    """
+    first, second, width = state.first, state.second, state.width[0]
+    best, steps = -1, state.least.size
+    for k in range(state.least.size):
+        if state.stale[k]:
+            state.stale[k] = False
+            steps += width
+            low, one, two = -1, np.inf, np.inf
+            for v in range(k * width, min((k + 1) * width, first.size)):
+                if first[v] < one or (first[v] == one and second[v] < two):
+                    low, one, two = v, first[v], second[v]
+            state.least[k] = low if one < np.inf else -1
+        v = state.least[k]
+        if v >= 0 and (
+            best < 0
+            or first[v] < first[best]
+            or (first[v] == first[best] and second[v] < second[best])
+        ):
+            best = v
+    return best, steps
 
 
 @njit(cache=True, nogil=True)
@@ -220,7 +268,7 @@ def _with_room(state, pool, used, v, more):  # type: ignore[no-untyped-def]
     return pool, used + room
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _drop(state, pool, a, v):  # type: ignore[no-untyped-def]
     near = _near(state, pool, a)
     for k in range(near.size):
@@ -279,7 +327,7 @@ def _update_fill(state, pool, weight, v, step, changed):  # type: ignore[no-unty
     return count, steps
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _join(state, pool, used, log2_card, v, ring):  # type: ignore[no-untyped-def]
     """Take v out of its neighbours' lists (`ring`, a copy) and join them; (pool, used, steps)."""
     steps = 0
@@ -290,7 +338,12 @@ def _join(state, pool, used, log2_card, v, ring):  # type: ignore[no-untyped-def
         _mark(state, near)
         state.mark[a] = state.stamp[0]
         state.bits[a] -= log2_card[v]
-        pool, used = _with_room(state, pool, used, a, ring.size)
+        more = 0
+        for b in ring:
+            more += state.mark[b] != state.stamp[0]
+        if more == 0:
+            continue
+        pool, used = _with_room(state, pool, used, a, more)
         for b in ring:
             if state.mark[b] != state.stamp[0]:
                 pool[state.start[a] + state.length[a]] = b
@@ -318,7 +371,6 @@ def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped
     pool[:used] = neighbours
     changed = np.empty(n, np.int64)
     work = float(n + used)
-    heap = [(0.0, 0.0, 0) for _ in range(0)]
     for v in range(n):
         near = _near(state, pool, v)
         state.bits[v] = vertices.log2_card[v] + vertices.log2_card[near].sum()
@@ -326,22 +378,24 @@ def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped
             work += state.length[near].sum()
         if work > rules.work:
             return 0, -np.inf, 0.0, False, work
-        work += _file(state, pool, vertices, rules, heap, v)
+        _file(state, pool, vertices, rules, v)
     made, step, total, largest = 0, 0, -np.inf, 0.0
-    while len(heap) > 0:
-        first, second, v = heapq.heappop(heap)
-        if not state.left[v] or first != state.first[v] or second != state.second[v]:
-            continue  # filed again since, or gone
+    while True:
+        v, steps = _cheapest(state)
+        work += steps
+        if v < 0:
+            return made, total, largest, True, work
         if state.length[v] > rules.neighbours or work > rules.work:
             return made, total, largest, False, work
         step += 1
         if state.bits[v] > rules.log2_table and state.length[v] > 0:
             u = _to_hold(state, pool, vertices, v)
-            moves.held[u], state.left[u] = True, False
+            moves.held[u] = True
+            _leave(state, u)
             for a in _near(state, pool, u):
                 _drop(state, pool, a, u)
                 state.bits[a] -= vertices.log2_card[u]
-                work += _file(state, pool, vertices, rules, heap, a)
+                _file(state, pool, vertices, rules, a)
             continue
         here = state.bits[v]
         high = max(total, here)
@@ -352,7 +406,7 @@ def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped
         ring = _near(state, pool, v).copy()
         moves.order[made], moves.touched[made] = v, ring.size
         made += 1
-        state.left[v] = False
+        _leave(state, v)
         others = 0
         if rules.cost != SIZE:
             others, steps = _update_fill(state, pool, vertices.weight, v, step, changed)
@@ -360,7 +414,6 @@ def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped
         pool, used, steps = _join(state, pool, used, vertices.log2_card, v, ring)
         work += steps
         for a in ring:
-            work += _file(state, pool, vertices, rules, heap, a)
+            _file(state, pool, vertices, rules, a)
         for k in range(others):
-            work += _file(state, pool, vertices, rules, heap, changed[k])
-    return made, total, largest, True, work
+            _file(state, pool, vertices, rules, changed[k])

@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.buckets import bucket_tree
-from tightz.elimination.game import FILL, SIZE, Played, Rules, play
+from tightz.elimination.game import DEGREE, FILL, SIZE, Played, Rules, play
 from tightz.elimination.graph import Graph, Scopes, interaction_graph, scopes_of
 from tightz.errors import ParameterError
 from tightz.models.factor_graph import FactorGraph, Grid
 from tightz.models.observed import observe
 
 _STEPS_A_SECOND = 1e8  # of the elimination game, roughly
-_STEPS_A_FACTOR = 1e4  # what a round of contraction paths costs, in the same currency
+_STEPS_A_FACTOR = 5e3  # what a round of contraction paths costs, in the same currency
 _PATH_LIMIT = 20_000  # factors; beyond this contraction paths take seconds
+_TIE = 1e-9  # costs are sums of floats: of equal orders the first is kept
 _MOST_WORK = 3e8  # steps of one game; a model denser than that is hopeless in any order
 
 
@@ -207,7 +208,7 @@ def _from_contraction_path(model: FactorGraph, trials: int, seed: int) -> NDArra
 
 
 class _Search:
-    """The best order so far and the steps spent."""
+    """The best order so far and the steps spent on the way to it."""
 
     def __init__(self, orders: Orders, log2_cap: float) -> None:
         self.orders, self.log2_cap = orders, log2_cap
@@ -223,7 +224,7 @@ class _Search:
     ) -> None:
         found = self.orders.greedy(cost, weighted=weighted, noise=noise, log2_total=self._cap)
         self.spent += found.work
-        if found.finished and found.log2_total < self.best.log2_cost:
+        if found.finished and found.log2_total < self.best.log2_cost - _TIE:
             width = int(found.touched.max(initial=0))
             self.best = OrderChoice(found.order, name, found.log2_total, found.log2_largest, width)
 
@@ -231,7 +232,7 @@ class _Search:
         orders = self.orders
         tree = bucket_tree(orders.scopes, order, log2_card=orders.log2_card, log2_total=self._cap)
         self.spent += 8.0 * (orders.scopes.members.size + tree.scope.size)
-        if tree.complete and tree.log2_total < self.best.log2_cost:
+        if tree.complete and tree.log2_total < self.best.log2_cost - _TIE:
             largest = float(tree.log2_sizes.max())
             self.best = OrderChoice(order, name, tree.log2_total, largest, tree.width)
 
@@ -245,12 +246,13 @@ def choose_order(
 ) -> OrderChoice:
     """The cheapest order that the heuristics find in about `seconds`.
 
-    Greedy smallest clique and least fill (Rose, 1972; Kjaerulff, 1990), sweeps along the
-    numbering or the lattice, Cuthill-McKee, contraction paths of cotengrust, and noisy repeats
-    of the greedy ones. A try stops as soon as it costs more than the best so far or more than
-    2^`log2_cap` entries; with none below that the cost is inf. By default the search takes a small
-    share of what the elimination itself would, at most 2 s. Time is counted in operations, not
-    by a clock: the same model always has the same order.
+    Greedy smallest clique, least fill and least degree (Rose, 1972; Kjaerulff, 1990), fill weighted
+    by the states of its ends where those differ (Kask and others, 2011), sweeps along the numbering
+    or the lattice, Cuthill-McKee, and in the time given contraction paths of cotengrust and noisy
+    repeats of the greedy ones. A try stops as soon as it costs more than the best so far or more
+    than 2^`log2_cap` entries; with none below that the cost is inf. By default the search takes a
+    small share of what the elimination itself would, at most 2 s. Time is counted in operations,
+    not by a clock: the same model always has the same order.
     """
     n = model.n_variables
     if n == 0:
@@ -261,6 +263,7 @@ def choose_order(
     states_vary = bool((model.cardinalities != model.cardinalities[0]).any())
     search.greedy("min-size", SIZE)
     search.greedy("min-fill", FILL)
+    search.greedy("min-degree", DEGREE)
     if states_vary:
         search.greedy("weighted min-fill", FILL, weighted=True)
     for name, order in _sweeps(model):
@@ -275,7 +278,7 @@ def choose_order(
         seconds = min(0.05, 1e-4 * n) + min(share, 2.0 if search.best.log2_cost < 48.0 else 0.5)
     seconds = min(seconds, most_seconds)
     rng = np.random.default_rng(0)
-    trial = 0
+    trial, search.spent = 0, 0.0
     while search.spent < seconds * _STEPS_A_SECOND:
         if trial % 8 == 0 and model.n_factors <= _PATH_LIMIT:
             path = _from_contraction_path(model, 8, trial)

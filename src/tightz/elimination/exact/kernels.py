@@ -30,6 +30,23 @@ class Operands(NamedTuple):
     gather: NDArray[np.int64]
 
 
+class BucketLayout(NamedTuple):
+    """Outer dims (merged where possible), tile size, and per list of tables its operands.
+
+    `grain` is the number of outer tiles that must stay with one worker so that no two workers
+    add to the same entry of a target.
+    """
+
+    dims: NDArray[np.int64]
+    tile: int
+    operands: tuple[Operands, ...]
+    grain: int
+
+    @property
+    def n_outer(self) -> int:
+        return int(np.prod(self.dims))
+
+
 @njit(cache=True, nogil=True)
 def _digits(number: int, dims: NDArray[np.int64], out: NDArray[np.int64]) -> None:
     for a in range(dims.size - 1, -1, -1):
@@ -298,11 +315,7 @@ def _ratio_pair(
 @njit(cache=True, nogil=True)
 def spread_ratio(
     arena: NDArray[np.float64],
-    dims: NDArray[np.int64],
-    tile: int,
-    ops: Operands,
-    targets: Operands,
-    sums: Operands,
+    layout: BucketLayout,
     private: NDArray[np.float64],
     scale: float,
     low: int,
@@ -313,6 +326,8 @@ def spread_ratio(
     The child receives p / message instead of p: no division, and every entry is set once. `scale`
     takes the ratio from its message's scale to that of the inputs.
     """
+    dims, tile = layout.dims, layout.tile
+    ops, targets, sums = layout.operands
     digits = np.empty(dims.size, np.int64)
     n_outer = 1
     for a in range(dims.size):
@@ -338,12 +353,7 @@ def spread_ratio(
 def spread_belief(
     arena: NDArray[np.float64],
     belief: int,
-    states: int,
-    dims: NDArray[np.int64],
-    tile: int,
-    ops: Operands,
-    targets: Operands,
-    sums: Operands,
+    layout: BucketLayout,
     private: NDArray[np.float64],
     shift: float,
     logarithmic: bool,
@@ -352,9 +362,12 @@ def spread_belief(
 ) -> None:
     """B(v, S) = prod_k A_k, or p(S) exp(shift + sum_k A_k) in logs; add B onto every target.
 
-    Work runs over (state, outer tile) pairs low <= w < high, state slowest. `targets` lie in the
-    arena and are disjoint between ranges; `sums` are small and lie in this range's `private`.
+    The layout's operands are the inputs A, the targets and the sums. Work runs over (state, outer
+    tile) pairs low <= w < high, state slowest. Targets lie in the arena and are disjoint between
+    ranges; sums are small and lie in this range's `private`.
     """
+    dims, tile = layout.dims, layout.tile
+    ops, targets, sums = layout.operands
     digits = np.empty(dims.size, np.int64)
     buf = np.empty(tile)
     n_outer = 1
@@ -363,6 +376,7 @@ def spread_belief(
     for w in range(low, high):
         state, o = w // n_outer, w % n_outer
         _digits(o, dims, digits)
+        # The tile of B. In logs p may be 0 where the inputs are -inf: no exp of nan is formed.
         _load(buf, arena, _position(ops, 0, state, digits), ops, 0)
         if logarithmic:
             for k in range(1, ops.base.size):
@@ -373,6 +387,7 @@ def spread_belief(
         else:
             for k in range(1, ops.base.size):
                 _multiply(buf, arena, _position(ops, k, state, digits), ops, k)
+        # Each target sums B over the axes that it lacks: the transpose of how it would be read.
         for k in range(targets.base.size):
             _scatter(buf, arena, _position(targets, k, state, digits), targets, k)
         for k in range(sums.base.size):

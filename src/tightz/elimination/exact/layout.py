@@ -14,6 +14,7 @@ from tightz.elimination.exact.kernels import (
     CONTIGUOUS,
     GATHER,
     REPEAT,
+    BucketLayout,
     Operands,
 )
 
@@ -25,23 +26,6 @@ class Placed(NamedTuple):
 
     start: int
     axes: tuple[int, ...]
-
-
-class BucketLayout(NamedTuple):
-    """Outer dims (merged where possible), tile size, and per list of tables its operands.
-
-    `grain` is the number of outer tiles that must stay with one worker so that no two workers
-    add to the same entry of a target.
-    """
-
-    dims: NDArray[np.int64]
-    tile: int
-    operands: tuple[Operands, ...]
-    grain: int
-
-    @property
-    def n_outer(self) -> int:
-        return int(np.prod(self.dims))
 
 
 def bucket_layout(

@@ -258,7 +258,7 @@ class Elimination:
         if not is_log and _one_in_step(layout):
             children[0].is_ratio = True
             ratio: Callable[..., None] = kernels.spread_ratio
-            call = partial(ratio, arena, layout.dims, layout.tile, *layout.operands)
+            call = partial(ratio, arena, layout)
             calls = [partial(call, private[k], scale, *r) for k, r in enumerate(ranges)]
         else:
             if scale != 1.0:
@@ -266,11 +266,8 @@ class Elimination:
             for table in children:
                 self._space.values(table)[:] = 0.0
             spread: Callable[..., None] = kernels.spread_belief
-            call = partial(spread, arena, belief.start, states, layout.dims, layout.tile)
-            calls = [
-                partial(call, *layout.operands, private[k], shift, is_log, *r)
-                for k, r in enumerate(ranges)
-            ]
+            call = partial(spread, arena, belief.start, layout)
+            calls = [partial(call, private[k], shift, is_log, *r) for k, r in enumerate(ranges)]
         workers.run(calls)
         total: NDArray[np.float64] = private.sum(axis=0)
         return total

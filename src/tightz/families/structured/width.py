@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.buckets import bucket_tree
-from tightz.elimination.game import DEGREE, FILL, Rules, play
+from tightz.elimination.game import FILL, SIZE, Rules, play
 from tightz.elimination.graph import Graph, Scopes, interaction_graph, scopes_from
 
 MAX_TRIALS = 4000
@@ -27,7 +27,7 @@ def best_order(scopes: Scopes, width: int) -> NDArray[np.int64] | None:
     if tree.complete and tree.width <= width:
         return given
     graph = interaction_graph(scopes)
-    for cost in (DEGREE, FILL):
+    for cost in (SIZE, FILL):  # spins have two states: the smallest table has least degree
         played = play(graph, Rules(cost, neighbours=width))
         if played.finished:
             return played.order
@@ -41,7 +41,7 @@ def is_within(adjacency: NDArray[np.bool_], width: int) -> bool:
 
 
 def _is_within(graph: Graph, width: int) -> bool:
-    return play(graph, Rules(DEGREE, neighbours=width)).finished
+    return play(graph, Rules(SIZE, neighbours=width)).finished
 
 
 def thin(
