@@ -279,8 +279,8 @@ def test_evidence_about_another_model_is_refused():
 def test_a_wrong_collapse_is_refused(monkeypatch):
     honest = workspace.collapse
 
-    def inflated(*arguments):
-        done = honest(*arguments)
+    def inflated(*arguments, **options):
+        done = honest(*arguments, **options)
         constant = done.polynomial.constant + 1.0
         return replace(done, polynomial=replace(done.polynomial, constant=constant))
 

@@ -309,6 +309,7 @@ COLLAPSE = [
         lambda: collapse(SPINS, 2, keep=[0, 9]),
     ),
     Case(ParameterError, "k is 99; expected between 0 and 20", lambda: collapse(SPINS, 99)),
+    Case(ParameterError, "most is 30; expected between 0 and 20", lambda: collapse(SPINS, most=30)),
     Case(
         ParameterError,
         "max_terms is -1; expected at least 0",

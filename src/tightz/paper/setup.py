@@ -24,7 +24,7 @@ from tightz.projections.coset import check_level
 from tightz.projections.pivots import FirstColumns, PivotPolicy
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import Model, SpinEncoding, model_digest
-from tightz.workspace.workspace import Workspace
+from tightz.workspace.workspace import Auto, Workspace
 
 DEFAULT_LEVELS = 20
 """The paper's experiments run m = 0..20."""
@@ -98,12 +98,12 @@ def set_up(
     require_range("trials", trials, 1)
     pairs, collapse, hashing = projections.pairs, projections.collapse, projections.hashing
     levels = None if levels is None else _whole_levels(levels)
+    automatic = Auto(at_least=max(levels or (), default=0)) if pairs is None else 0
     work = Workspace.build(
         model,
         seed=seed,
-        collapse=0 if pairs is not None and collapse is None else collapse,
+        collapse=automatic if collapse is None else collapse,
         search_sweeps=projections.search_sweeps,
-        at_least=max(levels, default=0) if levels is not None else 0,
     )
     chosen = _checked_levels(levels, work.polynomial.n)
     spin_pairs = _spin_pairs(work.encoding, pairs)

@@ -146,11 +146,12 @@ def collapse(
     *,
     keep: ArrayLike = (),
     max_terms: int | None = None,
+    most: int = AUTO_NEIGHBOURS,
 ) -> Collapsed:
     """Eliminate, least neighbours first, every spin that touches at most k others at its turn.
 
     keep        spins that must stay (their joint marginals are wanted, say)
-    k           None: the largest k up to 10 for which the result has at most `max_terms` terms
+    k           None: the largest k up to `most` for which the result has at most `max_terms` terms
     max_terms   for k=None only; default 4 times the model's own terms, and at least 4,000: the
                 time of a sweep grows with it
     """
@@ -164,7 +165,8 @@ def collapse(
         )
     protected[numbers] = True
     if k is None:
-        plan, k = _affordable(polynomial, protected, max_terms)
+        require_range("most", most, 0, MAX_NEIGHBOURS)
+        plan, k = _affordable(polynomial, protected, max_terms, most)
     else:
         require_range("k", k, 0, MAX_NEIGHBOURS)
         plan = plan_elimination(polynomial, eliminable(polynomial, int(k), protected)[0])
@@ -187,13 +189,13 @@ def collapse(
 
 
 def _affordable(
-    poly: SpinPolynomial, protected: NDArray[np.bool_], max_terms: int | None
+    poly: SpinPolynomial, protected: NDArray[np.bool_], max_terms: int | None, most: int
 ) -> tuple[Plan, int]:
     """The plan for the largest k whose result stays within `max_terms`, and k."""
     budget = max(4_000, 4 * poly.n_terms) if max_terms is None else max_terms
     require_range("max_terms", budget, 0)
-    order, ends = eliminable(poly, AUTO_NEIGHBOURS, protected)
-    for k in range(AUTO_NEIGHBOURS, -1, -1):
+    order, ends = eliminable(poly, most, protected)
+    for k in range(most, -1, -1):
         plan = plan_elimination(poly, order[: ends[k]])
         if k == 0 or terms_left(plan) <= budget:
             break

@@ -16,7 +16,7 @@ from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.splitting.results import SplittingResult
 from tightz.splitting.run import PRODUCT, SEARCH_SHARE, STRUCTURED, Splitting, SplittingTree
-from tightz.workspace.workspace import Workspace
+from tightz.workspace.workspace import SHARED, Auto, Workspace
 
 __all__ = [
     "PRODUCT",
@@ -50,10 +50,11 @@ def split(
     clock = Clock() if time_limit is None else Clock(time_limit)
     settings = settings or Splitting()
     root = seed_sequence(seed)
+    automatic = Auto(most=min(SHARED.most, settings.exact_width))
     work = Workspace.build(
         encode(model),
         seed=root,
-        collapse=settings.collapse,
+        collapse=automatic if settings.collapse is None else settings.collapse,
         time_limit=None if time_limit is None else SEARCH_SHARE * time_limit,
         threads=threads,
     )

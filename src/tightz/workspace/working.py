@@ -32,7 +32,7 @@ from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 from tightz.workspace.findings import Marginals, Mixing
 from tightz.workspace.samples import Samples
 from tightz.workspace.symmetry import flips_of, symmetrise_marginals, symmetrise_states
-from tightz.workspace.workspace import Workspace
+from tightz.workspace.workspace import SHARED, Workspace
 
 Sampler = Callable[..., Samples]
 
@@ -136,6 +136,7 @@ class Working:
         return Workspace.build(
             self.encoding,
             seed=self.seed,
+            collapse=SHARED,
             search_sweeps=DENSE_SWEEPS if is_dense(self.encoding.polynomial) else None,
             time_limit=None if math.isinf(self.clock.left) else POOL_SHARE * self.clock.left,
         )
