@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from tightz.elimination.graph import Graph
+from tightz.elimination.graph import Graph, Scopes
 
 SIZE, FILL, DEGREE = 0, 1, 2
 
@@ -98,7 +98,7 @@ def play(
     )
     moves = _Moves(np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(n, np.bool_))
     made, total, largest, finished, work = _play(
-        graph.neighbours, _new_state(graph), vertices, rules, moves
+        graph.neighbours, _new_state(graph.ptr), vertices, rules, moves
     )
     return Played(
         moves.order[:made], moves.touched[:made], moves.held, total, largest, finished, work
@@ -132,27 +132,29 @@ class _State(NamedTuple):
     stale: NDArray[np.bool_]
 
 
-def _new_state(graph: Graph) -> _State:
-    n, degrees = graph.n, graph.degrees
+@njit(cache=True, nogil=True)
+def _new_state(ptr):  # type: ignore[no-untyped-def]
+    n = ptr.size - 1
+    degrees = ptr[1:] - ptr[:-1]
     width = 1 + int(np.sqrt(n))
     blocks = -(-n // width)
     return _State(
-        start=graph.ptr[:-1].copy(),
-        length=degrees,
-        room=degrees.copy(),
-        bits=np.zeros(n),
-        fill=np.zeros(n),
-        known=np.zeros(n, np.bool_),
-        left=np.ones(n, np.bool_),
-        first=np.full(n, np.inf),
-        second=np.zeros(n),
-        mark=np.zeros(n, np.int64),
-        stamp=np.zeros(1, np.int64),
-        ring=np.zeros(n, np.int64),
-        seen=np.zeros(n, np.int64),
-        width=np.full(1, width),
-        least=np.full(blocks, -1),
-        stale=np.ones(blocks, np.bool_),
+        ptr[:-1].copy(),
+        degrees,
+        degrees.copy(),
+        np.zeros(n),
+        np.zeros(n),
+        np.zeros(n, np.bool_),
+        np.ones(n, np.bool_),
+        np.full(n, np.inf),
+        np.zeros(n),
+        np.zeros(n, np.int64),
+        np.zeros(1, np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+        np.full(1, width),
+        np.full(blocks, -1),
+        np.ones(blocks, np.bool_),
     )
 
 
@@ -417,3 +419,61 @@ def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped
             _file(state, pool, vertices, rules, a)
         for k in range(others):
             _file(state, pool, vertices, rules, changed[k])
+
+
+def widen(scopes: Scopes, neighbours: int, most_trials: int) -> NDArray[np.int64]:
+    """The scopes that, added in turn, leave a game of least SIZE within `neighbours`.
+
+    Blocks are tried together: a block grows when it fits and is halved when it does not. After
+    `most_trials` games what is left is not tried. The vertices have two states.
+    """
+    n = scopes.n
+    vertices = _Vertices(np.ones(n), np.ones(n), np.zeros(n), np.ones(n), np.ones(n, np.bool_))
+    rules = Rules(SIZE, int(neighbours), np.inf, np.inf, np.inf)
+    kept: NDArray[np.int64] = _widen(scopes.ptr, scopes.members, vertices, rules, most_trials)
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def _widen(ptr, members, vertices, rules, most_trials):  # type: ignore[no-untyped-def]
+    n, count = vertices.weight.size, ptr.size - 1
+    kept = np.empty(count, np.int64)
+    used, at, block, trials = 0, 0, n, 0
+    joined = np.zeros((n, n), np.bool_)  # the graph of the scopes kept
+    trial = np.zeros((n, n), np.bool_)
+    while at < count and trials < most_trials:
+        trial[:] = joined
+        for f in range(at, min(at + block, count)):
+            row = members[ptr[f] : ptr[f + 1]]
+            for u in row:
+                for v in row:
+                    trial[u, v] = u != v
+        trials += 1
+        if _fits(trial, vertices, rules):
+            joined[:] = trial
+            for f in range(at, min(at + block, count)):
+                kept[used] = f
+                used += 1
+            at += block
+            block *= 2
+        elif block > 1:
+            block //= 2
+        else:
+            at += 1
+    return kept[:used].copy()
+
+
+@njit(cache=True, nogil=True)
+def _fits(adjacency, vertices, rules):  # type: ignore[no-untyped-def]
+    """Whether the game on a graph, given as a matrix, can be finished."""
+    n = len(adjacency)
+    ptr = np.zeros(n + 1, np.int64)
+    neighbours = np.empty(adjacency.sum(), np.int64)
+    for v in range(n):
+        ptr[v + 1] = ptr[v]
+        for u in range(n):
+            if adjacency[v, u]:
+                neighbours[ptr[v + 1]] = u
+                ptr[v + 1] += 1
+    moves = _Moves(np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(n, np.bool_))
+    return _play(neighbours, _new_state(ptr), vertices, rules, moves)[3]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.buckets import bucket_tree
-from tightz.elimination.game import FILL, SIZE, Rules, play
+from tightz.elimination.game import FILL, SIZE, Rules, play, widen
 from tightz.elimination.graph import Graph, Scopes, interaction_graph, scopes_from
 
 MAX_TRIALS = 4000
@@ -59,30 +59,8 @@ def thin(
     if order is None:
         fits.sort(key=lambda a: -weights[a])
         rows = [members[a] for a in fits]
-        kept = _insert(scopes_from(size, rows), width)
+        kept = widen(scopes_from(size, rows), width, MAX_TRIALS)
         rows = [rows[a] for a in kept.tolist()]
         order = best_order(scopes_from(size, rows), width)
         assert order is not None, "the kept graph was within the width when it was built"
     return order, rows
-
-
-def _insert(scopes: Scopes, width: int) -> NDArray[np.int64]:
-    """The scopes that keep elimination by minimum degree within `width`, first come first.
-
-    Blocks are tried together; a block grows when it fits and is halved when it does not.
-    """
-    count = scopes.ptr.size - 1
-    kept = np.zeros(0, dtype=np.int64)
-    at, block, trials = 0, scopes.n, 0
-    while at < count and trials < MAX_TRIALS:
-        trial = np.concatenate([kept, np.arange(at, min(at + block, count))])
-        trials += 1
-        if _is_within(interaction_graph(scopes.subset(trial)), width):
-            kept = trial
-            at += block
-            block *= 2
-        elif block > 1:
-            block //= 2
-        else:
-            at += 1
-    return kept
