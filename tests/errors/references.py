@@ -170,8 +170,8 @@ METHODS = [
     Case(
         ParameterError,
         "EliminationPlan(144 variables, width ... by ..., ... flops, log Z in ..., marginals in "
-        "...) is not of FactorGraph(...): its variables, states or scopes differ; call exact without "
-        "plan, or with what plan(model) returns for this model",
+        "...) is not of FactorGraph(...): its variables, states or scopes differ; call exact "
+        "without plan, or with what plan(model) returns for this model",
         lambda: tz.exact(GRID, plan=plan(MEDIUM)),
     ),
     Case(

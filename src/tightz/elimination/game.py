@@ -21,6 +21,8 @@ from tightz.elimination.graph import Graph, Scopes
 
 SIZE, FILL, DEGREE = 0, 1, 2
 
+_LARGEST = 1000.0  # log2 of a table's entries; as floats they end soon after
+
 
 class Rules(NamedTuple):
     """cost: SIZE, the log2 of the clique's table; FILL, the weight of the edges that would be new,
@@ -247,11 +249,8 @@ def _cheapest(state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _with_room(state, pool, used, v, more):  # type: ignore[no-untyped-def]
-    """Make room for `more` neighbours of v: (pool, entries used), moved and grown at need."""
-    needed = state.length[v] + more
-    if needed <= state.room[v]:
-        return pool, used
-    room = 2 * needed
+    """Move the list of v to where it has room for `more`: (pool, entries used), grown at need."""
+    room = 2 * (state.length[v] + more)
     if used + room > pool.size:
         # Lists of vertices that are gone, and outgrown ones, are left behind.
         live = 0
@@ -345,7 +344,8 @@ def _join(state, pool, used, log2_card, v, ring):  # type: ignore[no-untyped-def
             more += state.mark[b] != state.stamp[0]
         if more == 0:
             continue
-        pool, used = _with_room(state, pool, used, a, more)
+        if state.length[a] + more > state.room[a]:
+            pool, used = _with_room(state, pool, used, a, more)
         for b in ring:
             if state.mark[b] != state.stamp[0]:
                 pool[state.start[a] + state.length[a]] = b
@@ -369,26 +369,32 @@ def _to_hold(state, pool, vertices, v):  # type: ignore[no-untyped-def]
 def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped-def]
     """(moves made, log2 of all tables, log2 of the largest, whether it was finished, work)."""
     n = state.start.size
-    pool, used = np.empty(2 * neighbours.size, np.int64), neighbours.size
-    pool[:used] = neighbours
+    pool, used = np.empty(4 * (neighbours.size + n), np.int64), 0
+    for v in range(n):  # with room to grow: most lists stay where they are
+        pool[used : used + state.length[v]] = neighbours[state.start[v] :][: state.length[v]]
+        state.start[v], state.room[v] = used, 2 * state.length[v] + 2
+        used += state.room[v]
     changed = np.empty(n, np.int64)
     work = float(n + used)
     for v in range(n):
         near = _near(state, pool, v)
-        state.bits[v] = vertices.log2_card[v] + vertices.log2_card[near].sum()
-        if rules.cost != SIZE and near.size <= rules.neighbours:
-            work += state.length[near].sum()
+        state.bits[v] = vertices.log2_card[v]
+        for u in near:
+            state.bits[v] += vertices.log2_card[u]
+            if rules.cost != SIZE and near.size <= rules.neighbours:
+                work += state.length[u]
         if work > rules.work:
             return 0, -np.inf, 0.0, False, work
         _file(state, pool, vertices, rules, v)
-    made, step, total, largest = 0, 0, -np.inf, 0.0
+    made, step, largest = 0, 0, 0.0
+    entries, most = 0.0, 2.0 ** min(rules.log2_total, _LARGEST)
     while True:
         v, steps = _cheapest(state)
         work += steps
         if v < 0:
-            return made, total, largest, True, work
+            return made, np.log2(entries), largest, True, work
         if state.length[v] > rules.neighbours or work > rules.work:
-            return made, total, largest, False, work
+            return made, np.log2(entries), largest, False, work
         step += 1
         if state.bits[v] > rules.log2_table and state.length[v] > 0:
             u = _to_hold(state, pool, vertices, v)
@@ -399,12 +405,10 @@ def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped
                 state.bits[a] -= vertices.log2_card[u]
                 _file(state, pool, vertices, rules, a)
             continue
-        here = state.bits[v]
-        high = max(total, here)
-        total = high + np.log2(2.0 ** (total - high) + 2.0 ** (here - high))
-        if total > rules.log2_total:
-            return made, total, largest, False, work
-        largest = max(largest, here)
+        entries += 2.0 ** min(state.bits[v], _LARGEST)
+        if entries > most:
+            return made, np.log2(entries), largest, False, work
+        largest = max(largest, state.bits[v])
         ring = _near(state, pool, v).copy()
         moves.order[made], moves.touched[made] = v, ring.size
         made += 1
@@ -441,24 +445,37 @@ def _widen(ptr, members, vertices, rules, most_trials):  # type: ignore[no-untyp
     used, at, block, trials = 0, 0, n, 0
     joined = np.zeros((n, n), np.bool_)  # the graph of the scopes kept
     trial = np.zeros((n, n), np.bool_)
+    refused = np.zeros((n, n), np.bool_)  # edges that did not fit by themselves
     while at < count and trials < most_trials:
         trial[:] = joined
-        for f in range(at, min(at + block, count)):
+        end = min(at + block, count)
+        new, barred, one, two = 0, False, 0, 0
+        for f in range(at, end):
             row = members[ptr[f] : ptr[f + 1]]
             for u in row:
                 for v in row:
-                    trial[u, v] = u != v
-        trials += 1
-        if _fits(trial, vertices, rules):
+                    if u < v and not trial[u, v]:
+                        trial[u, v] = trial[v, u] = True
+                        new, one, two = new + 1, u, v
+                        barred |= refused[u, v]
+        # Without a new edge the graph is what it was. An edge that did not fit once will not fit
+        # into a larger graph either, or so rarely that the game is not worth it.
+        fits = new == 0
+        if new > 0 and not barred:
+            trials += 1
+            fits = _fits(trial, vertices, rules)
+        if fits:
             joined[:] = trial
-            for f in range(at, min(at + block, count)):
+            for f in range(at, end):
                 kept[used] = f
                 used += 1
-            at += block
+            at = end
             block *= 2
         elif block > 1:
             block //= 2
         else:
+            if new == 1:
+                refused[one, two] = refused[two, one] = True
             at += 1
     return kept[:used].copy()
 

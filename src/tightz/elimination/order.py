@@ -275,7 +275,7 @@ def choose_order(
         # More search than the elimination takes cannot pay (it visits about 1e9 entries a second),
         # and a hopeless model stays so.
         share = 0.1 * 2.0 ** min(search.best.log2_cost, 60.0) / 1e9
-        seconds = min(0.05, 1e-4 * n) + min(share, 2.0 if search.best.log2_cost < 48.0 else 0.5)
+        seconds = min(0.05, 1e-4 * n) + min(share, 1.4 if search.best.log2_cost < 48.0 else 0.5)
     seconds = min(seconds, most_seconds)
     rng = np.random.default_rng(0)
     trial, search.spent = 0, 0.0
