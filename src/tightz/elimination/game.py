@@ -92,7 +92,9 @@ def play(
 
     # Copies and plain floats: every call has the same types, so the kernel is compiled once.
     def each(values: ArrayLike) -> NDArray[np.float64]:
-        return np.array(np.broadcast_to(np.asarray(values, dtype=np.float64), n))
+        out = np.empty(n)
+        out[:] = values
+        return out
 
     rules = Rules(int(rules.cost), int(rules.neighbours), *map(float, rules[2:]))
     vertices = _Vertices(
