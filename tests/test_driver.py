@@ -13,11 +13,15 @@ import tightz as tz
 from tests import naive
 from tightz.bounds import Bound, Proof, Side
 from tightz.interval import portfolio
-from tightz.interval.board import Board
+from tightz.interval.board import Board, Doubt
+from tightz.interval.race import Schedule
 from tightz.interval.streams.exact import exact_marginals
 from tightz.judge import Audited, ProductEvidence, StatesEvidence
 from tightz.runtime.clock import Clock
+from tightz.workspace import working as working_module
+from tightz.workspace import workspace as workspace_module
 from tightz.workspace.findings import Finding, Marginals, Mixing
+from tightz.workspace.working import Working
 
 MODEL = tz.ising_grid(3, coupling=(-2, 2), seed=0)
 LOG_Z, TRUTH = naive.enumerate_model(MODEL.cardinalities, MODEL.factors, MODEL.evidence)
@@ -201,3 +205,103 @@ def test_exact_results_carry_their_rounding():
     assert result.lower <= LOG_Z <= result.upper
     assert 0.0 < result.upper - result.lower < 1e-9
     assert result.lower_proof.rounding > 0.0
+
+
+# --- Who is advanced next --------------------------------------------------------------------
+
+
+def idle(working, clock):
+    yield from ()
+
+
+def schedule_of(*rates: float) -> Schedule:
+    """Lanes that have each run for a second and gained so much."""
+    found = Schedule(Working(MODEL, Clock(100.0)), memory=10.0)
+    found.add([idle] * len(rates))
+    for lane, rate in zip(found.lanes, rates, strict=True):
+        lane.hope = 0.0
+        lane.spend(1.0, found.memory)
+        lane.gain = rate * (lane.recent + lane.credit)
+    return found
+
+
+def test_the_stream_that_gains_fastest_is_advanced():
+    found = schedule_of(0.1, 0.5, 0.2)
+    assert found.take() is found.lanes[1]
+    assert found.take() is found.lanes[2]  # the first is running
+
+
+def test_a_new_stream_is_tried_and_loses_credit_without_gains():
+    found = schedule_of(0.1, 0.2)
+    found.add([idle])
+    newcomer = found.lanes[2]
+    assert found.take() is newcomer
+    for _ in range(20):
+        found.give_back(newcomer, 1.0, ended=False)
+        newcomer.running = True
+    newcomer.running = False
+    assert newcomer.rate < 0.1
+    assert found.take() is not newcomer
+
+
+def test_no_stream_is_starved():
+    found = schedule_of(0.0, 1.0)
+    found.give_back(found.lanes[1], 100.0, ended=False)
+    found.lanes[1].gain = 1e9
+    assert found.take() is found.lanes[0]
+
+
+def test_gains_fade():
+    lane = schedule_of(1.0).lanes[0]
+    before = lane.rate
+    for _ in range(10):
+        lane.spend(1.0, 2.0)
+    assert lane.rate < 0.05 * before
+
+
+def test_what_counts_as_a_gain():
+    wide = Doubt(math.inf, math.inf, math.inf)
+    first = Doubt(10.0, 8.0, 2.5)
+    assert wide.narrowed_to(first) == 2.0
+    assert first.narrowed_to(first) == 0.0
+    assert first.narrowed_to(Doubt(5.0, 8.0, 2.5)) == pytest.approx(0.5)
+    assert first.narrowed_to(Doubt(10.0, 4.0, 2.5)) == pytest.approx(0.25)
+    assert first.narrowed_to(Doubt(10.0, 8.0, 1.25)) == pytest.approx(0.25)
+    assert first.narrowed_to(Doubt(20.0, 8.0, 2.5)) == 0.0
+
+
+def test_methods_join_the_portfolio():
+    met = []
+
+    def mine(working, clock):
+        met.append(working.graph.n_variables)
+        evidence = uniform(working, clock)
+        yield lower(evidence.verdict(working.graph).lower, evidence)
+
+    result = tz.log_partition(MODEL, time_limit=20, methods=[mine])
+    assert met
+    assert result.is_exact
+
+
+def test_one_run_prepares_its_model_once(monkeypatch):
+    """encode, collapse, tempering and plan: one each, whatever streams there are."""
+    counts: dict[str, int] = {}
+
+    def counted(module, name):
+        original = getattr(module, name)
+
+        def wrapper(*args, **kwargs):
+            counts[name] = counts.get(name, 0) + 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, wrapper)
+
+    for module, name in [
+        (working_module, "encode"), (working_module, "plan"), (workspace_module, "encode"),
+        (workspace_module, "collapse"), (workspace_module, "sample_pool"),
+    ]:  # fmt: skip
+        counted(module, name)
+    grid = tz.ising_grid(12, coupling=(-1, 1), field=(-1, 1), seed=0)
+    result = tz.log_partition(grid, time_limit=6, seed=0, max_memory="1KB")
+    assert {b.method for b in result.bounds} & {"splitting", "tree-reweighted"}
+    assert counts == {"encode": 1, "plan": 1, "collapse": 1, "sample_pool": 1}
