@@ -87,7 +87,7 @@ def test_the_plan_is_shared_and_not_sent_with_tasks(client):
             sent.append(args)
             return super().submit(fn, *args)
 
-    def pool(working, clock):
+    def pool(_):
         return Watched(client)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -110,7 +110,7 @@ def test_a_small_hard_core_model_is_solved_after_all():
 
 def commands_with_a_model():
     for name, command in main.commands.items():
-        if any(p.name == "model" and p.param_type_name == "argument" for p in command.params):
+        if any(p.name == "path" and p.param_type_name == "argument" for p in command.params):
             yield name, command
 
 

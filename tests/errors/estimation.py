@@ -181,6 +181,7 @@ INTERVALS = [
         GRID,
         time_limit=0,
     ),
+    refuses("threads is 0; expected at least 1", tz.log_partition, GRID, threads=0),
     refuses(
         "delta is 1.5; expected a probability strictly between 0 and 1",
         tz.log_partition,

@@ -37,7 +37,7 @@ from tightz.judge.links import SpinEvidence, SpinLink
 from tightz.judge.messages import check_messages
 from tightz.judge.parts import Cell, Court, NoStateEvidence, PartsEvidence, joined
 from tightz.judge.proofs import Ceiling, Conditionals, Product, Proof
-from tightz.judge.reductions import check_substitution
+from tightz.judge.reductions import check_barren, check_substitution
 from tightz.judge.regions import halves, whole
 from tightz.judge.spanning import Forests
 from tightz.judge.spins import ProductQ, SpinDistribution, SpinMap, SpinTerms
@@ -526,4 +526,18 @@ PARTS = [
     ),
 ]
 
-CASES = [*VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS]
+_ROWS = np.log([[0.5, 0.5], [0.25, 0.75]])
+_NETWORK = tz.FactorGraph([2, 2], [((0, 1), _ROWS), ((0,), np.log([0.4, 0.6]))])
+
+BARREN = [
+    refuted(
+        "variable 0 is no barren one: factors [0, 1] name it",
+        lambda: check_barren(_NETWORK, tz.FactorGraph([], []), [(0, 0)], 0.0),
+    ),
+    refuted(
+        "barren variables were taken out of a model that still names them",
+        lambda: check_barren(_NETWORK, _NETWORK, [(1, 0)], 0.0),
+    ),
+]
+
+CASES = [*VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS, *BARREN]

@@ -13,6 +13,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -69,8 +70,9 @@ def map_ordered(
             yield crew.finish(pending.popleft(), pending)
         finished = True
     finally:
-        for errand in pending:
-            errand.future.cancel()
+        with suppress(Exception):  # a cluster that is gone has nothing to cancel
+            for errand in pending:
+                errand.future.cancel()
         crew.dismiss()
         if own is not None:
             own.shutdown(wait=finished, cancel_futures=not finished)  # Ctrl-C: leave at once
