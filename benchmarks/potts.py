@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 import tightz as tz
-from tightz.models.potts import potts_grid
+from tightz.models.builders import potts_grid
 from tightz.projections import Coset, DenseParity
 from tightz.reductions.encoding import encode
 

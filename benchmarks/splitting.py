@@ -15,7 +15,7 @@ from tightz.bounds import Side
 from tightz.models.builders import ising_grid
 from tightz.models.factor_graph import FactorGraph
 from tightz.paper.coset_sum import coset_sum
-from tightz.paper.settings import Projections
+from tightz.paper.setup import Projections
 from tightz.reductions.encoding import encode
 from tightz.runtime.clock import Clock
 from tightz.splitting import PRODUCT, Splitting, SplittingTree, split

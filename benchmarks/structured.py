@@ -14,7 +14,7 @@ from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
 from tightz.models.builders import ising_grid
 from tightz.paper.estimate import estimate
-from tightz.paper.settings import Projections
+from tightz.paper.setup import Projections
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
 from tightz.reductions.encoding import encode

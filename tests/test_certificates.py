@@ -12,8 +12,7 @@ from scipy.stats import binom
 import tightz as tz
 from tests import naive
 from tightz.paper.estimate import run_setup
-from tightz.paper.settings import Where
-from tightz.paper.setup import set_up
+from tightz.paper.setup import Where, set_up
 from tightz.paper.stored import read_estimate
 from tightz.paper.theorem_run import statements
 from tightz.runtime.store import RunStore

@@ -20,9 +20,8 @@ from tightz.cli.main import main
 from tightz.errors import MissingExtraError, ParameterError
 from tightz.interval import portfolio
 from tightz.runtime import executors
-from tightz.runtime.cluster import DaskPool, connect, local_workers, open_executor
+from tightz.runtime.cluster import DaskPool, ExecutorError, connect, local_workers, open_executor
 from tightz.runtime.executors import LIVES, map_ordered
-from tightz.runtime.parcels import ExecutorError
 from tightz.runtime.provenance import versions
 
 distributed = pytest.importorskip("distributed")

@@ -22,7 +22,7 @@ from tightz.families.clustered import ClusterMeanField, cluster_labels
 from tightz.interval.portfolio import LOWER, UPPER
 from tightz.interval.streams.cutset_sum import CutsetSum
 from tightz.interval.streams.states import blocks, cutset_sums, solved
-from tightz.models.potts import potts, potts_grid
+from tightz.models.builders import potts, potts_grid
 from tightz.reductions.bits import state_of_code, to_bits
 from tightz.reductions.encoding import encode
 from tightz.reductions.zeros import possible_states, simplify

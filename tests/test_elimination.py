@@ -14,13 +14,12 @@ from tightz.elimination.game import DEGREE, FILL, SIZE, Rules, play
 from tightz.elimination.graph import Scopes, interaction_graph, scopes_from, scopes_of
 from tightz.elimination.order import Order, Orders, choose_order
 from tightz.errors import ParameterError
-from tightz.models.builders import ising_grid
+from tightz.models.builders import ising_grid, potts_grid
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.potts import potts_grid
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.runtime.clock import Clock
 from tightz.uppers.mini_bucket import MiniBucket, mini_bucket, mini_bucket_bounds
-from tightz.uppers.rising import rising_mini_buckets
+from tightz.uppers.upper_bound import rising_mini_buckets
 
 
 @st.composite

@@ -11,8 +11,8 @@ import pytest
 import tightz as tz
 from tests import naive
 from tightz.families import MeanField, PointMass, Status
-from tightz.paper.moments import WeightedMoments
 from tightz.paper.theorems import lower_median, required_trials
+from tightz.paper.trials import WeightedMoments
 from tightz.projections import Coset
 from tightz.reductions.encoding import encode
 from tightz.runtime.seeds import generator

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tightz.elimination import conditioning as conditioning
 from tightz.elimination import order as orders
 from tightz.elimination.conditioning import ConditionedElimination, choose_cutset
-from tightz.elimination.conditioning import elimination as conditioning
-from tightz.elimination.exact import exact, kernels, table_kernels
+from tightz.elimination.exact import exact, kernels, tables
 from tightz.elimination.exact import run as running
 from tightz.elimination.order import _contraction_path, choose_order
 from tightz.judge import RefutedError
@@ -72,13 +72,13 @@ def test_wrong_products_of_messages_are_refuted(monkeypatch):
 
 @pytest.mark.parametrize("name", ["scale_in_place", "shift_in_place", "exp_in_place"])
 def test_wrong_rescaling_is_refuted(monkeypatch, name):
-    kernel = getattr(table_kernels, name)
+    kernel = getattr(tables, name)
 
     def broken(values, low, high, *args):
         kernel(values, low, high, *args)
         values[low:high] += 1e-7 * np.abs(values[low:high])
 
-    monkeypatch.setattr(table_kernels, name, broken)
+    monkeypatch.setattr(tables, name, broken)
     for seed in range(20):  # some strength makes tables leave the ordinary scale and come back
         models = [ising_grid(6, coupling=(-c, c), seed=seed) for c in (30.0, 60.0, 150.0)]
         try:

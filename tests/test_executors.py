@@ -28,17 +28,22 @@ from hypothesis import strategies as st
 
 import tightz as tz
 from tightz.errors import ParameterError
-from tightz.families.mean_field import MeanField
-from tightz.families.point_mass import PointMass
+from tightz.families.mean_field import MeanField, PointMass
 from tightz.interval import portfolio
 from tightz.paper.trials import MIN_BATCHES, TrialPlan, batch_size
-from tightz.projections.hashing import DenseParity
-from tightz.projections.pivots import FirstColumns
+from tightz.projections.hashing import DenseParity, FirstColumns
 from tightz.reductions.encoding import encode
-from tightz.runtime import executors, parcels
-from tightz.runtime.cluster import local_workers
+from tightz.runtime import cluster, executors
+from tightz.runtime.cluster import (
+    KEPT,
+    Answer,
+    ExecutorError,
+    Parcel,
+    local_workers,
+    run_parcel,
+    versions,
+)
 from tightz.runtime.executors import IN_FLIGHT, LIVES, map_ordered
-from tightz.runtime.parcels import KEPT, Answer, ExecutorError, Parcel, run_parcel, versions
 
 GRID = tz.ising_grid(5, coupling=(-2, 2), field=(-1, 1), seed=3)
 PLAIN = {"collapse": 0, "search_sweeps": 0}
@@ -76,7 +81,7 @@ class Here(Executor):
 
 @pytest.fixture(autouse=True)
 def no_parcels():
-    parcels._opened.clear()
+    cluster._opened.clear()
 
 
 def square(x):
@@ -165,7 +170,7 @@ def test_the_parcel_travels_once_a_worker_and_is_opened_once():
 
 
 def test_a_worker_without_the_parcel_gets_it_with_the_task():
-    forget = Here(before=lambda number: parcels._opened.clear() if number % 5 == 0 else None)
+    forget = Here(before=lambda number: cluster._opened.clear() if number % 5 == 0 else None)
     assert list(map_ordered(square, range(30), executor=forget)) == [x * x for x in range(30)]
     assert forget.carried > 2
     assert len(forget.sent) > 30
@@ -175,7 +180,7 @@ def test_workers_keep_few_parcels():
     packed = [Parcel.pack(partial(np.add, i)) for i in range(KEPT + 1)]
     for i, parcel in enumerate(packed):
         assert run_parcel(versions(), parcel.digest, parcel.content, 10) == 10 + i
-    assert len(parcels._opened) == KEPT
+    assert len(cluster._opened) == KEPT
     assert run_parcel(versions(), packed[0].digest, None, 10) is Answer.NO_PARCEL
     assert run_parcel(versions(), packed[1].digest, None, 10) == 11
 

@@ -21,7 +21,7 @@ import tightz as tz
 from tests import naive
 from tightz.cli.options import Source
 from tightz.errors import MissingExtraError, ModelError, TightzError, UnsupportedModelError
-from tightz.models.formats.arrays import read_arrays
+from tightz.models.formats.array_files import read_arrays
 from tightz.models.formats.bif import read_bif, read_xmlbif
 from tightz.models.formats.bif_writer import write_bif, write_xmlbif
 from tightz.models.formats.cnf import read_cnf, write_cnf

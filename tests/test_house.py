@@ -243,7 +243,7 @@ def test_every_path_in_docstrings_and_pages_exists():
         ("`models/nothing.py`", ["models/nothing.py"]),
         ("`judge.nothing`", ["judge.nothing"]),
         ("`estimation.driver`", ["estimation.driver"]),
-        ("tightz.bounds.Bound.log_z and `tightz.log_partition`, `judge.states`, `bound.side`", []),
+        ("tightz.bounds.Bound.log_z and `tightz.log_partition`, `judge.claims`, `bound.side`", []),
         ("`models/factor_graph.py`, `tests/test_house.py`, tightz.example/, x/tightz.uai", []),
     ],
 )

@@ -21,8 +21,7 @@ import tightz.judge
 from tightz.families import block as block_module
 from tightz.families import mean_field as mean_field_module
 from tightz.families.block import block_mean_field, family_for
-from tightz.families.cluster_tables import ClusterTables
-from tightz.families.clustered import ClusterMeanField
+from tightz.families.clustered import ClusterMeanField, ClusterTables
 from tightz.families.evidence import (
     chart_of,
     evidence_of,
@@ -35,10 +34,9 @@ from tightz.families.structured import family as structured_module
 from tightz.judge.clusters import NetworkEvidence
 from tightz.judge.collapses import CollapseLink, check_collapse
 from tightz.judge.cosh import expected_log_2cosh
-from tightz.judge.encodings import check_encoding
 from tightz.judge.forests import ForestQ, forest_value
 from tightz.judge.layers import LayerQ
-from tightz.judge.links import SpinEvidence, SpinLink
+from tightz.judge.links import SpinEvidence, SpinLink, check_encoding
 from tightz.judge.products import ProductEvidence
 from tightz.judge.spins import ProductQ, SpinMap, SpinTerms, product_value
 from tightz.judge.verdict import RefutedError

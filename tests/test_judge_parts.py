@@ -21,13 +21,21 @@ from tightz.families.structured import StructuredMeanField
 from tightz.families.structured import family as structured
 from tightz.interval.streams.cutset_sum import CutsetSum
 from tightz.judge import RefutedError
+from tightz.judge.claims import log_add, log_sum
 from tightz.judge.cosets import CosetsEvidence
 from tightz.judge.cutsets import Conditioned, CutsetEvidence
 from tightz.judge.parts import Cell, Court, PartsEvidence
-from tightz.judge.proofs import Ceiling, Conditionals, Eliminated, Product
-from tightz.judge.regions import distance, halves, restricted, whole
+from tightz.judge.regions import (
+    Ceiling,
+    Conditionals,
+    Eliminated,
+    Product,
+    distance,
+    halves,
+    restricted,
+    whole,
+)
 from tightz.judge.spins import SpinTerms
-from tightz.judge.sums import log_add, log_sum
 from tightz.paper.coset_sum import coset_sum
 from tightz.reductions.encoding import encode
 from tightz.runtime.clock import Clock

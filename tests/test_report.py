@@ -24,18 +24,20 @@ from tightz.cli import main
 from tightz.paper.theorem_run import theorem_run
 from tightz.reports import ReportData, report, report_data
 from tightz.reports.charts import (
+    DIVERGING,
     MAX_DOTS,
     MAX_STEPS,
+    SEQUENTIAL,
     caption,
     interval_chart,
     level_chart,
     level_rows,
+    png,
     sampled,
 )
 from tightz.reports.data import LevelTable, Marginals, as_marginals
 from tightz.reports.marginal_charts import MAX_BARS, marginal_chart, pictures
 from tightz.reports.page import render
-from tightz.reports.picture import DIVERGING, SEQUENTIAL, png
 from tightz.reports.results import best_certified
 from tightz.reports.sections import MAX_ROWS
 from tightz.reports.words import headline, proofs

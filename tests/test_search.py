@@ -26,9 +26,8 @@ from tightz.reductions.encoding import encode
 from tightz.runtime.seeds import seed_sequence
 from tightz.search.annealing import AnnealedMeanField
 from tightz.search.copies import run_copies
-from tightz.search.free_energy import bennett, log_z_by_tempering
 from tightz.search.ground_state import SEARCHER, Search, SearchStatus, ground_state
-from tightz.search.ladder import Ladder, local_scales
+from tightz.search.ladder import Ladder, bennett, local_scales, log_z_by_tempering
 from tightz.search.moves import Best, Replicas, offer, recombine, reweigh, swap_clusters
 from tightz.search.parallel_tempering import ParallelTempering, Problem, Tempering, tune_ladder
 from tightz.search.pool import sample_pool

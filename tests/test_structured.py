@@ -17,18 +17,18 @@ from tightz.families.projection import Status, evaluate
 from tightz.families.structured import StructuredMeanField, shape, terms
 from tightz.families.structured.clusters import (
     grow_partition,
+    is_within,
     lattice_partitions,
     lattice_shape,
     strips,
+    thin,
 )
-from tightz.families.structured.evaluate import structured_bound
-from tightz.families.structured.junction import build_forest
-from tightz.families.structured.width import is_within, thin
+from tightz.families.structured.junction import build_forest, structured_bound
 from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.paper.estimate import estimate
-from tightz.paper.settings import Projections
+from tightz.paper.setup import Projections
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, Parities
 from tightz.reductions.encoding import encode

@@ -21,8 +21,8 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.uppers.mini_bucket import MiniBucket, mini_bucket, mini_bucket_bounds
 from tightz.uppers.mini_bucket import descent as descent_module
-from tightz.uppers.rising import rising_mini_buckets
 from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted
+from tightz.uppers.upper_bound import rising_mini_buckets
 
 SEEDS = st.integers(0, 2**32)
 

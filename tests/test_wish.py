@@ -22,7 +22,7 @@ from tightz.models import FactorGraph, SpinPolynomial, ising_grid
 from tightz.paper.estimate import estimate
 from tightz.paper.theorems import required_trials
 from tightz.paper.wish import wish
-from tightz.paper.wish.band import band_lower, band_upper
+from tightz.paper.wish.results import band_lower, band_upper
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, Parities
 from tightz.search.exact_mpe import ExactPointMass, StateTable

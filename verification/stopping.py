@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 from scipy.stats import binom
 
+from tightz.paper.batches import TrialTable
 from tightz.paper.results import Estimate
-from tightz.paper.table import TrialTable
 from tightz.sampling.ais.sampling import AisResult, AisStatus
 from tightz.sampling.certificates import BETS, anytime_certificate, median_certificate
 from verification.rows import Row

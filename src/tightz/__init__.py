@@ -17,8 +17,8 @@ _HOME = {
     "ising": "tightz.models",
     "ising_grid": "tightz.models",
     "rbm": "tightz.models",
-    "potts": "tightz.models.potts",
-    "potts_grid": "tightz.models.potts",
+    "potts": "tightz.models.builders",
+    "potts_grid": "tightz.models.builders",
     "noisy_or": "tightz.models.large_scopes",
     "read": "tightz.models.formats",
     "write": "tightz.models.formats",
@@ -34,7 +34,7 @@ _HOME = {
     "mean_field": "tightz.paper.mean_field",
     "mfrp": "tightz.paper.estimate",
     "estimate": "tightz.paper.estimate",
-    "Projections": "tightz.paper.settings",
+    "Projections": "tightz.paper.setup",
     "wish": "tightz.paper.wish",
     "theorem_run": "tightz.paper.theorem_run",
     "theorem_forecast": "tightz.paper.theorem_run",
@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from tightz.models import ising as ising
     from tightz.models import ising_grid as ising_grid
     from tightz.models import rbm as rbm
+    from tightz.models.builders import potts as potts
+    from tightz.models.builders import potts_grid as potts_grid
     from tightz.models.formats import read as read
     from tightz.models.formats import write as write
     from tightz.models.formats.quadratic import from_dimod as from_dimod
@@ -95,15 +97,13 @@ if TYPE_CHECKING:
     from tightz.models.formats.quadratic import to_qubo as to_qubo
     from tightz.models.large_scopes import noisy_or as noisy_or
     from tightz.models.mnist import load_mnist as load_mnist
-    from tightz.models.potts import potts as potts
-    from tightz.models.potts import potts_grid as potts_grid
     from tightz.models.train_rbm import Training as Training
     from tightz.models.train_rbm import train_rbm as train_rbm
     from tightz.paper.coset_sum import coset_sum as coset_sum
     from tightz.paper.estimate import estimate as estimate
     from tightz.paper.estimate import mfrp as mfrp
     from tightz.paper.mean_field import mean_field as mean_field
-    from tightz.paper.settings import Projections as Projections
+    from tightz.paper.setup import Projections as Projections
     from tightz.paper.theorem_run import theorem_forecast as theorem_forecast
     from tightz.paper.theorem_run import theorem_run as theorem_run
     from tightz.paper.theorems import required_trials as required_trials

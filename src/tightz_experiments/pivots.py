@@ -14,7 +14,7 @@ from tightz_experiments.store import Store, small_print
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tightz.projections.pivots import PivotPolicy
+    from tightz.projections.hashing import PivotPolicy
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tightz.families.mean_field import MeanField
 from tightz.families.projection import IProjection, heaviest_in_coset
 from tightz.projections.coset import Coset
 from tightz.runtime.seeds import Seed, stream
-from tightz.search.ranking import rank
+from tightz.search.pool import rank
 
 if TYPE_CHECKING:
     from tightz.families.layer import LayerResult

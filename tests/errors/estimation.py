@@ -19,7 +19,7 @@ from tightz.paper.theorems import required_trials
 from tightz.reductions.encoding import encode
 from tightz.sampling import certificates
 from tightz.sampling.calibration import combine
-from tightz.splitting import SplittingTree, check
+from tightz.splitting import SplittingTree, evidence
 from tightz.splitting.evidence import Standing
 from tightz.workspace.workspace import Workspace
 
@@ -60,13 +60,13 @@ def _split():
 
 
 def _overlapping_parts(patch):
-    patch.setattr(check, "_partitions", lambda *_: False)
-    check.check_tree(_split().tree)
+    patch.setattr(evidence, "_partitions", lambda *_: False)
+    evidence.check_tree(_split().tree)
 
 
 def _boasting_leaf(patch):
-    patch.setattr(check, "_attained", lambda *_: -math.inf)
-    check.check_tree(_split().tree)
+    patch.setattr(evidence, "_attained", lambda *_: -math.inf)
+    evidence.check_tree(_split().tree)
 
 
 ESTIMATES = [

@@ -18,7 +18,7 @@ from tightz.families.clustered import ClusterMeanField
 from tightz.families.layer import layer_mean_field
 from tightz.families.projection import evaluate
 from tightz.families.structured import junction, terms
-from tightz.families.structured.evaluate import structured_bound
+from tightz.families.structured.junction import structured_bound
 from tightz.models import SpinPolynomial
 from tightz.projections import Coset, DenseParity
 from tightz.projections.hashing import Parities

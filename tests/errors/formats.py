@@ -282,7 +282,7 @@ def _bad_hdf5(tmp, patch):
 
 
 def _no_weights(tmp, patch):
-    patch.setattr("tightz.models.formats.arrays.read_mat", lambda _: {"W": np.zeros(2)})
+    patch.setattr("tightz.models.formats.array_files.read_mat", lambda _: {"W": np.zeros(2)})
     tz.read(tmp / "w.mat")
 
 

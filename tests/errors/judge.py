@@ -23,22 +23,19 @@ from tightz.judge import (
     Verdict,
 )
 from tightz.judge.attractive import AttractiveEvidence
-from tightz.judge.buckets import bucket_tree
 from tightz.judge.cliques import CliquesEvidence
 from tightz.judge.clusters import NetworkEvidence
 from tightz.judge.collapses import CollapseLink
 from tightz.judge.cosets import CosetsEvidence
 from tightz.judge.cutsets import Conditioned, CutsetEvidence
 from tightz.judge.edges import EdgesEvidence
-from tightz.judge.encodings import EncodingLink
+from tightz.judge.elimination import bucket_tree, check_messages
 from tightz.judge.forests import ForestQ
 from tightz.judge.layers import LayerQ
-from tightz.judge.links import SpinEvidence, SpinLink
-from tightz.judge.messages import check_messages
+from tightz.judge.links import EncodingLink, SpinEvidence, SpinLink
 from tightz.judge.parts import Cell, Court, NoStateEvidence, PartsEvidence, joined
-from tightz.judge.proofs import Ceiling, Conditionals, Product, Proof
 from tightz.judge.reductions import check_barren, check_substitution
-from tightz.judge.regions import halves, whole
+from tightz.judge.regions import Ceiling, Conditionals, Product, Proof, halves, whole
 from tightz.judge.spanning import Forests
 from tightz.judge.spins import ProductQ, SpinDistribution, SpinMap, SpinTerms
 from tightz.models.spin_polynomial import SpinPolynomial

@@ -7,9 +7,9 @@ import numpy as np
 import tightz as tz
 from tests.errors.table import Case, refuses
 from tightz.bounds import Side
+from tightz.elimination import conditioning as conditioning
 from tightz.elimination.conditioning import ConditionedElimination, choose_cutset
-from tightz.elimination.conditioning import elimination as conditioning
-from tightz.elimination.exact import kernels, plan, table_kernels
+from tightz.elimination.exact import kernels, plan, tables
 from tightz.elimination.exact import run as running
 from tightz.elimination.exact.schedule import Arena
 from tightz.elimination.order import Order, Orders
@@ -89,13 +89,13 @@ def _exchanged(patch):
 
 
 def _wrong_scale(patch):
-    kernel = table_kernels.scale_in_place
+    kernel = tables.scale_in_place
 
     def broken(values, low, high, *args):
         kernel(values, low, high, *args)
         values[low:high] *= 1.001
 
-    patch.setattr(table_kernels, "scale_in_place", broken)
+    patch.setattr(tables, "scale_in_place", broken)
     for seed in range(20):  # at some strength tables leave the ordinary scale and come back
         tz.exact(tz.ising_grid(6, coupling=(-60, 60), seed=seed))
 

@@ -9,9 +9,15 @@ from tests.errors.table import Case, refuses
 from tightz.errors import MissingExtraError, ParameterError
 from tightz.runtime import cluster
 from tightz.runtime.backends import on_device
-from tightz.runtime.cluster import connect, local_workers, open_executor
+from tightz.runtime.cluster import (
+    ExecutorError,
+    Parcel,
+    connect,
+    local_workers,
+    open_executor,
+    run_parcel,
+)
 from tightz.runtime.executors import map_ordered
-from tightz.runtime.parcels import ExecutorError, Parcel, run_parcel
 
 
 class _Losing(Executor):

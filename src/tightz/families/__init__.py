@@ -1,7 +1,6 @@
 """I-projections: the best q of a tractable family on a coset."""
 
-from tightz.families.mean_field import MeanField
-from tightz.families.point_mass import PointMass
+from tightz.families.mean_field import MeanField, PointMass
 from tightz.families.projection import Drawn, Family, IProjection, Refines, Status, evaluate
 from tightz.families.structured import StructuredMeanField
 from tightz.families.structured.clusters import strips

@@ -15,8 +15,7 @@ import numpy as np
 from tightz.bounds import Bound, Proof, Side
 from tightz.families.projection import IProjection, chart_of
 from tightz.judge.collapses import CollapseLink
-from tightz.judge.encodings import EncodingLink
-from tightz.judge.links import SpinEvidence, SpinLink, lowered
+from tightz.judge.links import EncodingLink, SpinEvidence, SpinLink, lowered
 from tightz.judge.products import ProductEvidence
 from tightz.judge.spins import SpinMap, SpinTerms
 from tightz.models.factor_graph import FactorGraph

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from tightz.errors import TightzError
 from tightz.judge.cosets import CosetQ
-from tightz.judge.proofs import Product, Proof
+from tightz.judge.regions import Product, Proof
 from tightz.judge.spins import ProductQ, SpinMap
 from tightz.projections.coset import Coset
 from tightz.projections.gf2 import unpack
-from tightz.projections.hashing import Parities
-from tightz.projections.pivots import Reliability
+from tightz.projections.hashing import Parities, Reliability
 
 
 class Status(enum.Enum):

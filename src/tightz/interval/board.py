@@ -14,8 +14,7 @@ from tightz.judge import RefutedError
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.sampling.calibration import combine
-from tightz.workspace.findings import Finding, Marginals, Mixing, PointEstimate
-from tightz.workspace.samples import Samples
+from tightz.workspace.findings import Finding, Marginals, Mixing, PointEstimate, Samples
 
 UNKNOWN_LOWER = Bound(Side.LOWER, -math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
 UNKNOWN_UPPER = Bound(Side.UPPER, math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)

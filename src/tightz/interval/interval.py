@@ -21,7 +21,7 @@ from tightz.workspace.findings import Mixing, PointEstimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tightz.workspace.samples import Samples
+    from tightz.workspace.findings import Samples
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,16 +11,17 @@ from collections.abc import Iterator
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.interval.streams.exact import exactly
-from tightz.interval.streams.layers import first_layer, layers
 from tightz.interval.streams.spins import (
     contradiction,
     encoding_of,
+    first_layer,
+    layers,
     plain_mean_field,
     projections,
+    splitting,
     structured,
 )
 from tightz.interval.streams.states import blocks, cutset_sums, first_state, solved
-from tightz.interval.streams.tree import splitting
 from tightz.interval.streams.uppers import mini_buckets, tree_reweighted
 from tightz.judge import LargestEntries, StatesEvidence
 from tightz.models.factor_graph import FactorGraph

@@ -6,9 +6,8 @@ from the model's own tables, sharing no code with the maker and no compiled kern
 has the rounding of its own sums taken outward. `tests/test_judge.py` keeps the separation true.
 """
 
-from tightz.judge.claims import Audited, LargestEntries
+from tightz.judge.claims import Audited, LargestEntries, StatesEvidence
 from tightz.judge.products import ProductEvidence
-from tightz.judge.states import StatesEvidence
 from tightz.judge.verdict import Evidence, RefutedError, Verdict
 
 __all__ = [

@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.pairwise import Pairs, pairs_of
-from tightz.judge.rounding import UNIT
 from tightz.judge.spanning import components
-from tightz.judge.verdict import RefutedError, Verdict
+from tightz.judge.verdict import UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
 

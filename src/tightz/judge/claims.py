@@ -1,22 +1,80 @@
-"""Evidence for statements about the whole model that leave no q behind.
+"""Evidence that leaves no q behind: states, and statements about the whole model.
 
 The largest entries bound Z from above by themselves. Elimination, propagation and complete
 searches leave nothing that could be evaluated again; they audit themselves step by step
-(`judge/messages.py`) and their value is held here against the weights of states: no state may weigh
-more than Z, and where Z is said to be 0 every state must weigh nothing.
+(`judge/elimination.py`) and their value is held here against the weights of states: no state may
+weigh more than Z, and where Z is said to be 0 every state must weigh nothing.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tightz.judge.rounding import LIBRARY, UNIT, summation
-from tightz.judge.verdict import RefutedError, Verdict
-from tightz.judge.weights import log_weight
+from tightz.judge.verdict import (
+    LIBRARY,
+    UNIT,
+    RefutedError,
+    Verdict,
+    allowed,
+    log_weight,
+    summation,
+)
 from tightz.models.factor_graph import FactorGraph
+
+
+def log_add(x: float, y: float) -> tuple[float, float]:
+    """(log(e^x + e^y), its rounding and that of moving it by as much)."""
+    top, low = max(x, y), min(x, y)
+    if low == -math.inf or top == math.inf:
+        return top, 0.0
+    value = top + math.log1p(math.exp(low - top))
+    return value, 3.0 * UNIT * abs(value) + 2.0 * LIBRARY
+
+
+def log_sum(values: Iterable[float]) -> tuple[float, float]:
+    """(log of the sum of the exponentials, its rounding and that of moving it by as much).
+
+    x - top rounds by u |x - top|, which moves its exponential by less than u, exp itself by
+    LIBRARY relatively; fsum rounds once. The sum is at least 1, so the logarithm is off by no more
+    than all of that together, LIBRARY of itself, and u of the result.
+    """
+    terms = list(values)
+    # Relative to the largest, so that nothing overflows; the rounding of the sum is returned with
+    # it.
+    top = max(terms, default=-math.inf)
+    if top in (-math.inf, math.inf):
+        return top, 0.0
+    total = math.fsum(math.exp(x - top) for x in terms)
+    value = top + math.log(total)
+    rounding = LIBRARY * (2.0 + math.log(total)) + UNIT * (2.0 + len(terms) / total)
+    return value, 2.0 * rounding + 3.0 * UNIT * abs(value)
+
+
+@dataclass(frozen=True, eq=False)
+class StatesEvidence:
+    """states (k, variables) of the model; repeated rows count once."""
+
+    states: NDArray[np.int64]
+
+    def verdict(self, model: FactorGraph) -> Verdict:
+        rows = np.unique(np.atleast_2d(np.asarray(self.states, dtype=np.int64)), axis=0)
+        if not all(allowed(model, row) for row in rows):
+            raise RefutedError("a state handed in as evidence is not a state of the model")
+        weights = [log_weight(model, row) for row in rows]
+        top = max(value for value, _ in weights)
+        if top == -math.inf:
+            return Verdict()
+        spread = math.log(math.fsum(math.exp(value - top) for value, _ in weights))
+        value = top + spread
+        rounding = max(error for _, error in weights)
+        rounding += 2 * UNIT * (abs(value) + len(weights)) + LIBRARY * (1.0 + spread)
+        return Verdict(lower=value - rounding, rounding=rounding)
+
 
 _SAMPLES = 16
 

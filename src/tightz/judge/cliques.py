@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.clique_zeros import proven_zeros
-from tightz.judge.rounding import UNIT
-from tightz.judge.verdict import RefutedError, Verdict
+from tightz.judge.verdict import UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
 _LEAST_WEIGHT = 1e-12

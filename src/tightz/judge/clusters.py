@@ -28,9 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.products import NEGLIGIBLE
-from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.judge.spins import TINY, exact_sum
-from tightz.judge.verdict import RefutedError, Verdict
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
 

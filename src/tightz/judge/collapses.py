@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.expansion import Residual, far_off, walsh, walsh_error
-from tightz.judge.rounding import UNIT
 from tightz.judge.spins import SpinTerms
-from tightz.judge.verdict import RefutedError
+from tightz.judge.verdict import UNIT, RefutedError
 
 MAX_NEIGHBOURS = 24
 """A spin with more neighbours at its turn is refused: its table would not fit."""

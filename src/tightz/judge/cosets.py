@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.claims import log_sum
 from tightz.judge.forests import ForestQ
 from tightz.judge.layers import LayerQ
 from tightz.judge.links import SpinLink
 from tightz.judge.spins import ProductQ, SpinTerms
-from tightz.judge.sums import log_sum
 from tightz.judge.verdict import RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 

@@ -40,7 +40,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.verdict import LIBRARY, UNIT
 
 LOG_2 = 0.6931471805599453
 """Rounded down."""

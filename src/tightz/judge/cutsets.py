@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import LIBRARY, UNIT
-from tightz.judge.sums import log_sum
-from tightz.judge.verdict import RefutedError, Verdict
+from tightz.judge.claims import log_sum
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
 MAX_ENTRIES = 1 << 21

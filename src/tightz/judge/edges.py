@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.pairwise import Pairs, Sums, pairs_of
-from tightz.judge.rounding import UNIT, summation
 from tightz.judge.spanning import Forests
-from tightz.judge.verdict import RefutedError, Verdict
+from tightz.judge.verdict import UNIT, RefutedError, Verdict, summation
 from tightz.models.factor_graph import FactorGraph
 
 _LARGEST = 1e300

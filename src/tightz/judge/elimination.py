@@ -1,10 +1,17 @@
-"""log Z a second time: bucket elimination in plain numpy, with an order and an error of its own.
+"""Elimination as the judge does it: log Z a second time, single messages, a given order.
 
 For models that some maker has summed exactly and that are small enough to sum again. Every table is
 kept as logs with its largest entry taken out, so all entries are <= 0 and a table's error is at
 most a + r |entry| nats: sums of entries <= 0 do not cancel, a sum over q states keeps a and r (its
 top is then log q), and taking out a largest entry T moves r (log q - T) into a. The result has one
 entry, its own largest.
+
+A message is m(ctx) = w log sum_v exp(F(v, ctx) / w), F being the sum of the tables that meet in the
+bucket; w = 1 is exact elimination. Whoever made the messages, each must satisfy this at every
+context; wrong indices, wrong or stale kernels and lost states show at sampled ones.
+
+A clique tree in which no bucket is cut and every weight is 1 bounds log Z from both sides, and the
+two differ by rounding alone (`cliques`).
 """
 
 from __future__ import annotations
@@ -16,7 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.cliques import CliquesEvidence
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
 
 
@@ -113,3 +121,74 @@ def _message(
     absolute = math.fsum(t.absolute for t in tables) + relative * (count - min(largest, count))
     absolute += cards[v] * UNIT + (LIBRARY + UNIT) * (1.0 + count) + steps * UNIT * count
     return _Table(scope, logs - largest, absolute, relative)
+
+
+def power_sums(inputs: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+    """(K,) w log sum_v exp(inputs[:, v] / w) in extended precision; -inf where all are."""
+    # Extended precision, so that a difference is the message's and not this check's.
+    scaled = inputs.astype(np.longdouble) / np.longdouble(weight)
+    top = scaled.max(axis=1)
+    safe = np.where(np.isneginf(top), np.longdouble(0.0), top)
+    with np.errstate(divide="ignore"):
+        logs = safe + np.log(np.exp(scaled - safe[:, None]).sum(axis=1))
+    return (np.longdouble(weight) * logs).astype(np.float64)
+
+
+def check_messages(
+    inputs: NDArray[np.float64],
+    messages: NDArray[np.float64],
+    weight: float,
+    tolerance: float,
+    place: str,
+) -> None:
+    """RefutedError unless messages (K,) are the power sums of inputs (K, states)."""
+    expected = power_sums(inputs, weight)
+    same = (expected == messages) | (np.abs(expected - messages) <= tolerance)
+    if not same.all():
+        k = int(np.argmin(same))
+        raise RefutedError(
+            f"{place}: a message says {messages[k]} where its tables sum to {expected[k]}"
+        )
+
+
+MAX_ENTRIES = 1 << 24
+"""An order that needs a larger table is refused."""
+
+
+def bucket_tree(graph: FactorGraph, order: NDArray[np.int64]) -> CliquesEvidence:
+    """Every factor in the bucket of its first variable in `order`, messages likewise."""
+    n = graph.n_variables
+    if not np.array_equal(np.sort(order), np.arange(n)):
+        raise RefutedError("an elimination order does not name every variable once")
+    rank = np.empty(n, dtype=np.int64)
+    rank[order] = np.arange(n)
+    members: list[set[int]] = [{k} for k in range(n)]  # by rank
+    placed: list[list[int]] = [[] for _ in range(n)]
+    scopes = np.split(rank[graph.scope_vars], graph.scope_ptr[1:-1])
+    for f, scope in enumerate(scopes):
+        if scope.size:
+            first = int(scope.min())
+            placed[first].append(f)
+            members[first].update(scope.tolist())
+    parents = np.full(n, -1, dtype=np.int64)
+    for k in range(n):
+        if 2 ** len(members[k]) > MAX_ENTRIES:
+            raise RefutedError("an elimination order needs tables beyond what the judge makes")
+        # What a bucket leaves behind joins the bucket of its first variable: uncut buckets, so
+        # each variable has one clique and weight 1, and Hoelder is an equality.
+        rest = members[k] - {k}
+        if rest:
+            parents[k] = min(rest)
+            members[parents[k]] |= rest
+    names = order.tolist()
+    return CliquesEvidence(
+        order=np.asarray(order, dtype=np.int64),
+        scopes=[tuple(names[r] for r in sorted(m, reverse=True)) for m in members],
+        factors=placed,
+        parents=parents,
+        weights=np.ones(n),
+        pairs=np.zeros((0, 2), dtype=np.int64),
+        shift_ptr=np.zeros(1, dtype=np.int64),
+        shifts=np.zeros(0),
+        claimed=math.inf,  # nothing is claimed
+    )

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import UNIT
 from tightz.judge.spins import SpinTerms, exact_sum
+from tightz.judge.verdict import UNIT
 
 
 def walsh(tables: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -27,9 +27,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import UNIT
 from tightz.judge.spins import SpinMap, SpinTerms, chart_of, combine, plogp, segment_products
-from tightz.judge.verdict import RefutedError
+from tightz.judge.verdict import UNIT, RefutedError
 
 MAX_WIDTH = 24
 """Separators beyond this are refused: a table would have 2^25 entries."""

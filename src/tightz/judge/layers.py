@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.cosh import expected_log_2cosh
-from tightz.judge.rounding import LIBRARY, UNIT
 from tightz.judge.spins import (
     TINY,
     SpinMap,
@@ -32,7 +31,7 @@ from tightz.judge.spins import (
     exact_sum,
     segment_products,
 )
-from tightz.judge.verdict import RefutedError
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 
 SPARED = 1e-3
 """Nats that replacing nearly decided spins by their means may cost a leaf in all: it saves time."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import UNIT
-from tightz.judge.verdict import RefutedError
+from tightz.judge.verdict import UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
 
 
@@ -32,7 +31,7 @@ class Sums:
         np.add.at(self.terms, at, 1 + rounded)
 
     def error(self) -> NDArray[np.float64]:
-        """How far each value can be from the sum it stands for (`judge.rounding.summation`)."""
+        """How far each value can be from the sum it stands for (`judge.verdict.summation`)."""
         error: NDArray[np.float64] = 2.0 * UNIT * self.terms * self.size
         return error
 

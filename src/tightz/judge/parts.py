@@ -25,14 +25,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from tightz.judge.claims import log_add
 from tightz.judge.collapses import CollapseLink
-from tightz.judge.encodings import EncodingLink
-from tightz.judge.proofs import Proof
-from tightz.judge.regions import Region, halves, whole
-from tightz.judge.rounding import UNIT
+from tightz.judge.links import EncodingLink
+from tightz.judge.regions import Proof, Region, halves, whole
 from tightz.judge.spins import SpinTerms
-from tightz.judge.sums import log_add
-from tightz.judge.verdict import RefutedError, Verdict
+from tightz.judge.verdict import UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
 

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import UNIT
 from tightz.judge.spins import TINY, exact_sum, plogp
-from tightz.judge.verdict import RefutedError, Verdict
+from tightz.judge.verdict import UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
 NEGLIGIBLE = 1e-300

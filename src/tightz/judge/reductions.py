@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from tightz.judge.claims import sum_rounding
 from tightz.judge.elimination import second_log_z
-from tightz.judge.verdict import RefutedError
-from tightz.judge.weights import log_weight
+from tightz.judge.verdict import RefutedError, log_weight
 from tightz.models.factor_graph import FactorGraph
 
 _FEW, _MANY = 500, 5000

@@ -16,8 +16,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import UNIT
-from tightz.judge.verdict import RefutedError
+from tightz.judge.verdict import UNIT, RefutedError
 
 MOST_VERTICES = 1500
 """Vertices up to which the uniform spanning forest is judged: it takes their number cubed."""

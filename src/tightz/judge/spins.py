@@ -25,8 +25,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import LIBRARY, UNIT
-from tightz.judge.verdict import RefutedError
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 
 TINY = 2.0**-1074
 """Absolute error of an operation whose result underflows."""

@@ -25,8 +25,8 @@ from tightz.judge.links import SpinLink
 from tightz.judge.spins import SpinTerms
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
-from tightz.paper.moments import WeightedMoments
-from tightz.paper.settings import Projections
+from tightz.paper.setup import Projections
+from tightz.paper.trials import WeightedMoments
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.gf2 import pack, row_reduce
 from tightz.projections.hashing import HashFamily, Parities

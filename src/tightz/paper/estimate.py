@@ -17,8 +17,7 @@ from tightz.families.projection import Family
 from tightz.models.inputs import as_model
 from tightz.paper.batches import run_batches
 from tightz.paper.results import Estimate
-from tightz.paper.settings import Projections, Where
-from tightz.paper.setup import Setup, set_up
+from tightz.paper.setup import Projections, Setup, Where, set_up
 from tightz.paper.stored import Store, open_table, opened, through_store
 from tightz.paper.trials import Position, TrialBatch, all_positions
 from tightz.reductions.encoding import Model

@@ -11,8 +11,7 @@ import numpy as np
 
 from tightz.bounds import Bound
 from tightz.paper.batches import run_batches
-from tightz.paper.settings import Where
-from tightz.paper.setup import Setup
+from tightz.paper.setup import Setup, Where
 from tightz.paper.trials import TrialPlan
 from tightz.results import Result
 from tightz.runtime.memory import format_bytes

@@ -13,11 +13,10 @@ import numpy as np
 from tightz.bounds import Bound
 from tightz.families.projection import Status
 from tightz.models.factor_graph import FactorGraph, Grid
-from tightz.paper.moments import WeightedMoments
+from tightz.paper.batches import TrialTable
 from tightz.paper.results import UNJUDGED, Estimate
 from tightz.paper.setup import Setup
-from tightz.paper.table import TrialTable
-from tightz.paper.trials import STATUSES, Position, TrialBatch, all_positions
+from tightz.paper.trials import STATUSES, Position, TrialBatch, WeightedMoments, all_positions
 from tightz.reductions.encoding import Model
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.runtime.store import (

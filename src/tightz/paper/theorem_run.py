@@ -15,8 +15,7 @@ from tightz.models.inputs import as_model
 from tightz.paper.estimate import run_setup
 from tightz.paper.forecast import Forecast, forecast
 from tightz.paper.results import Estimate
-from tightz.paper.settings import Projections, Where
-from tightz.paper.setup import Setup, set_up
+from tightz.paper.setup import Projections, Setup, Where, set_up
 from tightz.paper.stored import Store, opened, table_identity
 from tightz.paper.theorems import TheoremStatement, required_trials
 from tightz.paper.trials import TrialBatch

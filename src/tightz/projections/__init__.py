@@ -1,8 +1,15 @@
 """Random parity constraints: GF(2) elimination, hash families, cosets, pivots."""
 
 from tightz.projections.coset import Coset
-from tightz.projections.hashing import DenseParity, HashFamily, Parities, SparseParity
-from tightz.projections.pivots import FirstColumns, PivotPolicy, Reliability
+from tightz.projections.hashing import (
+    DenseParity,
+    FirstColumns,
+    HashFamily,
+    Parities,
+    PivotPolicy,
+    Reliability,
+    SparseParity,
+)
 
 __all__ = [
     "Coset",

@@ -17,8 +17,7 @@ from tightz.errors import ModelError, ParameterError
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.gf2 import pack, row_reduce, unpack
 from tightz.projections.grouped import GroupedPolynomial, group_terms
-from tightz.projections.hashing import Parities
-from tightz.projections.pivots import FirstColumns, PivotPolicy
+from tightz.projections.hashing import FirstColumns, Parities, PivotPolicy
 
 _TERMS = 4096
 """Terms substituted at a time: each takes a byte per free spin."""

@@ -1,4 +1,4 @@
-"""Hash families: how the random parities A x = b (mod 2) are drawn.
+"""How the random parities A x = b (mod 2) are drawn, and which variables they constrain.
 
 For every family b is uniform and independent of A, so each state survives with probability
 exactly 2^-m and E[2^m Z(A, b)] = Z. The families differ in the variance of Z(A, b), that is in
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ParameterError
 
@@ -75,3 +75,40 @@ class SparseParity:
         """Draw A with Bernoulli(density) entries and b with fair coins."""
         matrix = (rng.random((m, n)) < self.density).astype(np.uint8)
         return Parities(matrix, rng.integers(0, 2, size=m, dtype=np.uint8))
+
+
+class PivotPolicy(Protocol):
+    """Orders the variables; elimination takes the first independent ones as pivots."""
+
+    def order(self, n: int) -> NDArray[np.int64]:
+        """A permutation of range(n), most wanted pivots first."""
+
+
+@dataclass(frozen=True)
+class FirstColumns:
+    """The paper's choice: the leading variables are constrained."""
+
+    def order(self, n: int) -> NDArray[np.int64]:
+        """0, 1, ..., n - 1."""
+        return np.arange(n)
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Constrain the least reliable variables first (ordered-statistics decoding).
+
+    `reliability` is any score per variable, such as the local field's magnitude in the best state
+    known, or |E s_i|: the variables with the smallest scores are cheapest to flip, so satisfying
+    the parities costs least when they carry the constraints.
+    """
+
+    reliability: ArrayLike
+
+    def order(self, n: int) -> NDArray[np.int64]:
+        """Variables by ascending reliability, ties by number."""
+        scores = np.asarray(self.reliability, dtype=np.float64)
+        if scores.shape != (n,) or np.isnan(scores).any():
+            raise ParameterError(
+                f"reliability has shape {scores.shape}; expected {n} scores without NaN"
+            )
+        return np.argsort(scores, kind="stable")

@@ -19,8 +19,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.gf2 import pack, row_reduce, unpack
-from tightz.projections.hashing import Parities
-from tightz.projections.pivots import Reliability
+from tightz.projections.hashing import Parities, Reliability
 
 MAX_HULL = 20
 """Tables over more variables than this are not searched for parities."""

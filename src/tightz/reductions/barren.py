@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.verdict import LIBRARY, UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.reduction import Vectors
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ModelError, ParameterError, require_range
-from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.verdict import LIBRARY, UNIT
 from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.collapse_kernels import (

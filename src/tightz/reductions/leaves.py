@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.rounding import LIBRARY, UNIT
-from tightz.judge.weights import log_weight
+from tightz.judge.verdict import LIBRARY, UNIT, log_weight
 from tightz.models.factor_graph import FactorGraph
 
 

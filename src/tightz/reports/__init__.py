@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tightz.reports.data import ReportData
-from tightz.reports.write import report, report_data
+from tightz.reports.page import report, report_data
 
 __all__ = ["ReportData", "report", "report_data"]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound
 from tightz.models.factor_graph import FactorGraph, Grid
-from tightz.reports.picture import DIVERGING, png
+from tightz.reports.charts import DIVERGING, png
 from tightz.reports.words import describe
 from tightz.results import Result
 

@@ -1,14 +1,18 @@
-"""The page: one file with its style, its script and its data inside, and nothing to load."""
+"""`tz.report`: one file with its style, its script and its data inside, and nothing to load."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
-from typing import Any
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tightz.errors import TightzError
 from tightz.reports.charts import interval_chart, level_chart, plain
 from tightz.reports.data import ReportData
 from tightz.reports.marginal_charts import marginal_chart, pictures
@@ -21,6 +25,9 @@ from tightz.reports.sections import (
     marginals_section,
     provenance_section,
 )
+
+if TYPE_CHECKING:
+    from tightz.models.factor_graph import FactorGraph
 
 
 def render(data: ReportData) -> str:
@@ -90,3 +97,47 @@ def _embedded(value: Any) -> str:
     """JSON that cannot end its script element, whatever a name in it says."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def report(
+    source: Any,
+    path: str | PathLike[str],
+    *,
+    model: FactorGraph | None = None,
+    shape: tuple[int, int] | None = None,
+    title: str | None = None,
+) -> Path:
+    """Write one self-contained HTML page about `source` to `path`, and return the path.
+
+    source   a result (`log_partition`, `estimate`, `wish`, `exact`, ...), or the path of a run
+             store (`--store`) or of a command's `--json` record
+    model    the model, where the result does not hold it: its name, sizes and layout are shown
+    shape    rows and columns, when the first rows x cols variables are cells of a picture; default
+             what the model's layout says
+    title    heading in place of the model's name
+    """
+    data = report_data(source, model=model, shape=shape)
+    if title is not None:
+        data = replace(data, title=title)
+    target = Path(path)
+    try:
+        target.write_text(render(data), encoding="utf-8")
+    except OSError as error:
+        raise TightzError(
+            f"{target}: cannot be written ({error.strerror}); choose a path in a folder that is "
+            "there and writable"
+        ) from error
+    return target
+
+
+def report_data(
+    source: Any, *, model: FactorGraph | None = None, shape: tuple[int, int] | None = None
+) -> ReportData:
+    """What a report of `source` shows; see `report`."""
+    if isinstance(source, (str, PathLike)):
+        from tightz.reports.sources import from_file
+
+        return from_file(Path(source), model=model, shape=shape)
+    from tightz.reports.results import from_result
+
+    return from_result(source, model=model, shape=shape)

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from tightz.bounds import Bound
-from tightz.reports.charts import Spec, caption, level_rows
+from tightz.reports.charts import SEQUENTIAL, Spec, caption, level_rows, png
 from tightz.reports.data import Marginals, ReportData, Statement
 from tightz.reports.marginal_charts import marginal_value
-from tightz.reports.picture import SEQUENTIAL, png
 from tightz.reports.words import assumptions, count, headline, kind_of, number, proofs
 
 MAX_ROWS = 1_000

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 from tightz.errors import ParameterError
-from tightz.runtime.parcels import Answer, ExecutorError, Parcel, run_parcel
+from tightz.runtime.cluster import Answer, ExecutorError, Parcel, run_parcel
 from tightz.runtime.provenance import versions
 
 Task = TypeVar("Task")

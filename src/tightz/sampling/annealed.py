@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import UnsupportedModelError
-from tightz.judge.rounding import UNIT
+from tightz.judge.verdict import UNIT
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
 from tightz.runtime.clock import Clock

@@ -14,8 +14,7 @@ from scipy.sparse import csr_array
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.encoding import SpinEncoding
 from tightz.runtime.seeds import Seed, generator
-from tightz.workspace.findings import Marginals, Mixing, PointEstimate
-from tightz.workspace.samples import Samples
+from tightz.workspace.findings import Marginals, Mixing, PointEstimate, Samples
 from tightz.workspace.symmetry import (
     SYMMETRISED,
     flips_of,

@@ -22,7 +22,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tightz.errors import MissingExtraError, ParameterError, require_range
-from tightz.families.point_mass import PointMass
+from tightz.families.mean_field import PointMass
 from tightz.families.projection import IProjection, Status, evaluate
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset

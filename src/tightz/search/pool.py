@@ -1,4 +1,8 @@
-"""A pool of states from tempering: the heaviest ones, and samples at temperature 1."""
+"""A pool of states from tempering: the heaviest ones, and samples at temperature 1.
+
+The heaviest states are not the best starts on a dense model: what counts is the value that mean
+field climbs to, and samples at temperature 1 often climb higher.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ParameterError, require_range
+from tightz.families.mean_field import MeanField
 from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.projections.coset import Coset
 from tightz.reductions.encoding import model_digest
 from tightz.runtime.backends import Backend
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
 from tightz.search.copies import run_copies
-from tightz.search.free_energy import log_z_by_tempering
-from tightz.search.ladder import Ladder
+from tightz.search.ladder import Ladder, log_z_by_tempering
 from tightz.search.moves import Best
 from tightz.search.parallel_tempering import ParallelTempering, Problem, Tempering, tune_ladder
+
+
+def rank(
+    polynomial: SpinPolynomial, states: NDArray[np.int8]
+) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    """One state per optimum of mean field that `states` lead to, best first; the best's means."""
+    coset = Coset.build(polynomial)
+    climbed = MeanField().ascend_from(coset, states.astype(np.float64))
+    order = np.argsort(-climbed.log_gammas, kind="stable")
+    values = climbed.log_gammas[order]
+    # Many states climb to one optimum: one of them stands for it, so that restarts differ.
+    new = np.diff(values, prepend=np.inf) < -1e-5  # equal values: the same optimum
+    return states[order[new]], climbed.means
 
 
 @dataclass(frozen=True, eq=False, repr=False)

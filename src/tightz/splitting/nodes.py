@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tightz.families.projection import IProjection
 from tightz.judge.parts import Cell
-from tightz.judge.proofs import Proof
+from tightz.judge.regions import Proof
 from tightz.splitting.region import Parity, Region
 from tightz.splitting.upper import Ceiling
 

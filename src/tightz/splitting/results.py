@@ -18,7 +18,7 @@ from tightz.results import Result
 from tightz.runtime.seeds import Seed, generator
 from tightz.splitting.nodes import Node
 from tightz.splitting.upper import UpperBounder
-from tightz.workspace.samples import Samples
+from tightz.workspace.findings import Samples
 
 MAX_EXACT = 64
 """Exact leaves whose own distribution is used in marginals; the others take their q's."""

@@ -26,8 +26,7 @@ from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.clock import Clock
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
-from tightz.splitting.check import check_tree
-from tightz.splitting.evidence import Standing
+from tightz.splitting.evidence import Standing, check_tree
 from tightz.splitting.nodes import Node
 from tightz.splitting.region import Region
 from tightz.splitting.results import Mixture, SplittingResult

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tightz.elimination.order import Order
 from tightz.errors import ResourceError
-from tightz.judge import proofs
+from tightz.judge import regions
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.collapse import Collapsed, collapse
 from tightz.reductions.collapse_plan import eliminable, plan_elimination
@@ -35,7 +35,7 @@ class Ceiling(NamedTuple):
     exact: bool
     core: NDArray[np.int64]
     order: Order
-    proof: proofs.Proof | None = None
+    proof: regions.Proof | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class UpperBounder:
             return Ceiling(-math.inf, math.inf, False, core, order)
         slack = ROUNDING * scale(poly)
         evidence = result.bound.evidence
-        proof = None if evidence is None else proofs.Ceiling(graph, evidence)
+        proof = None if evidence is None else regions.Ceiling(graph, evidence)
         return Ceiling(-math.inf, result.log_z + slack, False, core, result.order, proof)
 
     def _exact(self, poly: SpinPolynomial) -> Ceiling:
@@ -97,7 +97,7 @@ class UpperBounder:
         value = done.polynomial.constant
         return Ceiling(
             value - slack, value + slack, True, np.zeros(0, np.int64), Order.MIN_FILL,
-            proofs.Eliminated(done.order),
+            regions.Eliminated(done.order),
         )  # fmt: skip
 
     def _restricted(self, region: Region) -> SpinPolynomial:

@@ -29,8 +29,7 @@ from tightz.runtime.clock import Clock
 from tightz.runtime.executors import Submits
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
-from tightz.workspace.findings import Marginals, Mixing
-from tightz.workspace.samples import Samples
+from tightz.workspace.findings import Marginals, Mixing, Samples
 from tightz.workspace.symmetry import flips_of, symmetrise_marginals, symmetrise_states
 from tightz.workspace.workspace import SHARED, Workspace
 

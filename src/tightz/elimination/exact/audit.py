@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.precision import Error
 from tightz.elimination.exact.tables import Table, TableSpace
-from tightz.judge.messages import check_messages
-from tightz.judge.rounding import LIBRARY, UNIT
-from tightz.judge.verdict import RefutedError
-from tightz.judge.weights import log_weight
+from tightz.judge.elimination import check_messages
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError, log_weight
 from tightz.models.factor_graph import FactorGraph
 
 CONTEXTS = 16

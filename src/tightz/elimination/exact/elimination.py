@@ -20,7 +20,7 @@ from tightz.elimination.graph import interaction_graph, scopes_of
 from tightz.elimination.order import choose_order
 from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
 from tightz.judge.claims import Audited, total_scale
-from tightz.judge.rounding import UNIT
+from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.models.observed import observe

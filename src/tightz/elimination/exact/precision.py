@@ -36,7 +36,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.verdict import LIBRARY, UNIT
 
 _SECOND_ORDER = 1.0 + 2.0**-10  # sums of fewer than 2^40 terms of size UNIT, squared
 

@@ -10,16 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.exact import kernels as kernels
-from tightz.elimination.exact import table_kernels
+from tightz.elimination.exact import tables
 from tightz.elimination.exact.audit import Audit, check_singles
-from tightz.elimination.exact.layout import BucketLayout, Placed, bucket_layout
 from tightz.elimination.exact.planning import EliminationPlan, tile_axes
 from tightz.elimination.exact.precision import Error, Scale, add_scales, joined, step_error
-from tightz.elimination.exact.schedule import BACKWARD, FORWARD, MERGE, Step
+from tightz.elimination.exact.schedule import (
+    BACKWARD,
+    FORWARD,
+    MERGE,
+    BucketLayout,
+    Placed,
+    Step,
+    bucket_layout,
+)
 from tightz.elimination.exact.tables import LIMIT, LOG_COST, Table, TableSpace
 from tightz.judge.claims import total_scale
-from tightz.judge.rounding import LIBRARY, UNIT
-from tightz.judge.verdict import RefutedError
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
 
 
@@ -262,7 +268,7 @@ class Elimination:
             calls = [partial(call, private[k], scale, *r) for k, r in enumerate(ranges)]
         else:
             if scale != 1.0:
-                self._space.each(table_kernels.scale_in_place, belief, scale)
+                self._space.each(tables.scale_in_place, belief, scale)
             for table in children:
                 self._space.values(table)[:] = 0.0
             spread: Callable[..., None] = kernels.spread_belief
@@ -281,18 +287,18 @@ class Elimination:
         bottom = self._space.values(message)
         if not is_log:
             if not belief.is_ratio:
-                self._space.each(table_kernels.divide_in_place, belief, bottom, math.exp(-shift))
+                self._space.each(tables.divide_in_place, belief, bottom, math.exp(-shift))
             return -message.low
         if belief.is_ratio:
-            self._space.each(table_kernels.multiply_in_place, belief, bottom)
+            self._space.each(tables.multiply_in_place, belief, bottom)
         self._space.to_log(message)
         workers = self._space.workers
         ranges = workers.ranges(message.size, message.size)
         found = np.empty((len(ranges), 2))
         weights = self._space.values(belief)
-        kernel: Callable[..., None] = table_kernels.mean_depth
+        kernel: Callable[..., None] = tables.mean_depth
         workers.run([partial(kernel, bottom, *r, weights, found[k]) for k, r in enumerate(ranges)])
-        self._space.each(table_kernels.negate_in_place, message)
+        self._space.each(tables.negate_in_place, message)
         total, depth = found.sum(axis=0).tolist()
         return float(depth / total) if total > 0.0 else 0.0
 

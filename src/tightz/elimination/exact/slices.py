@@ -13,7 +13,7 @@ from tightz.elimination.exact.planning import EliminationPlan, build_plan
 from tightz.elimination.exact.precision import Scale
 from tightz.elimination.exact.run import Elimination
 from tightz.elimination.order import choose_order
-from tightz.judge.rounding import LIBRARY, UNIT
+from tightz.judge.verdict import LIBRARY, UNIT
 from tightz.models.factor_graph import FactorGraph
 
 MAX_WORK = 1e12  # multiplications over all slices: about half an hour on two cores

@@ -1,4 +1,4 @@
-"""The tables of an elimination: where they lie, on which scale, and threads to walk them.
+"""The tables of an elimination: where they lie, on which scale, and kernels and threads on one.
 
 A table is kept on the ordinary scale, normalised, while every non-zero entry provably stays
 within float64's range, and as logs otherwise: no state is ever lost to underflow.
@@ -15,13 +15,108 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from tightz.elimination.exact import table_kernels
 from tightz.elimination.exact.precision import NO_ERROR, NO_SCALE, Error, Scale, add_scales
 from tightz.elimination.exact.schedule import Arena
-from tightz.judge.rounding import LIBRARY, UNIT
-from tightz.judge.verdict import RefutedError
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
+
+
+@njit(cache=True, nogil=True)
+def positive_range(
+    values: NDArray[np.float64], low: int, high: int, out: NDArray[np.float64]
+) -> None:
+    """out = (smallest non-zero, largest) of values[low:high]; (inf, 0) where all are zero."""
+    small, large = np.inf, 0.0
+    for t in range(low, high):
+        x = values[t]
+        large = max(large, x)
+        if x > 0.0 and x < small:
+            small = x
+    out[0], out[1] = small, large
+
+
+@njit(cache=True, nogil=True)
+def finite_range(
+    values: NDArray[np.float64], low: int, high: int, out: NDArray[np.float64]
+) -> None:
+    """out = (smallest above -inf, largest) of values[low:high]; (inf, -inf) where there is none."""
+    small, large = np.inf, -np.inf
+    for t in range(low, high):
+        x = values[t]
+        large = max(large, x)
+        if x > -np.inf and x < small:
+            small = x
+    out[0], out[1] = small, large
+
+
+@njit(cache=True, nogil=True)
+def scale_in_place(values: NDArray[np.float64], low: int, high: int, factor: float) -> None:
+    for t in range(low, high):
+        values[t] *= factor
+
+
+@njit(cache=True, nogil=True)
+def shift_in_place(values: NDArray[np.float64], low: int, high: int, shift: float) -> None:
+    for t in range(low, high):
+        values[t] += shift
+
+
+@njit(cache=True, nogil=True)
+def log_in_place(values: NDArray[np.float64], low: int, high: int) -> None:
+    for t in range(low, high):
+        values[t] = np.log(values[t]) if values[t] > 0.0 else -np.inf
+
+
+@njit(cache=True, nogil=True)
+def exp_in_place(values: NDArray[np.float64], low: int, high: int) -> None:
+    for t in range(low, high):
+        values[t] = np.exp(values[t])
+
+
+@njit(cache=True, nogil=True)
+def negate_in_place(values: NDArray[np.float64], low: int, high: int) -> None:
+    """-x, but -inf stays: where a message is zero so is every belief below it."""
+    for t in range(low, high):
+        if values[t] > -np.inf:
+            values[t] = -values[t]
+
+
+@njit(cache=True, nogil=True)
+def divide_in_place(
+    top: NDArray[np.float64], low: int, high: int, bottom: NDArray[np.float64], factor: float
+) -> None:
+    """top = top / (bottom * factor), and 0 where bottom is 0 (0/0 = 0 in belief updates)."""
+    for t in range(low, high):
+        top[t] = top[t] / (bottom[t] * factor) if bottom[t] > 0.0 else 0.0
+
+
+@njit(cache=True, nogil=True)
+def multiply_in_place(
+    top: NDArray[np.float64], low: int, high: int, bottom: NDArray[np.float64]
+) -> None:
+    """top = top * bottom."""
+    for t in range(low, high):
+        top[t] *= bottom[t]
+
+
+@njit(cache=True, nogil=True)
+def mean_depth(
+    logs: NDArray[np.float64],
+    low: int,
+    high: int,
+    weights: NDArray[np.float64],
+    out: NDArray[np.float64],
+) -> None:
+    """out = (sum of weights, sum of weights * -logs) over [low, high), zeros left out."""
+    total, depth = 0.0, 0.0
+    for t in range(low, high):
+        if weights[t] > 0.0 and logs[t] > -np.inf:
+            total += weights[t]
+            depth -= weights[t] * logs[t]
+    out[0], out[1] = total, depth
+
 
 LIMIT = 650.0  # nats; float64 reaches e^-708 with full precision
 _PARALLEL_ENTRIES = 1 << 18
@@ -124,9 +219,9 @@ class TableSpace:
         values = self.values(table)
         ranges = self.workers.ranges(table.size, table.size)
         found = np.empty((len(ranges), 2))
-        kernel: Callable[..., None] = table_kernels.positive_range
+        kernel: Callable[..., None] = positive_range
         if table.is_log:
-            kernel = table_kernels.finite_range
+            kernel = finite_range
         self.workers.run([partial(kernel, values, *r, found[k]) for k, r in enumerate(ranges)])
         small, large = float(found[:, 0].min()), float(found[:, 1].max())
         table.tight = True
@@ -136,10 +231,10 @@ class TableSpace:
         before = self._sample(table)
         if not table.is_log:
             small, large = math.log(small), math.log(large)
-            self.each(table_kernels.scale_in_place, table, math.exp(-large))
+            self.each(scale_in_place, table, math.exp(-large))
             cost = Error(LIBRARY + UNIT)
         else:
-            self.each(table_kernels.shift_in_place, table, -large)
+            self.each(shift_in_place, table, -large)
             cost = Error(0.0, UNIT)
         table.error = table.error.lowered(table.high - large).plus(*cost)
         table.scale = add_scales([*table.scale, large])
@@ -150,7 +245,7 @@ class TableSpace:
     def to_log(self, table: Table) -> None:
         if not table.is_log:
             before = self._sample(table)
-            self.each(table_kernels.log_in_place, table)
+            self.each(log_in_place, table)
             table.is_log = True
             cost = Error(LIBRARY * max(table.high, 0.0), LIBRARY)
             table.error = table.error.plus(*cost)
@@ -164,7 +259,7 @@ class TableSpace:
             if table.low < -LIMIT:
                 return False
             before = self._sample(table)
-            self.each(table_kernels.exp_in_place, table)
+            self.each(exp_in_place, table)
             table.is_log = False
             table.error = table.error.plus(LIBRARY)
             self._compare(table, before, Error(LIBRARY))

@@ -19,8 +19,7 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError, require_range
 from tightz.families.evidence import link_of
 from tightz.families.layer.ascent import LayerProblem, climb_exact, climb_gaussian
-from tightz.families.layer.projection import LayerProjection
-from tightz.families.layer.split import Leaf, split
+from tightz.families.layer.projection import LayerProjection, Leaf, split
 from tightz.families.projection import Status
 from tightz.families.results import MeanFieldResult
 from tightz.judge.layers import LayerQ

@@ -24,13 +24,18 @@ from tightz.families.projection import (
 )
 from tightz.families.structured import conditionals
 from tightz.families.structured.conditionals import Pinnable, outside, pin
-from tightz.families.structured.evaluate import expectations, images, structured_bound
-from tightz.families.structured.junction import Forest, build_forest
+from tightz.families.structured.junction import (
+    Forest,
+    build_forest,
+    expectations,
+    images,
+    structured_bound,
+)
 from tightz.families.structured.kernels import ascend
 from tightz.families.structured.shape import Shape, auto_shapes, given_shape, product_tables
 from tightz.families.structured.terms import Images, Terms, merged_images
 from tightz.judge.forests import ForestQ
-from tightz.judge.proofs import Conditionals
+from tightz.judge.regions import Conditionals
 from tightz.projections.coset import Coset
 
 

@@ -15,10 +15,10 @@ from tightz.families.structured.clusters import (
     lattice_partitions,
     lattice_shape,
     log_cosh,
+    thin,
 )
 from tightz.families.structured.junction import Forest, build_forest
 from tightz.families.structured.terms import Images, Terms, cut_terms
-from tightz.families.structured.width import thin
 from tightz.projections.coset import Coset
 
 MAX_THINNED = 2500

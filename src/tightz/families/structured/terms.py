@@ -16,8 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tightz.errors import ResourceError
-from tightz.families.structured.evaluate import images
-from tightz.families.structured.junction import Forest, offsets
+from tightz.families.structured.junction import Forest, images, offsets
 from tightz.projections.coset import Coset
 
 MAX_ENTRIES = 2**25

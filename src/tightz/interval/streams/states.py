@@ -14,7 +14,7 @@ from tightz.families.block import BlockMeanField, block_mean_field
 from tightz.families.clustered import ClusterMeanField, cluster_labels
 from tightz.interval.streams.cutset_sum import CutsetSum
 from tightz.judge import Audited, StatesEvidence
-from tightz.judge.rounding import UNIT
+from tightz.judge.verdict import UNIT
 from tightz.propagation import bethe
 from tightz.propagation.propagation import BetheStatus
 from tightz.runtime.clock import Clock

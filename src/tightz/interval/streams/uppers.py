@@ -10,8 +10,8 @@ from tightz.elimination.exact import exact
 from tightz.errors import ResourceError
 from tightz.interval.streams.exact import exact_marginals
 from tightz.runtime.clock import Clock
-from tightz.uppers.rising import rising_mini_buckets
 from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted_bounds
+from tightz.uppers.upper_bound import rising_mini_buckets
 from tightz.workspace.findings import Finding
 from tightz.workspace.working import NARROW, Working
 

@@ -7,7 +7,7 @@ import numpy as np
 from tightz.families.mean_field import MeanField
 from tightz.paper.trials import TrialPlan
 from tightz.projections.hashing import DenseParity, SparseParity
-from tightz.runtime.gpu.presence import why_no_device
+from tightz.runtime.gpu import why_no_device
 from tightz.search.annealing import AnnealedMeanField
 
 

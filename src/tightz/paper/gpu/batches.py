@@ -15,8 +15,15 @@ from numpy.typing import NDArray
 from tightz.families.projection import Status
 from tightz.paper.gpu.chunk import Chunk
 from tightz.paper.gpu.model import DeviceModel
-from tightz.paper.moments import WeightedMoments
-from tightz.paper.trials import LOG_2, STATUSES, Position, TrialBatch, TrialPlan, run_batch
+from tightz.paper.trials import (
+    LOG_2,
+    STATUSES,
+    Position,
+    TrialBatch,
+    TrialPlan,
+    WeightedMoments,
+    run_batch,
+)
 from tightz.runtime.gpu.device import cuda, free_bytes
 
 MOST_BYTES = 16 * 2**30

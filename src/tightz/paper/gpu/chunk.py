@@ -8,12 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.paper.gpu.ascent import SMALLEST, ascent_kernel
-from tightz.paper.gpu.draws import draw_rows, draw_starts
+from tightz.paper.gpu.draws import draw_rows, draw_starts, start_from_heaviest, weigh_repaired
 from tightz.paper.gpu.evaluation import batch_moments, best_expectations, evaluate
 from tightz.paper.gpu.model import DeviceModel, slots_for
-from tightz.paper.gpu.reduction import list_members, reduce_rows
-from tightz.paper.gpu.repairs import start_from_heaviest, weigh_repaired
-from tightz.paper.gpu.substitution import substitute
+from tightz.paper.gpu.reduction import list_members, reduce_rows, substitute
 from tightz.runtime.gpu.device import GROUPS, THREADS, WIDTH, cuda
 from tightz.runtime.gpu.streams import pcg64_states
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tightz.errors import ParameterError, require_range
-from tightz.families.point_mass import PointMass
+from tightz.families.mean_field import PointMass
 from tightz.families.projection import Status
 from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial

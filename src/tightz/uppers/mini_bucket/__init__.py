@@ -5,7 +5,7 @@ from tightz.uppers.mini_bucket.bounds import (
     mini_bucket,
     mini_bucket_bounds,
 )
-from tightz.uppers.mini_bucket.settings import MiniBucket, MiniBucketStatus
+from tightz.uppers.mini_bucket.run import MiniBucket, MiniBucketStatus
 
 __all__ = [
     "MiniBucket",

@@ -28,8 +28,7 @@ from tightz.errors import ParameterError, ResourceError, require_range
 from tightz.models.factor_graph import FactorGraph
 from tightz.results import OneBound
 from tightz.runtime.provenance import provenance
-from tightz.uppers.mini_bucket.run import Run
-from tightz.uppers.mini_bucket.settings import MAX_IBOUND, MiniBucket, MiniBucketStatus
+from tightz.uppers.mini_bucket.run import MAX_IBOUND, MiniBucket, MiniBucketStatus, Run
 
 _WORTH = 1e-3
 """Nats that a bound in a stream must gain on the one before."""

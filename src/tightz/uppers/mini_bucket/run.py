@@ -1,24 +1,68 @@
-"""One run of weighted mini-buckets at one ibound: from candidate orders to a judged bound."""
+"""One run of weighted mini-buckets at one ibound: settings, candidate orders, a judged bound."""
 
 from __future__ import annotations
 
+import enum
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.elimination.order import Order, Orders
-from tightz.errors import ResourceError
+from tightz.errors import ParameterError, ResourceError, require_range
 from tightz.judge.cliques import CliquesEvidence
-from tightz.judge.rounding import UNIT
-from tightz.judge.verdict import Verdict
+from tightz.judge.verdict import UNIT, Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.memory import format_bytes, parse_memory
 from tightz.uppers.mini_bucket.descent import Descent, predicted_bytes
 from tightz.uppers.mini_bucket.partition import Partition, partition
-from tightz.uppers.mini_bucket.settings import MiniBucket, MiniBucketStatus
+
+MAX_IBOUND = 40
+
+
+class MiniBucketStatus(enum.Enum):
+    """How a run ended; the value is the advice. The bound holds in every case."""
+
+    EXACT = "exact: no bucket was cut, so the bound is log Z itself"
+    CONVERGED = "converged: raise ibound for a tighter bound"
+    ITERATION_LIMIT = "stopped early: raise iterations for a tighter bound"
+    TIME_LIMIT = "stopped by the time limit: raise time_limit for a tighter bound"
+    VACUOUS = "no information: zero potentials force this lower bound to -inf; raise ibound"
+    OVERFLOW = "no information: the potentials are too large for sums in float64; rescale the model"
+
+
+@dataclass(frozen=True)
+class MiniBucket:
+    """Settings of the weighted mini-bucket bound.
+
+    `ibound`: clique tables hold at most 2^(ibound + 1) entries, that is ibound + 1 binary
+    variables (a factor that is larger by itself is kept whole). `side` is UPPER or LOWER. The run
+    ends after `iterations`, or when five of them gain less than `tol` (nats), or after
+    `time_limit` seconds (looked at between iterations). `order` AUTO tries several elimination
+    orders for a few iterations each and keeps the tightest.
+    """
+
+    ibound: int = 10
+    iterations: int = 100
+    tol: float = 1e-3
+    order: Order = Order.AUTO
+    side: Side = Side.UPPER
+    max_memory: str | int = "2GB"
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        require_range("ibound", self.ibound, 1, MAX_IBOUND)
+        require_range("iterations", self.iterations, 0)
+        require_range("tol", self.tol, 0.0)
+        if self.side not in (Side.UPPER, Side.LOWER):
+            raise ParameterError(f"side is {self.side}; expected Side.UPPER or Side.LOWER")
+        if self.time_limit is not None:
+            require_range("time_limit", self.time_limit, 0.0)
+        parse_memory(self.max_memory)
+
 
 SCOUT_ITERATIONS = 4
 """Iterations given to each elimination order before one is kept."""

@@ -30,8 +30,8 @@ from tightz.models.observed import Observed, observe, per_variable
 from tightz.models.pairwise import PairwiseModel, pairwise_model
 from tightz.results import OneBound
 from tightz.runtime.provenance import provenance
-from tightz.runtime.rounding import EPSILON
 from tightz.uppers.tree_reweighted.kernels import (
+    EPSILON,
     edge_beliefs,
     node_beliefs,
     rescale,

@@ -1,4 +1,8 @@
-"""Elimination with some variables held: log of the sum over the others, and samples of them.
+"""Cutset conditioning: some variables held at given states, the others summed out exactly.
+
+A w-cutset (Rish and Dechter, 2000; Bidyuk and Dechter, 2007), found greedily: eliminate the
+variable with the smallest table; when even that is too large, hold the variable that the most
+expensive tables share.
 
 Everything that does not depend on the held states is worked out once; a new assignment only moves
 the offsets at which tables are read. Tables and messages stay in the log domain, so zeros are -inf
@@ -9,6 +13,7 @@ of an entry in proportion to its depth (see `elimination.exact.precision`).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +21,51 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.buckets import BucketTree, bucket_tree
-from tightz.elimination.conditioning.cutset import Cutset
 from tightz.elimination.exact.precision import Error, joined, step_error
-from tightz.elimination.graph import scopes_of
+from tightz.elimination.game import SIZE, Rules, play
+from tightz.elimination.graph import interaction_graph, scopes_of
 from tightz.judge.elimination import second_log_z
-from tightz.judge.rounding import UNIT
-from tightz.judge.verdict import RefutedError
+from tightz.judge.verdict import UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cutset:
+    """`held` variables are conditioned on; `order` sums out all others, tables <= 2^`log2_size`."""
+
+    held: NDArray[np.int64]
+    order: NDArray[np.int64]
+    log2_size: float
+
+    def __repr__(self) -> str:
+        return (
+            f"Cutset({self.held.size} held, {self.order.size} summed out, tables up to "
+            f"2^{self.log2_size:.1f} entries)"
+        )
+
+
+def choose_cutset(
+    model: FactorGraph,
+    log2_size: float,
+    *,
+    cost: NDArray[np.float64] | None = None,
+    noise: NDArray[np.float64] | None = None,
+) -> Cutset:
+    """A greedy cutset: no table met while summing out the rest exceeds 2^`log2_size` entries.
+
+    `cost` (n,) > 0 says how unwelcome it is to hold a variable, such as its entropy: what is lost
+    by holding it at one state. `noise` (n,) is added to the variables' scores, so that repeats give
+    different cutsets. The model has no evidence.
+    """
+    n = model.n_variables
+    played = play(
+        interaction_graph(scopes_of(model)),
+        Rules(SIZE, log2_table=log2_size),
+        log2_card=np.log2(model.cardinalities.astype(np.float64)),
+        price=np.ones(n) if cost is None else cost,
+        noise=np.zeros(n) if noise is None else noise,
+    )
+    return Cutset(np.flatnonzero(played.held), played.order, played.log2_largest)
 
 
 class _Buckets(NamedTuple):
