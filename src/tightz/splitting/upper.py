@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.order import Order
+from tightz.elimination.order import Order, Orders
 from tightz.errors import ResourceError
 from tightz.judge import regions
+from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.collapse import Collapsed, collapse
 from tightz.reductions.collapse_plan import eliminable, plan_elimination
@@ -81,9 +83,9 @@ class UpperBounder:
             ibound=max(1, ibound or self.width), iterations=iterations, order=order,
             max_memory=MAX_MEMORY, time_limit=limit,
         )  # fmt: skip
-        graph = as_factor_graph(poly)
+        graph, orders = self._whole if poly is self.poly else (as_factor_graph(poly), None)
         try:
-            result = mini_bucket(graph, config)
+            result = mini_bucket(graph, config, orders=orders)
         except ResourceError:
             return Ceiling(-math.inf, math.inf, False, core, order)
         slack = ROUNDING * scale(poly)
@@ -99,6 +101,12 @@ class UpperBounder:
             value - slack, value + slack, True, np.zeros(0, np.int64), Order.MIN_FILL,
             regions.Eliminated(done.order),
         )  # fmt: skip
+
+    @cached_property
+    def _whole(self) -> tuple[FactorGraph, Orders]:
+        """The whole space, which is bounded several times: its orders are found once."""
+        graph = as_factor_graph(self.poly)
+        return graph, Orders(graph)
 
     def _restricted(self, region: Region) -> SpinPolynomial:
         return self.poly if region.free.size == self.poly.n else region.restricted(self.poly)

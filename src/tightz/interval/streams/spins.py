@@ -19,7 +19,6 @@ from tightz.families.structured import StructuredMeanField
 from tightz.judge import Audited
 from tightz.models.spin_polynomial import MAX_ARITY, SpinPolynomial
 from tightz.paper.batches import run_batches
-from tightz.paper.mean_field import mean_field
 from tightz.paper.trials import TrialPlan, all_positions
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
@@ -67,15 +66,12 @@ def plain_mean_field(working: Working, clock: Clock) -> Iterator[Finding]:
     encoding = encoding_of(working)
     if encoding is None or encoding.bits is not None:  # a table per variable does better there
         return
+    coset = Coset.build(encoding.polynomial)
     for restarts in (1, 8):
-        r = mean_field(
-            encoding.polynomial,
-            family=MeanField(restarts),
-            seed=stream(working.seed, restarts),
-            link=working.link,
-        )
-        marginals = list(encoding.marginals(1.0 - 2.0 * r.marginals[:, 1]))
-        yield Finding(r.bound, Marginals(marginals, "mean field", r.log_z))
+        q = MeanField(restarts).project(coset, generator(working.seed, restarts))
+        marginals = list(encoding.marginals(q.spin_means()))
+        bound = lower_bound_of(q, "mean field", JENSEN, working.link)
+        yield Finding(bound, Marginals(marginals, "mean field", q.log_gamma))
 
 
 def structured(working: Working, clock: Clock) -> Iterator[Finding]:
