@@ -99,8 +99,8 @@ class LogPartition(Result):
             if math.isfinite(self.estimate_error):
                 value = f"{_figure(self.estimate)} +- {self.estimate_error:.2g}"
                 lines.append(f"log Z ~  {value}   (estimate, not proven: {self.estimate_source})")
-            if self.marginals is not None:
-                lines.append(f"marginals: {self.marginal_origin}")
+        if self.marginals is not None and self.marginal_status is not Mixing.EXACT:
+            lines.append(f"marginals: {self.marginal_origin}")
         if self.quarantined:
             lines += [f"DEFECT: {one}" for one in self.quarantined]
             lines.append("DEFECT: these bounds are not in the answer; please report them")
