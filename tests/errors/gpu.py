@@ -37,7 +37,7 @@ def _escaped_mean(patch):
         terms=None,
         plan=SimpleNamespace(polynomial=SimpleNamespace(constant=0.0)),
     )
-    one.d_levels = one.row_at = one.rows = one.pivot_row = one.d_feasible = one.v = None
+    one.cosets = one.d_feasible = one.v = None
     one.d_sweeps = one.d_gains = on_device([[1, 1], [1, 1]])
     patch.setattr(one, "_device", lambda *_: on_device([[0.0, np.nan], [0.0, 0.0]]), raising=False)
     one.evaluate()
