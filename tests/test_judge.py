@@ -34,11 +34,11 @@ from tightz.families.structured import family as structured_module
 from tightz.judge.clusters import NetworkEvidence
 from tightz.judge.collapses import CollapseLink, check_collapse
 from tightz.judge.cosh import expected_log_2cosh
-from tightz.judge.forests import ForestQ, forest_value
+from tightz.judge.forests import ForestQ
 from tightz.judge.layers import LayerQ
 from tightz.judge.links import SpinEvidence, SpinLink, check_encoding
 from tightz.judge.products import ProductEvidence
-from tightz.judge.spins import ProductQ, SpinMap, SpinTerms, product_value
+from tightz.judge.spins import ProductQ, SpinMap, SpinTerms
 from tightz.judge.verdict import RefutedError
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections import Coset, DenseParity
@@ -203,6 +203,20 @@ def test_what_is_no_product_is_refused(q):
 
 
 # ---- products and forests over spins ----------------------------------------------------------
+
+
+def chart(support, sign, n):
+    if support is None:
+        return SpinMap.identity(n)
+    return SpinMap.of(support, np.ones(len(support)) if sign is None else sign)
+
+
+def product_value(terms, support, sign, means):
+    return ProductQ(chart(support, sign, means.size), means).value(terms)
+
+
+def forest_value(terms, support, sign, spin_of, *forest):
+    return ForestQ(chart(support, sign, len(spin_of)), spin_of, *forest).value(terms)
 
 
 def random_chart(rng, n):

@@ -26,13 +26,6 @@ class Scopes(NamedTuple):
         kept = np.concatenate([[0], np.cumsum(stays)])
         return Scopes(self.n, kept[self.ptr], self.members[stays])
 
-    def subset(self, which: NDArray[np.int64]) -> Scopes:
-        """The sets numbered `which`."""
-        sizes = np.diff(self.ptr)[which]
-        ptr = np.concatenate([[0], np.cumsum(sizes)])
-        at = np.repeat(self.ptr[which] - ptr[:-1], sizes) + np.arange(ptr[-1])
-        return Scopes(self.n, ptr, self.members[at])
-
 
 class Graph(NamedTuple):
     """Neighbours of v, ascending: neighbours[ptr[v]:ptr[v+1]]."""

@@ -27,7 +27,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.spins import SpinMap, SpinTerms, chart_of, combine, plogp, segment_products
+from tightz.judge.spins import SpinMap, SpinTerms, combine, plogp, segment_products
 from tightz.judge.verdict import UNIT, RefutedError
 
 MAX_WIDTH = 24
@@ -316,17 +316,3 @@ class ForestQ:
         for j, place in enumerate(places.tolist()):
             out |= ((index >> place) & 1) << j
         return out
-
-
-def forest_value(
-    terms: SpinTerms,
-    support: NDArray[np.bool_] | None,
-    sign: NDArray[np.float64] | None,
-    spin_of: NDArray[np.int64],
-    sep_ptr: NDArray[np.int64],
-    sep: NDArray[np.int64],
-    tables: NDArray[np.float64],
-) -> tuple[float, float]:
-    """(bound, rounding) of the q with these conditional tables; layout as in `ForestQ`."""
-    chart = chart_of(support, sign, len(spin_of))
-    return ForestQ(chart, spin_of, sep_ptr, sep, tables).value(terms)

@@ -219,30 +219,6 @@ class ProductQ:
         return combine(terms, expected, errors, *binary_entropy(v))
 
 
-def product_value(
-    terms: SpinTerms,
-    support: NDArray[np.bool_] | None,
-    sign: NDArray[np.float64] | None,
-    means: NDArray[np.float64],
-) -> tuple[float, float]:
-    """(bound, rounding) of the product q on s_i = sign_i prod_{k: support[i, k]} y_k.
-
-    Without support every spin is free. RefutedError where the map is not injective. The rows of
-    `support` must be the polynomial's spins: terms cannot tell how many there are.
-    """
-    v = np.asarray(means, dtype=np.float64)
-    return ProductQ(chart_of(support, sign, v.size), v).value(terms)
-
-
-def chart_of(
-    support: NDArray[np.bool_] | None, sign: NDArray[np.float64] | None, n: int
-) -> SpinMap:
-    """The map with these supports (n, n_free) and signs; None: the identity."""
-    if support is None:
-        return SpinMap.identity(n)
-    return SpinMap.of(support, np.ones(len(support)) if sign is None else sign)
-
-
 def combine(
     terms: SpinTerms,
     expected: NDArray[np.float64],

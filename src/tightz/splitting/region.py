@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
-from tightz.projections.hashing import Parities
 
 Parity = tuple[int, ...]
 """The spins whose product is split on: one of them or two."""
@@ -69,16 +68,6 @@ class Region:
         """Keep the free spins of each row and let all others follow."""
         out = np.where(self.rep == CONSTANT, 1, spins[:, np.maximum(self.rep, 0)]) * self.sign
         return out.astype(np.int8)
-
-    def parities(self) -> Parities:
-        """The region as a system A x = b (mod 2), one row per spin that is not free."""
-        held = np.concatenate([self.pinned, self.copies])
-        matrix = np.zeros((held.size, self.rep.size), dtype=np.uint8)
-        rows = np.arange(held.size)
-        matrix[rows, held] = 1
-        tied = self.rep[held] != CONSTANT
-        matrix[rows[tied], self.rep[held][tied]] = 1
-        return Parities(matrix, (self.sign[held] < 0).astype(np.uint8))
 
     def lifted(self, kept: NDArray[np.int64], n: int) -> Region:
         """The same region in a model of n spins of which `kept` are these."""

@@ -44,10 +44,7 @@ def best_order(scopes: Scopes, width: int) -> NDArray[np.int64] | None:
 def is_within(adjacency: NDArray[np.bool_], width: int) -> bool:
     """Whether elimination by minimum degree of this graph (n, n) stays within `width`."""
     ptr = np.concatenate([[0], np.cumsum(adjacency.sum(axis=1))])
-    return _is_within(Graph(ptr, np.nonzero(adjacency)[1]), width)
-
-
-def _is_within(graph: Graph, width: int) -> bool:
+    graph = Graph(ptr, np.nonzero(adjacency)[1])
     return play(graph, Rules(SIZE, neighbours=width)).finished
 
 

@@ -155,7 +155,7 @@ class SpinPath:
             return self._chains(betas, words, spins, with_slopes)
 
         parts = [states[low : low + _LANES] for low in range(0, len(states), _LANES)]
-        return self._joined(list(map_ordered(lanes, parts, threads=threads)), 1.0)
+        return self._joined(list(map_ordered(lanes, parts, threads=threads)))
 
     def populations(
         self, betas: NDArray[np.float64], states: NDArray[np.uint64], size: int
@@ -170,27 +170,7 @@ class SpinPath:
             spins = np.empty((self.base.size, words.shape[1]))
             draw_independent(self.base, words, spins)
             walks.append(self._chains(betas, words, spins, False, _RENEWAL))
-        return self._joined(walks, 1.0)
-
-    def walk_back(self, betas: NDArray[np.float64], states: NDArray, spins: NDArray) -> Walk:
-        """The reversal of `walk`, one chain from each row of `spins`, drawn from the model.
-
-        The mean of exp(-log_weights) is 1 / Z for exact draws, so minus its log lies above log Z
-        in expectation: from a good sampler's draws it shows what the forward chains miss.
-        """
-        parts = [slice(low, low + _LANES) for low in range(0, len(states), _LANES)]
-        # Falling betas give log(p~_0 / p~_1) along the way: _joined turns the sign, so that
-        # forward and backward weights are on the same scale.
-        walks = [
-            self._chains(
-                betas[::-1].copy(),
-                np.ascontiguousarray(states[part].T),
-                np.ascontiguousarray(spins[part].T, dtype=np.float64),
-                False,
-            )
-            for part in parts
-        ]
-        return self._joined(walks, -1.0)
+        return self._joined(walks)
 
     def _chains(
         self,
@@ -206,11 +186,11 @@ class SpinPath:
         spin_chains(self.terms, self.base, betas, words, walkers, renewal)
         return Walk(walkers.log_w, spins.T.astype(np.int8), slopes.T, walkers.ancestors)
 
-    def _joined(self, walks: list[Walk], sign: float) -> Walk:
+    def _joined(self, walks: list[Walk]) -> Walk:
         start = self.constant + np.logaddexp(self.base, -self.base).sum()
         firsts = np.cumsum([0] + [len(w.log_weights) for w in walks[:-1]])
         return Walk(
-            start + sign * np.concatenate([w.log_weights for w in walks]),
+            start + np.concatenate([w.log_weights for w in walks]),
             np.concatenate([w.ends for w in walks]),
             np.concatenate([w.slopes for w in walks]),
             np.concatenate([w.ancestors + low for w, low in zip(walks, firsts, strict=True)]),
