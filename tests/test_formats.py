@@ -145,7 +145,8 @@ def test_a_clause_of_many_literals_stays_small(folder):
     finally:
         tracemalloc.stop()
     assert peak < 600 * path.stat().st_size
-    assert tz.log_partition(model, time_limit=20, seed=0).upper == pytest.approx(n * math.log(2))
+    # an upper end that is exact: the limit is generous, since kernels may have to compile first
+    assert tz.log_partition(model, time_limit=90, seed=0).upper == pytest.approx(n * math.log(2))
 
 
 @settings(max_examples=40)
