@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -14,13 +15,18 @@ from tightz.judge import RefutedError
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.sampling.calibration import combine
-from tightz.workspace.findings import Finding, Marginals, Mixing, PointEstimate, Samples
+from tightz.sampling.ledger import Ledger
+from tightz.workspace.findings import Draws, Finding, Marginals, Mixing, PointEstimate, Samples
 
 UNKNOWN_LOWER = Bound(Side.LOWER, -math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
 UNKNOWN_UPPER = Bound(Side.UPPER, math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
 
 CLAIM = 0.5
 """Nats by which a maker may claim more than the judge finds before that is reported."""
+
+NEWS, READING = 1.1, 0.05
+"""The ledger is read when a track has this many times the draws of the last reading, and for no
+more than this part of the time."""
 
 _TRUST = {Mixing.EXACT: 3, Mixing.MIXED: 2, Mixing.VARIATIONAL: 1, Mixing.NOT_MIXED: 0}
 
@@ -127,8 +133,9 @@ class Board:
     bounds: list[Bound] = field(default_factory=list)
     lower: Bound = UNKNOWN_LOWER
     upper: Bound = UNKNOWN_UPPER
-    certified: Bound = UNKNOWN_LOWER
-    projected: float = -math.inf
+    confident_lower: Bound = UNKNOWN_LOWER
+    confident_upper: Bound = UNKNOWN_UPPER
+    ledger: Ledger = field(default_factory=lambda: Ledger(0.05))
     marginals: Marginals | None = None
     estimates: dict[str, PointEstimate] = field(default_factory=dict)
     sampler: Callable[..., Samples] | None = None
@@ -136,6 +143,8 @@ class Board:
     notes: list[str] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    _read: dict[str, int] = field(default_factory=dict)
+    _reading: float = 0.0
 
     @property
     def closed(self) -> bool:
@@ -149,8 +158,8 @@ class Board:
     def doubt(self) -> Doubt:
         """What the run is about to reduce; what a stream takes away from it is its merit."""
         low, high = self.ends.lower, self.ends.upper
-        confident = max(low, self.certified.low)
-        return Doubt(high - low, high - confident, self.point_estimate().error)
+        confident = self.confident_upper.high - self.confident_lower.low
+        return Doubt(high - low, confident, self.point_estimate().error)
 
     @property
     def seconds(self) -> float:
@@ -169,12 +178,45 @@ class Board:
             self._offer(finding.marginals)
         if finding.estimate is not None:
             self.estimates[finding.estimate.family] = finding.estimate
+        if finding.draws is not None:
+            self._count(finding.draws)
         if finding.sampler is not None:
             mixed = finding.marginals is not None and finding.marginals.mixing is Mixing.MIXED
             if mixed or not self.sampler_mixed:
                 self.sampler, self.sampler_mixed = finding.sampler, mixed
         if finding.note and finding.note not in self.notes:
             self.notes.append(finding.note)
+
+    def _count(self, draws: Draws) -> None:
+        """Enter a batch into the ledger; read the interval when there is enough news."""
+        account = self.ledger.add(draws)
+        track = account.source.track
+        if account.drawn >= NEWS * self._read.get(track, 0) + 1 and (
+            self._reading <= READING * self.clock.elapsed
+        ):
+            self._read[track] = account.drawn
+            self.read()
+
+    def read(self) -> None:
+        """Both ends of the confident interval as the ledger has them now.
+
+        When to look is free to choose: the certificate holds at any stopping time.
+        """
+        begun = time.perf_counter()
+        ends = ((Side.LOWER, self.ledger.lower()), (Side.UPPER, self.ledger.upper()))
+        for side, value in ends:
+            if not math.isfinite(value):
+                continue
+            track = self.ledger.leader(value, upper=side is Side.UPPER)
+            drawn = sum(a.drawn for a in self.ledger.accounts if a.source.track == track)
+            self.take(
+                Bound(
+                    side, value, Proof.CONFIDENCE, f"{track}, {drawn} draws",
+                    confidence=1.0 - self.ledger.delta,
+                    why="a mixture of bets over streams and stakes reached 2/delta (Ville)",
+                )
+            )  # fmt: skip
+        self._reading += time.perf_counter() - begun
 
     def recall(self, bounds: list[Bound]) -> None:
         """Take over the records of earlier sessions as they are."""
@@ -211,19 +253,19 @@ class Board:
         news = False
         proven = bound.proof is Proof.DETERMINISTIC
         if bound.side is Side.BOTH and proven:
-            self.lower = self.upper = self.certified = bound
+            self.lower = self.upper = bound
+            self.confident_lower = self.confident_upper = bound
             news = True
-        elif bound.side is Side.UPPER and proven and bound.log_z < self.upper.log_z:
-            self.upper, news = bound, True
-        elif bound.side is Side.LOWER and proven:
-            news = bound.log_z > self.lower.log_z
-            self.lower = bound if news else self.lower
-            if bound.log_z > self.certified.log_z:
-                self.certified = bound
-        elif bound.proof is Proof.CONFIDENCE and bound.log_z > self.projected:
-            self.projected, news = bound.log_z, True  # on record though a proven end may be better
-            if bound.log_z > self.certified.log_z:
-                self.certified = bound
+        elif bound.side is Side.UPPER:
+            if proven and bound.log_z < self.upper.log_z:
+                self.upper, news = bound, True
+            if bound.log_z < self.confident_upper.log_z:
+                self.confident_upper, news = bound, True
+        elif bound.side is Side.LOWER:
+            if proven and bound.log_z > self.lower.log_z:
+                self.lower, news = bound, True
+            if bound.log_z > self.confident_lower.log_z:
+                self.confident_lower, news = bound, True
         if news:
             self.bounds.append(bound)
             if self.on_bound is not None:

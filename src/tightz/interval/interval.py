@@ -24,13 +24,39 @@ if TYPE_CHECKING:
     from tightz.workspace.findings import Samples
 
 
+@dataclass(frozen=True)
+class Confident:
+    """An interval of which both ends hold together with probability `confidence`.
+
+    At any stopping time: it may be read while it narrows, and the run stopped when it suffices.
+    An end that is no better than the proven one is the proven one.
+    """
+
+    lower_proof: Bound
+    upper_proof: Bound
+    confidence: float
+
+    @property
+    def lower(self) -> float:
+        return self.lower_proof.low
+
+    @property
+    def upper(self) -> float:
+        return self.upper_proof.high
+
+    @property
+    def width(self) -> float:
+        return 0.0 if self.lower == self.upper else self.upper - self.lower
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class LogPartition(Result):
     """An interval on log Z (natural log) with the proof of each end.
 
     lower, upper     the best proven ends, rounding included; `lower_proof` and `upper_proof` are
                      their records
-    certified        the best lower end that holds with confidence 1 - delta (at least `lower`)
+    confident        the interval that holds with confidence 1 - delta, both ends together, at any
+                     stopping time; inside [lower, upper]
     estimate         a point inside [lower, upper], labelled by `estimate_source`, and its error:
                      the truth lies within two of them in about 19 of 20 runs; inf where nothing
                      honest is known
@@ -44,7 +70,7 @@ class LogPartition(Result):
 
     lower_proof: Bound
     upper_proof: Bound
-    certified: Bound
+    confident: Confident
     estimate: float
     estimate_error: float
     estimate_source: str
@@ -92,10 +118,11 @@ class LogPartition(Result):
                 f"log Z <= {_figure(self.upper)}   ({_reason(self.upper_proof)})",
                 f"width    {_figure(self.width)}",
             ]
-            if self.certified.proof is Proof.CONFIDENCE and self.certified.log_z > self.lower:
-                lines.insert(
-                    1, f"log Z >= {_figure(self.certified.log_z)}   ({_reason(self.certified)})"
-                )
+            c = self.confident
+            lines.append(
+                f"log Z in [{_figure(c.lower)}, {_figure(c.upper)}]   (with confidence "
+                f"{c.confidence:g}: {c.lower_proof.method}; {c.upper_proof.method})"
+            )
             if math.isfinite(self.estimate_error):
                 value = f"{_figure(self.estimate)} +- {self.estimate_error:.2g}"
                 lines.append(f"log Z ~  {value}   (estimate, not proven: {self.estimate_source})")

@@ -10,7 +10,7 @@ from typing import Any
 from tightz.bounds import Bound
 from tightz.errors import require_probability, require_range, require_seconds
 from tightz.interval.board import Board, judged
-from tightz.interval.interval import LogPartition
+from tightz.interval.interval import Confident, LogPartition
 from tightz.interval.portfolio import opening, trivial
 from tightz.interval.race import race
 from tightz.interval.stored_interval import IntervalSession
@@ -25,6 +25,7 @@ from tightz.runtime.gpu import why_no_device
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
+from tightz.sampling.ledger import Ledger
 from tightz.workspace.working import Method, Working
 
 
@@ -94,7 +95,7 @@ def log_partition(
             model, clock, delta, root, exact, memory,
             threads=threads or os.cpu_count() or 1, executor=executor, backend=backend,
         )  # fmt: skip
-        board = Board(clock, on_bound, notes=scale_warnings(model))
+        board = Board(clock, on_bound, notes=scale_warnings(model), ledger=Ledger(delta))
         if session is not None:
             board.keep, board.before = session.writer.append_bound, session.before
         interrupted = False
@@ -109,21 +110,23 @@ def log_partition(
             interrupted = True
         finally:
             clock.stop()
-        certified = board.certified if session is None else session.together(board.certified)
-        result = _result(working, board, certified, interrupted=interrupted, record=record)
+        board.read()
+        result = _result(working, board, interrupted=interrupted, record=record)
         if session is not None:
             session.conclude(result, board.marginals, board.point_estimate().family)
     return result
 
 
 def _result(
-    working: Working, board: Board, certified: Bound, *, interrupted: bool, record: dict[str, Any]
+    working: Working, board: Board, *, interrupted: bool, record: dict[str, Any]
 ) -> LogPartition:
     point = board.point_estimate()
     return LogPartition(
         lower_proof=board.lower,
         upper_proof=board.upper,
-        certified=certified,
+        confident=Confident(
+            board.confident_lower, board.confident_upper, 1.0 - board.ledger.delta
+        ),
         estimate=point.log_z,
         estimate_error=point.error,
         estimate_source=point.source,

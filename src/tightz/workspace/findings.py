@@ -56,6 +56,37 @@ class PointEstimate:
 
 
 @dataclass(frozen=True, eq=False)
+class Source:
+    """Where independent draws W with E[W] = Z come from, fixed before the first one that counts.
+
+    track      name of the stream and start; one track's sources follow each other in time
+    log_cap    W <= exp(log_cap) for every possible draw, known in advance; inf: lower side only,
+               and then E[W] <= Z is enough
+    level      about where log W will lie: a pilot's estimate of log Z
+    spread     relative standard deviation of W by the pilot; nan: unknown
+    expected   how many draws are planned
+    rounding   nats by which a computed log W may differ from the real one
+
+    `spread` and `expected` only choose the stakes: a wrong guess costs width, never validity.
+    """
+
+    track: str
+    level: float
+    log_cap: float = math.inf
+    spread: float = math.nan
+    expected: float = 1e4
+    rounding: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """A batch of log W from one source: all that were drawn, zeros (-inf) among them."""
+
+    source: Source
+    log_weights: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
 class Finding:
     """One step of a stream; every part is optional.
 
@@ -66,6 +97,7 @@ class Finding:
     bound: Bound | None = None
     marginals: Marginals | None = None
     estimate: PointEstimate | None = None
+    draws: Draws | None = None
     sampler: Callable[..., Any] | None = None
     note: str = ""
     of_model: bool = False

@@ -25,15 +25,12 @@ from tightz.projections.hashing import DenseParity
 from tightz.reductions.encoding import SpinEncoding
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
-from tightz.sampling.certificates import anytime_certificate
+from tightz.sampling.ledger import LEVELS
 from tightz.search.pool import rank, thin
 from tightz.splitting import Splitting, SplittingTree
-from tightz.workspace.findings import Finding, Marginals, PointEstimate
+from tightz.workspace.findings import Draws, Finding, Marginals, PointEstimate, Source
 from tightz.workspace.working import NARROW, Working, is_dense
 from tightz.workspace.workspace import SEARCH, lifted_means
-
-LEVELS = (1, 2, 4, 6, 8, 10)
-"""Numbers of parities whose trials feed the certificate; few, since each is paid for."""
 
 WIDTHS = (2, 4, 6, 8, NARROW)
 """Structured families tried in turn."""
@@ -119,28 +116,18 @@ def projections(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         states=spins.states,
         lift=False,
     )
-    endless = all_positions(levels, sys.maxsize)
-    values: list[float] = []
-    next_look = 1
-    for trial in run_batches(plan, endless, executor=working.executor, threads=1, batch=1):
-        m, log_gamma = int(trial.levels[0]), float(trial.log_gamma[0])
-        values.append(log_gamma + m * math.log(2.0))
-        rounds, begun = divmod(len(values), len(levels))
-        if begun:
-            continue
-        if rounds < next_look:
-            yield Finding()  # a round is a step: the driver may prefer another stream
-            continue
-        # A look costs a search over z: geometric spacing keeps looking cheaper than trying.
-        # The certificate holds at any stopping time, so when to look is free to choose.
-        next_look = math.ceil(1.3 * rounds) + 1
-        table = np.array(values).reshape(rounds, -1).T
-        yield Bound(
-            Side.LOWER, anytime_certificate(table, working.delta), Proof.CONFIDENCE,
-            f"projections, {rounds} trials at {len(levels)} levels",
-            confidence=1.0 - working.delta,
-            why="a mixture of bets over stakes and levels reached 1/delta (Ville)",
-        )  # fmt: skip
+    # E[2^m gamma] <= Z for every solver: each level is a track of bets from below. The first trial
+    # of each only says where the weights lie; it does not count.
+    sources: dict[int, Source] = {}
+    for trial in run_batches(
+        plan, all_positions(levels, sys.maxsize), executor=working.executor, threads=1, batch=1
+    ):
+        m = int(trial.levels[0])
+        log_g = trial.log_gamma + m * math.log(2.0)
+        if m in sources:
+            yield Finding(draws=Draws(sources[m], log_g))
+        elif math.isfinite(log_g[0]):
+            sources[m] = Source(f"projections: {m}", level=float(log_g[0]))
 
 
 LAYER_LEAVES = 16
