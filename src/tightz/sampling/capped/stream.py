@@ -170,7 +170,9 @@ class Tally:
         return sample
 
     def marginals(self) -> list[NDArray[np.float64]]:
-        parts = np.split(self.counts, self.pointers[1:-1])
+        with self._lock:
+            counts = self.counts.copy()
+        parts = np.split(counts, self.pointers[1:-1])
         return [np.maximum(part, 0.0) / part.sum() for part in parts]
 
 
