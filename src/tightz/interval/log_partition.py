@@ -49,7 +49,7 @@ def log_partition(
     """An interval on log Z within `time_limit` seconds, each end with its proof.
 
     delta        confidence of the probabilistic end is 1 - delta
-    exact        False forbids eliminating the whole model: nothing wider than 10 is eliminated
+    exact        False forbids eliminating the whole model, and nothing else
     methods      streams to run beside the portfolio: functions (working, clock) that yield
                  `Bound` or `Finding` records about `working.graph` and watches the clock. A bound
                  that holds always must carry evidence: the judge evaluates it afresh, and what it
