@@ -202,28 +202,37 @@ def _share(points, counts, drop):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _log_wealth(log_z, upper, points, counts, zeros, stakes, weights):  # type: ignore[no-untyped-def]
     """log of the mixture over stakes of the product of factors at z; from above the cap is at 0."""
-    limit = 1.0
+    room = 1.0
     if upper:
         if log_z >= 0.0:
             return np.inf
         if log_z < -DEEPEST:
             return 0.0
-        limit = math.exp(log_z) / -math.expm1(log_z)
+        room = math.expm1(-log_z)  # (cap - z) / z
     top = -np.inf
     wealth = np.empty(stakes.size)
     ratios = np.exp(np.minimum(points - log_z, DEEPEST))
     sign = -1.0 if upper else 1.0
     for j in range(stakes.size):
-        c = min(stakes[j], limit)
+        c = min(stakes[j], 1.0 / room) if room > 0.0 else stakes[j]
+        spare = 1.0 / stakes[j] - room if c == stakes[j] else 0.0
         total = 0.0
         if zeros > 0:
             total = zeros * math.log1p(-sign * c) if sign * c < 1.0 else -np.inf
         for k in range(points.size):
-            factor = sign * c * (ratios[k] - 1.0)
-            if factor <= -1.0:
+            gain = sign * c * (ratios[k] - 1.0)
+            if gain > -0.5:
+                total += counts[k] * math.log1p(gain)
+                continue
+            # Near zero the sum would lose its digits: terms that are at least zero instead.
+            if upper:
+                factor = c * (spare - math.expm1(points[k]) * (1.0 + room))
+            else:
+                factor = (1.0 - c) + c * ratios[k]
+            if factor <= 0.0:
                 total = -np.inf
                 break
-            total += counts[k] * math.log1p(factor)
+            total += counts[k] * math.log(factor)
         wealth[j] = total + math.log(weights[j])
         top = max(top, wealth[j])
     if top == -np.inf:
