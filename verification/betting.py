@@ -295,3 +295,16 @@ def normal_ever_misses(rng, stock, horizon, first):  # type: ignore[no-untyped-d
         if t >= first and abs(mean - 1.0) > 1.96 * math.sqrt(square) / t:
             return True
     return False
+
+
+@njit(cache=True)
+def follow(log_weights, log_cap, stakes, weights, shares):  # type: ignore[no-untyped-def]
+    """(largest wealth below, above) over draws that are given: one steady source, log Z = 0."""
+    wealth = np.stack((weights, weights))
+    most = np.zeros(2)
+    limit = 1.0 / math.expm1(log_cap) if log_cap > 0.0 else 1.0
+    for log_w in log_weights:
+        factors_of(stakes, limit, math.exp(log_w), wealth)
+        for side in range(2):
+            most[side] = max(most[side], shares[side] * wealth[side].sum())
+    return most
