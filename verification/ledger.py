@@ -279,9 +279,9 @@ def drawn_misses(numbers: range) -> Counter[str]:
         logs = draws()
         cap = proposal.log_u - log_z
         below, above = follow(logs, cap, stakes, weights, shares)
-        found["lower"] += below >= TARGET
-        found["upper"] += above >= TARGET
-        found["both"] += max(below, above) >= TARGET
+        found["lower"] += int(below >= TARGET)
+        found["upper"] += int(above >= TARGET)
+        found["both"] += int(max(below, above) >= TARGET)
         shifted = follow(logs + 0.1, cap + 0.1, stakes, weights, shares)
         found["control"] += bool(shifted[0] >= TARGET)
         total += float(np.exp(logs).mean())
