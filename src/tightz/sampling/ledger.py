@@ -61,7 +61,7 @@ REACH = 3.0
 """sqrt(2 log(40 / weights)): standard errors between the mean and the end of the interval."""
 
 POINTS = 256
-"""Points to which an account is thinned when it has twice as many; widths grow by under 1%."""
+"""Points to which an account is thinned when it has twice as many: widths grow by 0.1%."""
 
 DEEPEST = 700.0
 """Nats between numbers whose ratio is still a float."""
