@@ -342,7 +342,9 @@ class Ledger:
         # No bet wins at or below the mean of its own draws, nor where its stake has no digits.
         low = min(high, max(high - DEEPEST, min(a.log_mean() for a in sound)))
         _, high = self._bisect(self._bets(upper=True), low, high, True)
-        return high + max(a.margin for a in sound)
+        # Draws whose mean is Z - lost bound that, and Z from it.
+        lost = max(a.source.log_lost for a in sound)
+        return float(np.logaddexp(high + max(a.margin for a in sound), lost))
 
     def _rejects(self, bets: list[_Bet], log_z: float, upper: bool) -> bool:
         values = np.array(list(_wealths(bets, log_z, upper).values()))

@@ -121,9 +121,7 @@ def _clusters(
         if not working.exact and not labels.any():  # one cluster is the whole model
             return
         try:
-            clusters = ClusterMeanField(
-                working.graph, labels, marginals
-            )
+            clusters = ClusterMeanField(working.graph, labels, marginals)
             for bound in clusters.bounds(clock):
                 now = [q.copy() for q in clusters.marginals]
                 yield Finding(bound, Marginals(now, "clustered mean field", bound.log_z))
