@@ -299,11 +299,11 @@ class Ledger:
         ]
 
     def _bets(self, *, upper: bool) -> list[_Bet]:
-        """(track, log share, [(origin, arguments of `_log_wealth`) for each of its sources])."""
+        """(track, log share, [(origin, lost, arguments of `_log_wealth`) of each of its sources])."""
         sound = self._sound(upper=upper)
         return [
             (track, math.log(share), [
-                (a.origin, (a.points, a.counts, a.zeros, *stakes_of(a.source)))
+                (a.origin, a.source.log_lost, (a.points, a.counts, a.zeros, *stakes_of(a.source)))
                 for a in sound
                 if a.source.track == track
             ])
@@ -342,9 +342,7 @@ class Ledger:
         # No bet wins at or below the mean of its own draws, nor where its stake has no digits.
         low = min(high, max(high - DEEPEST, min(a.log_mean() for a in sound)))
         _, high = self._bisect(self._bets(upper=True), low, high, True)
-        # Draws whose mean is Z - lost bound that, and Z from it.
-        lost = max(a.source.log_lost for a in sound)
-        return float(np.logaddexp(high + max(a.margin for a in sound), lost))
+        return high + max(a.margin for a in sound)
 
     def _rejects(self, bets: list[_Bet], log_z: float, upper: bool) -> bool:
         values = np.array(list(_wealths(bets, log_z, upper).values()))
@@ -383,7 +381,18 @@ class Ledger:
 def _wealths(bets: list[_Bet], log_z: float, upper: bool) -> dict[str, float]:
     out = {}
     for track, log_share, sources in bets:
-        logs = [_log_wealth(log_z - origin, upper, *each) for origin, each in sources]
+        logs = [
+            _log_wealth(_mean_at(log_z, lost, upper) - origin, upper, *each)
+            for origin, lost, each in sources
+        ]
         # Beyond a cap nothing else is needed, not even where another source lost everything.
         out[track] = math.inf if math.inf in logs else log_share + sum(logs)
     return out
+
+
+def _mean_at(log_z: float, log_lost: float, upper: bool) -> float:
+    """log of the least mean that a source's draws can have if Z is at least z (from above)."""
+    if not upper or log_lost == -math.inf:
+        return log_z
+    gap = log_lost - log_z
+    return log_z + math.log1p(-math.exp(gap)) if gap < 0.0 else -math.inf

@@ -116,7 +116,7 @@ class Working:
         return made
 
     def _make_orders(self) -> Orders:
-        found = self.plan
+        found = self.plan if self.exact else None
         return Orders(self.graph, None if found is None else found.variables)
 
     @property

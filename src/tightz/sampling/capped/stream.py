@@ -52,6 +52,9 @@ SCOUTED = 10
 The order that is best at a small ibound need not be so at a large one (linkage_11: 8 nats).
 """
 
+PLANNING = 20.0
+"""Seconds that must be left for a search of elimination orders that may take a second or two."""
+
 ROUGH = 8
 """Iterations at a new ibound before the next decision."""
 
@@ -240,6 +243,10 @@ class CappedDraws:
         self.working, self.clock = working, clock
         self.widest = MAX_IBOUND
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
+        self.scouted: dict[Order, float] = {}  # what every order came to at the first ibound
+        self.glances = 0
+        self.drag = 1.0  # wall clock over forecast cost: waiting, judging, glances
+        self.promise = (0.0, 0.0)  # when the last step began, and what it was to cost
         self.busy = 0.0  # seconds spent on the bound at hand
         self.final: Final | None = None
         self._lane = itertools.count()
@@ -251,6 +258,7 @@ class CappedDraws:
         while run is not None and not self.clock.expired:
             self.busy = 0.0
             pace = yield from self._iterate(run)
+            self.scouted = self.scouted or run.scouted
             bound = run.judged()
             yield bound
             if bound.side is Side.BOTH or self.clock.expired:
@@ -279,10 +287,18 @@ class CappedDraws:
         """Mini-buckets of this size; None where memory or `exact=False` forbids them."""
         if ibound > self.widest:
             return None
+        # Of the orders tried at first only the two best are tried again.
+        kinds = sorted(self.scouted, key=lambda kind: self.scouted[kind])[:2]
+        if ibound >= SCOUTED and order is Order.AUTO and self.clock.left > PLANNING:
+            # The order of least exact cost, which a run without exact answers has not looked for.
+            found = self.working.plan
+            if found is not None:
+                self.working.orders.adopt(found.variables)
+                kinds = [*kinds, Order.PLANNED] if kinds else []
         memory = self.working.max_memory // 2
         config = MiniBucket(ibound, iterations=10**6, order=order, max_memory=memory)
         try:
-            run = Run(self.working.orders, config, time.perf_counter())
+            run = Run(self.working.orders, config, time.perf_counter(), list(dict.fromkeys(kinds)))
         except ResourceError:
             run = None
         if run is None or (run.candidates[0][1].exact and not self.working.exact):
@@ -325,21 +341,26 @@ class CappedDraws:
             return 2 if ROUGH * pace * 4.0 < LONGEST * left and ibound + 2 <= self.widest else None
         if not self.gaps or self.gaps[-1][0] != ibound:
             self.gaps.append((ibound, outlook.gap))
-        best, width = None, outlook.width(workers * left)
+        began, cost = self.promise
+        if cost > 0.0:
+            taken = (self.clock.elapsed - began) / cost
+            self.drag = 0.5 * (self.drag + min(10.0, max(1.0, taken)))
+        best, width, promised = None, outlook.width(workers * left), 0.0
         # As many iterations again bring about half of what the last ones brought.
-        cost = (ROUGH + 4) * pace
+        cost = self.drag * (ROUGH + 4) * pace
         history = run.history
         gained = history[-min(ROUGH + 1, len(history))] - history[-1]
         more = outlook.tightened(outlook.gap - 0.5 * gained)
         if cost < LONGEST * left and more.width(workers * (left - cost)) < GAIN * width:
-            best, width = 0, more.width(workers * (left - cost))
+            best, width, promised = 0, more.width(workers * (left - cost)), cost
         for step in range(1, FURTHEST + 1):
-            cost = (ROUGH + 8) * pace * 2.0**step
+            cost = self.drag * (ROUGH + 8) * pace * 2.0**step
             if ibound + step > self.widest or cost > LONGEST * left:
                 break
             larger = outlook.tightened(outlook.gap * self._shrink() ** step, SLOWER**step)
             if larger.width(workers * (left - cost)) < GAIN * width:
-                best, width = step, larger.width(workers * (left - cost))
+                best, width, promised = step, larger.width(workers * (left - cost)), cost
+        self.promise = self.clock.elapsed, promised / self.drag
         return best
 
     def _shrink(self) -> float:
@@ -363,8 +384,9 @@ class CappedDraws:
     def _glance(self, proposal: Proposal, outlook: Outlook, spent: float) -> Iterator[Finding]:
         """A short run of draws that count, for an interval before the deadline is near."""
         seconds = GLANCE * spent
-        number = len(self.gaps) + 1
-        source = self._source(f"glance {number}", proposal, outlook, outlook.rate * seconds)
+        self.glances += 1
+        track = f"glance {self.glances}"
+        source = self._source(track, proposal, outlook, outlook.rate * seconds)
         tally, drawing = Tally.of(proposal, source.level), proposal.drawing(self._words())
         begun = self.clock.elapsed
         while tally.drawn == 0 or self.clock.elapsed - begun < seconds:
