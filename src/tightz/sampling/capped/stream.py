@@ -46,6 +46,9 @@ KEY = 2**31 + 7
 FIRST = 6
 """The first ibound."""
 
+MANY = 4000
+"""Factors above which orders are neither planned nor compared beyond the two best heuristics."""
+
 SCOUTED = 10
 """From this ibound on the elimination order is kept that was best at the first one beyond it.
 
@@ -243,7 +246,9 @@ class CappedDraws:
         self.working, self.clock = working, clock
         self.widest = MAX_IBOUND
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
-        self.scouted: dict[Order, float] = {}  # what every order came to at the first ibound
+        self.ranking: list[tuple[float, Order]] = []  # bounds at equal work, best first
+        self.pace = 0.0  # seconds of an iteration
+        self.settled = False  # whether iterating on is of no use
         self.glances = 0
         self.drag = 1.0  # wall clock over forecast cost: waiting, judging, glances
         self.promise = (0.0, 0.0)  # when the last step began, and what it was to cost
@@ -254,11 +259,10 @@ class CappedDraws:
 
     def tighten(self) -> Iterator[Finding | Bound]:
         """Bounds, and a glance at what their proposals say, until drawing pays more."""
-        run = self._run(FIRST, Order.AUTO) or self._run(2, Order.AUTO)
+        run = yield from self._scout()
         while run is not None and not self.clock.expired:
             self.busy = 0.0
-            pace = yield from self._iterate(run)
-            self.scouted = self.scouted or run.scouted
+            yield from self._iterate(run)
             bound = run.judged()
             yield bound
             if bound.side is Side.BOTH or self.clock.expired:
@@ -270,35 +274,65 @@ class CappedDraws:
             outlook = self._pilot(proposal, self.busy)
             if math.isfinite(outlook.gap):
                 yield from self._glance(proposal, outlook, self.busy)
-            step = self._next(run, outlook, pace)
+            step = self._next(run, outlook)
             if step is None:
                 if math.isfinite(outlook.gap):
                     self._prepare(proposal, outlook)
                 return
             if step:
                 del proposal
-                ibound = run.config.ibound + step
-                settled = ibound < SCOUTED or run.config.ibound >= SCOUTED
-                order = run.order if settled else Order.AUTO
                 # where the larger tables do not fit, the next decision is taken without them
-                run = self._run(ibound, order) or run
+                run = self._larger(run, step) or run
 
-    def _run(self, ibound: int, order: Order) -> Run | None:
-        """Mini-buckets of this size; None where memory or `exact=False` forbids them."""
-        if ibound > self.widest:
+    def _scout(self) -> Generator[Finding, None, Run | None]:
+        """Which elimination order, by bounds at about equal work: the best and its run."""
+        orders = self.working.orders
+        kinds = orders.kinds
+        if self.working.graph.n_factors > MANY:  # setting up tables takes as long as iterating
+            kinds = [Order.MIN_FILL, Order.MIN_SIZE]
+        seen = {orders[kind].tobytes(): kind for kind in reversed(kinds)}
+        runs = {kind: run for kind in reversed(seen.values()) if (run := self._run(FIRST, [kind]))}
+        exact = [run for run in runs.values() if run.candidates[0][1].exact]
+        if exact or not runs:
+            return exact[0] if exact else self._run(2, kinds)
+        least = min(run.entries for run in runs.values())
+        for kind, run in runs.items():
+            # an order with larger tables gets a smaller ibound
+            fair = FIRST - int(math.log2(run.entries / least))
+            even = run if fair == FIRST else self._run(max(1, fair), [kind])
+            if even is None or self.clock.expired:
+                continue
+            yield from self._iterate(even)
+            assert even.descent is not None
+            self.ranking.append((even.descent.best, kind))
+            even.descent = None if even is not run else even.descent
+        if not self.ranking:
             return None
-        # Of the orders tried at first only the two best are tried again.
-        kinds = sorted(self.scouted, key=lambda kind: self.scouted[kind])[:2]
-        if ibound >= SCOUTED and order is Order.AUTO and self.clock.left > PLANNING:
+        self.ranking.sort(key=lambda item: item[0])
+        return runs[self.ranking[0][1]]
+
+    def _larger(self, run: Run, step: int) -> Run | None:
+        """The run at a larger ibound: the best orders are compared once more at SCOUTED."""
+        ibound = run.config.ibound + step
+        if ibound < SCOUTED or run.config.ibound >= SCOUTED:
+            return self._run(ibound, [run.order])
+        kinds = [kind for _, kind in self.ranking[:2]]
+        if self.working.graph.n_factors <= MANY and self.clock.left > PLANNING:
             # The order of least exact cost, which a run without exact answers has not looked for.
             found = self.working.plan
             if found is not None:
                 self.working.orders.adopt(found.variables)
-                kinds = [*kinds, Order.PLANNED] if kinds else []
+                kinds = [*kinds, Order.PLANNED] if Order.PLANNED not in kinds else kinds
+        return self._run(ibound, kinds)
+
+    def _run(self, ibound: int, kinds: list[Order]) -> Run | None:
+        """Mini-buckets of this size; None where memory or `exact=False` forbids them."""
+        if ibound > self.widest:
+            return None
         memory = self.working.max_memory // 2
-        config = MiniBucket(ibound, iterations=10**6, order=order, max_memory=memory)
+        config = MiniBucket(ibound, iterations=10**6, max_memory=memory)
         try:
-            run = Run(self.working.orders, config, time.perf_counter(), list(dict.fromkeys(kinds)))
+            run = Run(self.working.orders, config, time.perf_counter(), kinds)
         except ResourceError:
             run = None
         if run is None or (run.candidates[0][1].exact and not self.working.exact):
@@ -306,13 +340,14 @@ class CappedDraws:
             return None
         return run
 
-    def _iterate(self, run: Run) -> Generator[Finding, None, float]:
-        """ROUGH iterations more, after all orders had theirs; returns seconds an iteration."""
+    def _iterate(self, run: Run) -> Generator[Finding, None, None]:
+        """ROUGH iterations more, after all orders had theirs; measures seconds an iteration."""
         scouts = 0 if run.history else len(run.candidates)
         spent, before = 0.0, run.passes
         for done in range(1, ROUGH + scouts + 1):
             begun = time.perf_counter()
-            if next(run.steps, None) is None or self.clock.expired:
+            self.settled = next(run.steps, None) is None
+            if self.settled or self.clock.expired:
                 break
             took = time.perf_counter() - begun  # the stream waits between its steps
             self.busy += took
@@ -320,7 +355,8 @@ class CappedDraws:
             if done == scouts:  # setting up tables is no iteration
                 spent, before = 0.0, run.passes
             yield Finding()
-        return spent / max(1, run.passes - before)
+        if run.passes > before:
+            self.pace = spent / (run.passes - before)
 
     def _pilot(self, proposal: Proposal, spent: float) -> Outlook:
         """Draws that do not count: how far the cap is, how much weights scatter, how fast."""
@@ -333,9 +369,9 @@ class CappedDraws:
             found.append(drawing.batch())
         return Outlook.of(np.concatenate(found), time.perf_counter() - begun)
 
-    def _next(self, run: Run, outlook: Outlook, pace: float) -> int | None:
+    def _next(self, run: Run, outlook: Outlook) -> int | None:
         """What to do: None draw, 0 iterate on, otherwise add this to the ibound."""
-        ibound, left = run.config.ibound, min(self.clock.left, HORIZON)
+        pace, ibound, left = self.pace, run.config.ibound, min(self.clock.left, HORIZON)
         workers = SHARE * max(2, self.working.threads)
         if math.isinf(outlook.gap):
             return 2 if ROUGH * pace * 4.0 < LONGEST * left and ibound + 2 <= self.widest else None
@@ -351,6 +387,8 @@ class CappedDraws:
         history = run.history
         gained = history[-min(ROUGH + 1, len(history))] - history[-1]
         more = outlook.tightened(outlook.gap - 0.5 * gained)
+        if self.settled:
+            cost = math.inf
         if cost < LONGEST * left and more.width(workers * (left - cost)) < GAIN * width:
             best, width, promised = 0, more.width(workers * (left - cost)), cost
         for step in range(1, FURTHEST + 1):
