@@ -9,8 +9,15 @@ from numpy.typing import NDArray
 
 from tightz.judge.cliques import CliquesEvidence
 from tightz.models.factor_graph import FactorGraph
-from tightz.uppers.mini_bucket.partition import Partition, clique_tables, skeleton
-from tightz.uppers.mini_bucket.passes import Tables, allocate, backward, forward
+from tightz.uppers.mini_bucket.partition import Partition, Skeleton, clique_tables, skeleton
+from tightz.uppers.mini_bucket.passes import (
+    Tables,
+    allocate,
+    apply_shifts,
+    backward,
+    conditionals,
+    forward,
+)
 
 _WEIGHT_RATE = 5.0
 _GROW, _SHRINK = 1.3, 0.5
@@ -37,6 +44,7 @@ class Descent:
 
     def __init__(self, model: FactorGraph, parts: Partition, *, lower: bool = False) -> None:
         self.parts = parts
+        self._model = model
         self._skeleton = skeleton(parts)
         self._sign = -1.0 if lower else 1.0
         weights = first_weights(parts.bucket_ptr, lower=lower)
@@ -48,6 +56,10 @@ class Descent:
         self.best = self._constant + forward(self._skeleton, self._tables, 0.0, 0.0)
         self.iterates = [self.best]
         self._kept: tuple[NDArray[np.float64], ...] | None = None
+
+    @property
+    def skeleton(self) -> Skeleton:
+        return self._skeleton
 
     @property
     def exhausted(self) -> bool:
@@ -75,6 +87,26 @@ class Descent:
             forward(skel, tables, 0.0, 0.0)
             backward(skel, tables, 0.0)
         return self.best
+
+    def proposal_tables(self) -> tuple[float, NDArray[np.float32]]:
+        """(log U, exp(F_c - m_c) of every clique) of the best bound, from clean tables.
+
+        log p~(x) = log U + sum_c log of its entries at x, as real numbers: messages are added once
+        and taken away once, so nothing that was rounded in them matters. The descent goes on from
+        the best bound afterwards.
+        """
+        tables = self._tables
+        if self._kept is not None:
+            tables.weights[:], tables.shift[:] = self._kept[1:]
+        tables.theta[:] = clique_tables(self._model, self.parts, self._skeleton)
+        apply_shifts(self._skeleton, tables)
+        log_u = self._constant + forward(self._skeleton, tables, 0.0, 0.0)
+        out = np.empty(tables.theta.size, dtype=np.float32)
+        conditionals(self._skeleton, tables, out)
+        if self._kept is not None:
+            self._kept[0][:] = tables.theta
+            backward(self._skeleton, tables, 0.0)
+        return float(log_u), out
 
     def evidence(self, numbers: NDArray[np.int64]) -> CliquesEvidence:
         """The best bound so far, for the judge; `numbers`: what the model calls the variables."""

@@ -25,6 +25,9 @@ from tightz.uppers.mini_bucket.partition import Skeleton
 
 _LEAST_WEIGHT = 1e-4
 
+_DEEPEST = -85.0
+"""exp of this is still a normal number in float32; what is rarer is never drawn."""
+
 
 class Tables(NamedTuple):
     """Everything the passes read and write, allocated once.
@@ -288,3 +291,38 @@ def backward(skel, tables, step):
                 scale = 1.0 / tables.weights[child]
                 for j in range(down.size):
                     down[j] = -np.inf if up[j] == -np.inf else down[j] - up[j] * scale
+
+
+@njit(cache=True, nogil=True)
+def apply_shifts(skel, tables):
+    """Add the kept shifts to clean clique tables: what all moves together have done, once."""
+    for pair in range(skel.pairs.shape[0]):
+        shift = tables.shift[skel.shift_ptr[pair] : skel.shift_ptr[pair + 1]]
+        for side in range(2):
+            c = skel.pairs[pair, side]
+            theta = tables.theta[skel.table_ptr[c] : skel.table_ptr[c + 1]]
+            dims = skel.dims[skel.axis_ptr[c] : skel.axis_ptr[c + 1]]
+            at = 2 * pair + side
+            strides = skel.pair_strides[skel.pair_stride_ptr[at] : skel.pair_stride_ptr[at + 1]]
+            offsets = tables.offsets[: theta.size]
+            fill_offsets(dims, strides, offsets)
+            sign = 1.0 - 2.0 * side
+            for k in range(theta.size):
+                moved = shift[offsets[k]]
+                theta[k] = -np.inf if moved == -np.inf else theta[k] + sign * moved
+
+
+@njit(cache=True, nogil=True)
+def conditionals(skel, tables, out):
+    """out = exp(F_c - m_c), at most 1, after a forward pass; 0 where the message rules it out."""
+    for c in range(skel.parents.size):
+        low, high = skel.table_ptr[c], skel.table_ptr[c + 1]
+        table = tables.belief[: high - low]
+        _assemble(skel, tables, c, table)
+        message = tables.up[skel.message_ptr[c] : skel.message_ptr[c + 1]]
+        states = table.size // message.size
+        for j in range(message.size):
+            m = message[j]
+            for v in range(states):
+                gap = table[j * states + v] - m if m > -np.inf else -np.inf
+                out[low + j * states + v] = np.exp(gap) if gap > _DEEPEST else 0.0
