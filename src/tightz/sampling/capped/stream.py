@@ -43,8 +43,11 @@ from tightz.workspace.working import Launch, Planned, Working
 KEY = 2**31 + 7
 """Key of the stream's random numbers."""
 
-FIRST, SETTLED = 6, 12
-"""The first ibound with draws, and the one from which the best elimination order is kept.
+FIRST = 6
+"""The first ibound."""
+
+SCOUTED = 10
+"""From this ibound on the elimination order is kept that was best at the first one beyond it.
 
 The order that is best at a small ibound need not be so at a large one (linkage_11: 8 nats).
 """
@@ -170,7 +173,9 @@ class Tally:
         return sample
 
     def marginals(self) -> list[NDArray[np.float64]]:
-        parts = np.split(self.counts, self.pointers[1:-1])
+        with self._lock:
+            counts = self.counts.copy()
+        parts = np.split(counts, self.pointers[1:-1])
         return [np.maximum(part, 0.0) / part.sum() for part in parts]
 
 
@@ -191,6 +196,7 @@ class CappedDraws:
         self.working, self.clock = working, clock
         self.widest = MAX_IBOUND
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
+        self.busy = 0.0  # seconds spent on the bound at hand
         self.source: Source | None = None
         self.tally: Tally | None = None
         self._lane = itertools.count()
@@ -204,7 +210,7 @@ class CappedDraws:
         """Bounds, and a glance at what their proposals say, until drawing pays more."""
         run = self._run(FIRST, Order.AUTO) or self._run(2, Order.AUTO)
         while run is not None and not self.clock.expired:
-            begun = time.perf_counter()
+            self.busy = 0.0
             pace = yield from self._iterate(run)
             bound = run.judged()
             yield bound
@@ -212,9 +218,9 @@ class CappedDraws:
                 return
             assert run.descent is not None
             proposal = Proposal.of(run.descent)
-            outlook = self._pilot(proposal, time.perf_counter() - begun)
+            outlook = self._pilot(proposal, self.busy)
             if math.isfinite(outlook.gap):
-                yield from self._glance(proposal, outlook, time.perf_counter() - begun)
+                yield from self._glance(proposal, outlook, self.busy)
             step = self._next(run, outlook, pace)
             if step is None:
                 if math.isfinite(outlook.gap):
@@ -223,7 +229,8 @@ class CappedDraws:
             if step:
                 del proposal
                 ibound = run.config.ibound + step
-                order = run.order if ibound > SETTLED else Order.AUTO
+                settled = ibound < SCOUTED or run.config.ibound >= SCOUTED
+                order = run.order if settled else Order.AUTO
                 # where the larger tables do not fit, the next decision is taken without them
                 run = self._run(ibound, order) or run
 
@@ -245,12 +252,18 @@ class CappedDraws:
     def _iterate(self, run: Run) -> Generator[Finding, None, float]:
         """ROUGH iterations more, after all orders had theirs; returns seconds an iteration."""
         scouts = 0 if run.history else len(run.candidates)
-        begun, before = time.perf_counter(), run.passes
-        for done, _ in enumerate(run.steps, start=1):
-            if done >= ROUGH + scouts or self.clock.expired:
+        spent, before = 0.0, run.passes
+        for done in range(1, ROUGH + scouts + 1):
+            begun = time.perf_counter()
+            if next(run.steps, None) is None or self.clock.expired:
                 break
+            took = time.perf_counter() - begun  # the stream waits between its steps
+            self.busy += took
+            spent += took
+            if done == scouts:  # setting up tables is no iteration
+                spent, before = 0.0, run.passes
             yield Finding()
-        return (time.perf_counter() - begun) / max(1, run.passes - before)
+        return spent / max(1, run.passes - before)
 
     def _pilot(self, proposal: Proposal, spent: float) -> Outlook:
         """Draws that do not count: how far the cap is, how much weights scatter, how fast."""
