@@ -241,6 +241,8 @@ class Annealing:
             return [*untried, *self.starts][0]
         work = HOPED * left / self.pace
         worse, better = sorted(self.starts, key=lambda start: self._last(start).reach(work))
+        if isinstance(self.path, LayerPath):  # a product has never been the closer start there
+            worse, better = "fitted", "fields"
         return worse if self.spent[worse] < SHARE[worse] * sum(self.spent.values()) else better
 
     def _current(self, left: float) -> Plan | None:

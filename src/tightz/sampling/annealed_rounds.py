@@ -178,7 +178,7 @@ def together(rounds: Sequence[Round]) -> PointEstimate:
     usable = [(e, work) for e, work in each if math.isfinite(e.error)]
     # Each round's error is pulled up to what the rounds together predict for its work, never down:
     # a lucky scatter of few groups must not dominate.
-    works = np.array([work for _, work in usable])
+    works = np.array([work**2 for _, work in usable])  # small rounds are wide for other reasons
     typical = float(np.average([e.error**2 * work for e, work in usable], weights=works))
     wide = [replace(e, error=max(e.error, math.sqrt(typical / work))) for e, work in usable]
     best = min(e.error for e in wide)
