@@ -49,7 +49,7 @@ def log_partition(
     """An interval on log Z within `time_limit` seconds, each end with its proof.
 
     delta        confidence of the probabilistic end is 1 - delta
-    exact        False forbids eliminating the whole model: nothing wider than 10 is eliminated
+    exact        False forbids eliminating the whole model, and nothing else
     methods      streams to run beside the portfolio: functions (working, clock) that yield
                  `Bound` or `Finding` records about `working.graph` and watches the clock. A bound
                  that holds always must carry evidence: the judge evaluates it afresh, and what it
@@ -111,6 +111,8 @@ def log_partition(
         finally:
             clock.stop()
         board.read()
+        if board.marginals is not None:
+            board.marginals = board.marginals.lifted()
         result = _result(working, board, interrupted=interrupted, record=record)
         if session is not None:
             session.conclude(result, board.marginals, board.point_estimate().family)
@@ -124,9 +126,7 @@ def _result(
     return LogPartition(
         lower_proof=board.lower,
         upper_proof=board.upper,
-        confident=Confident(
-            board.confident_lower, board.confident_upper, 1.0 - board.ledger.delta
-        ),
+        confident=Confident(board.confident_lower, board.confident_upper, 1.0 - board.ledger.delta),
         estimate=point.log_z,
         estimate_error=point.error,
         estimate_source=point.source,

@@ -342,15 +342,25 @@ def apply_shifts(skel, tables):
 
 @njit(cache=True, nogil=True)
 def conditionals(skel, tables, out):
-    """out = exp(F_c - m_c), at most 1, after a forward pass; 0 where the message rules it out."""
+    """out = exp(F_c - m_c), at most 1, after a forward pass; 0 where the message rules it out.
+
+    Returns the sum over cliques of the largest finite magnitude in F_c: what rounding scales with.
+    """
+    magnitude = 0.0
     for c in range(skel.parents.size):
         low, high = skel.table_ptr[c], skel.table_ptr[c + 1]
         table = tables.belief[: high - low]
         _assemble(skel, tables, c, table)
         message = tables.up[skel.message_ptr[c] : skel.message_ptr[c + 1]]
         states = table.size // message.size
+        largest = 0.0
         for j in range(message.size):
             m = message[j]
             for v in range(states):
-                gap = table[j * states + v] - m if m > -np.inf else -np.inf
+                value = table[j * states + v]
+                gap = value - m if m > -np.inf else -np.inf
                 out[low + j * states + v] = np.exp(gap) if gap > _DEEPEST else 0.0
+                if value > -np.inf:
+                    largest = max(largest, abs(value))
+        magnitude += largest
+    return magnitude
