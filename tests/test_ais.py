@@ -8,6 +8,7 @@ from pathlib import Path as File
 
 import numpy as np
 import pytest
+from scipy.stats import chisquare
 
 from tests import naive
 from tightz.bounds import Proof, Side
@@ -15,7 +16,8 @@ from tightz.errors import ParameterError, UnsupportedModelError
 from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
 from tightz.sampling.ais import AisStatus, ais, paths
-from tightz.sampling.ais.kernels import fill_uniform, fill_uniform_lanes
+from tightz.sampling.ais.bases import base_log_z, likely_forest, pairs_of, product_base
+from tightz.sampling.ais.kernels import Forest, draw_forest, fill_uniform, fill_uniform_lanes
 from tightz.sampling.ais.paths import LayerPath, Path, SpinPath, annealing_path, tuned_schedule
 
 
@@ -261,7 +263,7 @@ def spin_path(seed: int = 4) -> tuple[SpinPath, FactorGraph]:
 
 
 def words(chains: int, seed: int = 7) -> np.ndarray:
-    return np.random.default_rng(seed).integers(2**63, size=(chains, 4)).astype(np.uint64)
+    return np.random.default_rng(seed).integers(2**64, size=(chains, 4), dtype=np.uint64)
 
 
 def every_state(model: FactorGraph) -> tuple[np.ndarray, np.ndarray]:
@@ -273,14 +275,50 @@ def every_state(model: FactorGraph) -> tuple[np.ndarray, np.ndarray]:
     return 1 - 2 * states, weights / weights.sum()
 
 
-@pytest.mark.parametrize("base", ["fields", "product"])
+def fitted(path: SpinPath, spins: np.ndarray, p: np.ndarray) -> Forest:
+    """The forest fitted to all states, somewhat shrunk."""
+    _, pairs = pairs_of(path.terms)
+    means, products = p @ spins, p @ (spins[:, pairs[:, 0]] * spins[:, pairs[:, 1]])
+    return likely_forest(path.terms, 0.9 * means, 0.9 * products)
+
+
+def test_a_forest_is_drawn_exactly_and_knows_its_log_z():
+    path, model = spin_path()
+    spins, p = every_state(model)
+    base = fitted(path, spins, p)
+    ptr = path.terms.ptr
+    logs = spins @ base.fields
+    for t in np.flatnonzero(base.theta):
+        logs += base.theta[t] * spins[:, path.terms.spins[ptr[t] : ptr[t + 1]]].prod(axis=1)
+    assert base_log_z(base) == pytest.approx(np.logaddexp.reduce(logs), abs=1e-12)
+    q = np.exp(logs - base_log_z(base))
+    # Chow and Liu: the fit keeps the means and the products along the forest
+    assert q @ spins == pytest.approx(0.9 * (p @ spins), abs=1e-9)
+    drawn = np.empty((9, 40_000))
+    draw_forest(base, np.ascontiguousarray(words(40_000).T), drawn)
+    counts = np.bincount((2.0 ** np.arange(9) @ (drawn < 0)).astype(int), minlength=512)
+    codes = ((spins < 0) @ 2 ** np.arange(9)).astype(int)
+    expected = np.empty(512)
+    expected[codes] = 40_000 * q
+    rare = expected < 5.0
+    pool = [np.append(x[~rare], x[rare].sum()) for x in (counts, expected)]
+    assert chisquare(*pool).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("base", ["fields", "product", "forest"])
 def test_populations_are_unbiased_whatever_the_base(base):
     """Few temperatures and small populations, so that resampling happens and could be wrong."""
     path, model = spin_path()
     if base == "product":
-        path = replace(path, base=np.linspace(-0.8, 0.8, 9))
-    walk = path.populations(np.linspace(0, 1, 5), words(12_000), 6)
-    assert np.unique(walk.ancestors).size < 12_000
+        path = replace(path, base=product_base(path.terms, np.linspace(-0.8, 0.8, 9)))
+    if base == "forest":
+        spins, p = every_state(model)
+        path = replace(path, base=fitted(path, spins, p))
+        assert np.count_nonzero(path.base.theta) == 8
+    # forests are so close to the model that two temperatures are needed to see any resampling
+    betas = np.linspace(0, 1, 2 if base == "forest" else 5)
+    walk = path.populations(np.append(betas, 1.0), words(96_000), 6)
+    assert np.unique(walk.ancestors).size < 96_000
     means = np.exp(walk.log_weights - exact(model)).reshape(-1, 6).mean(axis=1)
     assert abs(means.mean() - 1.0) < 4 * means.std(ddof=1) / np.sqrt(means.size)
     weights = np.exp(walk.log_weights - exact(model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ import tightz as tz
 from tests import naive
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
-from tightz.sampling.annealed import Annealing, Round, annealed
+from tightz.sampling.ais.paths import Walk
+from tightz.sampling.annealed import Annealing, annealed
+from tightz.sampling.annealed_rounds import families_of
 from tightz.sampling.calibration import (
     combine,
     effective_size,
@@ -198,12 +201,12 @@ MODELS = {"zero field": dense(11, 0), "potts": potts(1), "rbm": small_rbm(2)}
 
 
 def rounds(model: FactorGraph, count: int, units: float = 60_000.0) -> Annealing:
-    """Rounds of fixed size: the pace is set and not measured."""
+    """Steps of a run that has 60 seconds left, at a pace that is set and not measured."""
     run = Annealing.of(Workspace.build(model, seed=0, collapse=4), np.random.default_rng(3))
     assert run is not None
-    for number in range(count):
-        run.pace = 2.0**number / (units * 2.0**number)
-        assert run.advance(2.0**number, product=number == 2)
+    for _ in range(count):
+        run.pace = 0.08 / units
+        assert run.advance(60.0) is not None
     return run
 
 
@@ -254,9 +257,7 @@ def test_rounds_that_disagree_widen():
     run = rounds(MODELS["zero field"], 1)
     first = run.rounds[0]
     alone = run.estimate()
-    rest = (first.ends, first.ancestors, first.work)
-    moved = Round("fields", first.groups + 1.0, first.log_weights + 1.0, *rest)
-    run.rounds.append(moved)
+    run.rounds.append(replace(first, groups=first.groups + 1.0))
     assert run.estimate().error > max(0.4, 3 * alone.error)
 
 
@@ -264,9 +265,7 @@ def test_a_last_round_without_an_error_leaves_none():
     run = rounds(MODELS["zero field"], 1)
     first = run.rounds[0]
     wild = first.groups + 50.0 * np.arange(first.groups.size)
-    run.rounds.append(
-        Round("fields", wild, first.log_weights, first.ends, first.ancestors, first.work)
-    )
+    run.rounds.append(replace(first, groups=wild))
     finding = run.finding()
     assert finding.estimate is not None
     assert finding.estimate.error == math.inf
@@ -303,8 +302,9 @@ def test_a_population_of_few_families_has_no_small_error():
     """Eight populations that agree, each the copies of one start: they may all lack the same."""
     run = rounds(MODELS["zero field"], 1)
     first = run.rounds[0]
-    size = len(first.ends) // first.groups.size
-    lone = np.arange(len(first.ends)) // size * size
-    copies = Round("fields", first.groups, first.log_weights, first.ends, lone, first.work)
-    assert first.estimate().error < 0.1
-    assert copies.estimate().error == math.inf
+    groups = first.groups[:8]
+    assert replace(first, groups=groups).estimate().error < 1.0
+    assert replace(first, groups=groups, families=1.0).estimate().error == math.inf
+    lone = Walk(np.zeros(6), np.zeros((6, 1)), np.zeros((6, 0)), np.array([0, 0, 0, 3, 3, 3]))
+    assert families_of(lone, 3) == 1.0
+    assert families_of(lone._replace(ancestors=np.arange(6)), 3) == pytest.approx(3.0)

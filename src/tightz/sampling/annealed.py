@@ -1,17 +1,20 @@
-"""The stream that estimates log Z by annealing: rounds of growing size, each checking the others.
+"""The stream that estimates log Z by annealing and bets on its weights.
 
-Every round starts anew, so rounds are independent and their agreement is evidence. Sparse models
-are annealed in populations that are resampled on the way, dense two-layer ones chain by chain; a
-population's mean weight and a chain's weight are both unbiased, which is all that the error needs.
-A second start, the product of the marginals found, must reach the same value.
+Rounds follow each other, each three times as long as all before it of the same start; where chains
+start, the ladder of temperatures and the size of groups are fixed before a round by earlier rounds
+and by a pilot whose chains are thrown away. So every group's weight is unbiased given the past:
+all of them go into the ledger, and the agreement of rounds is evidence for the estimate.
+
+Two starts take turns: the model's own fields without couplings, and what was fitted to earlier end
+states: the likeliest forest of pairs, on two dense layers a product. The better one has most of
+the time; the other has enough to contradict it.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,16 +26,22 @@ from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator
+from tightz.sampling.ais.bases import likely_forest, pairs_of
 from tightz.sampling.ais.paths import LayerPath, Path, SpinPath, polynomial_path, tuned_schedule
-from tightz.sampling.annealed_states import Ends, marginals_of, resampler, weighted_means
-from tightz.sampling.calibration import (
-    effective_size,
-    log_mean,
-    pooled,
-    supported,
-    weight_error,
+from tightz.sampling.annealed_rounds import (
+    FEWEST,
+    POPULATION,
+    STEADY,
+    Plan,
+    Round,
+    Shape,
+    round_of,
+    shape_of,
+    together,
 )
-from tightz.workspace.findings import Finding, PointEstimate
+from tightz.sampling.annealed_states import Ends, marginals_of, resampler, weighted_means
+from tightz.sampling.calibration import log_mean, pooled, supported
+from tightz.workspace.findings import Draws, Finding, PointEstimate, Source
 from tightz.workspace.symmetry import flips, symmetrise_means
 from tightz.workspace.working import Working
 from tightz.workspace.workspace import Workspace
@@ -40,88 +49,63 @@ from tightz.workspace.workspace import Workspace
 KEY = 2**31 + 1
 """Key of the stream's random numbers."""
 
+TRACKS = {"fields": "annealing", "fitted": "annealing, fitted start"}
+"""Starts, and their names in the ledger."""
+
 FIRST = 0.08
-"""Seconds of the first round; each further round takes twice the one before."""
+"""Seconds of the first round of a start."""
 
-LONGEST = 0.1
-"""Part of the time left that a round may take: it then ends in time on a machine that is busy."""
+GROWTH = 3.0
+"""A round takes so many times the time of all before it of the same start: few sources, since
+each pays for its stakes, and yet no early choice weighs much."""
 
-POPULATIONS = 8
-"""Independent populations of a round: enough to see their scatter, few enough to be large."""
+FINAL = 0.2
+"""A round that would take this part of the time left is the last one and lasts to the end."""
 
-SMALLEST, LARGEST = 32, 256
-"""Chains of a population. Larger ones cost memory and gain nothing over more temperatures."""
+HOPED = 0.4
+"""Part of the time left that the last round is planned for: streams share the cores."""
 
-FOUNDERS = 80.0
-"""A population of f families is taken to scatter by at least FOUNDERS / f^3 (nats squared).
+SHARE = {"fields": 1.0 / 3.0, "fitted": 0.1}
+"""Part of the time that a start which looks worse still gets: the estimate rests on the fields."""
 
-Measured on grids: at w = 1 (f = 22 to 218) the scatter seen is as large or larger; at w = 10 eight
-populations of 1 to 5 families may agree by chance, up to 18 nats low at f = 1: no error then.
-"""
+LONGEST = 0.15
+"""Part of the time left that a step may take: it then ends in time on a machine that is busy."""
 
-CHAINS = 64
-TEMPERATURES = 300
-FEWEST = 20
-"""Temperatures below which a round is not worth its time."""
+STEP = 0.15
+"""Part of the time spent so far that a step may take."""
 
-SHRINK = 0.9
-"""Means of the product start: short of the marginals found, so that no state is ruled out."""
+SHORTEST = 0.01
+"""Seconds below which a step is not worth its overhead."""
 
-PRODUCT_EVERY = 3
+CHAINS = 128
+"""Chains of the first round, when nothing is known about their scatter."""
+
+PILOTS, PILOT = 32, 0.1
+"""Chains of a pilot, and the part of a round's time that it takes."""
+
+SCATTER = 4
+"""Groups from which the scatter of a new round is told, at least."""
+
+LAG = 4.0
+"""Chains on two dense layers fall behind their temperature: all weights are too low before they
+scatter. On the 784 x 500 RBM log w is 2.3, 1.4 and 0.4 below log Z in the mean at 1000, 4000 and
+12,000 temperatures, and half the variance says 1.4, 0.7 and 0.6."""
+
+PSEUDO = 4.0
+"""End states of no correlation that are added to those found before a start is fitted to them."""
 
 BLUR = 1e-3
 """Nats of rounding in a state's log weight above which chains compare noise, and none is run."""
 
-KEPT = 3
-"""Rounds whose end states count for marginals and samples: the largest, both starts among them."""
+KEPT, ENTRIES = 3, 2_000_000
+"""Rounds whose end states count for marginals and samples, and the spins kept of each."""
 
-
-@dataclass(frozen=True, eq=False)
-class Round:
-    """One round: `groups` are independent unbiased log weights, `log_weights` those of the ends."""
-
-    start: str
-    groups: NDArray[np.float64]
-    log_weights: NDArray[np.float64]
-    ends: NDArray[np.int8]
-    ancestors: NDArray[np.int64]
-    work: float
-
-    @property
-    def states(self) -> Ends:
-        """The end states; groups go to the two halves in turn."""
-        owner = np.arange(len(self.ends)) * self.groups.size // len(self.ends)
-        return Ends(self.log_weights, self.ends, owner % 2 == 0, self.ancestors)
-
-    @property
-    def families(self) -> float:
-        """Effective number of starts that a population's survivors stem from, on average.
-
-        Few mean that resampling kept what one lucky start found (Wang, Machta and Katzgraber
-        2015): populations that agree may then all have missed the same rare start.
-        """
-        logs = self.log_weights.reshape(self.groups.size, -1)
-        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-        shares = weights / weights.sum(axis=1, keepdims=True)
-        rows = np.bincount(self.ancestors, shares.ravel(), minlength=logs.size)
-        return float((1.0 / (rows.reshape(logs.shape) ** 2).sum(axis=1)).mean())
-
-    def estimate(self) -> PointEstimate:
-        """log Z by this round alone, with its error from the scatter of the groups."""
-        share = effective_size(self.groups) / self.groups.size
-        resampled = self.groups.size < len(self.ends)
-        least = FOUNDERS / self.families**3 if resampled else 0.0
-        return PointEstimate(
-            log_mean(self.groups),
-            weight_error(self.groups, least),
-            "annealed importance sampling",
-            "ais" if self.start == "fields" else "product start",
-            share * self.families * self.groups.size,
-        )
+TELLING = 0.1
+"""Part of the time that marginals may take."""
 
 
 def annealed(working: Working, clock: Clock) -> Iterator[Finding]:
-    """Estimates, marginals and samples of positive models (zeros only where they are parities)."""
+    """Draws, estimates, marginals and samples of positive models (zeros only at parities)."""
     try:
         run = Annealing.of(working.spins, generator(working.seed, KEY))
     except UnsupportedModelError:
@@ -131,18 +115,8 @@ def annealed(working: Working, clock: Clock) -> Iterator[Finding]:
     weights = np.abs(working.encoding.polynomial.theta).sum()
     if run is None or 16.0 * UNIT * float(weights) > BLUR:
         return
-    for number in itertools.count():
-        # Rounds double, so the last one is about half of all work and no earlier choice weighs
-        # much; a cap on the time left lets the last round end before the clock.
-        wanted = FIRST * 2**number
-        size = min(wanted, LONGEST * clock.left)
-        if not run.affords(size):
-            if size < wanted:  # no larger allowance will come: the model is too large for the time
-                return
-            continue
-        if not run.advance(size, product=number % PRODUCT_EVERY == PRODUCT_EVERY - 1):
-            return
-        yield run.finding()
+    while (draws := run.advance(clock.left)) is not None:
+        yield run.finding(draws)
 
 
 @dataclass(eq=False)
@@ -154,7 +128,7 @@ class Annealing:
     collapsed: Collapsed | None
     rng: np.random.Generator
     rounds: list[Round] = field(default_factory=list)
-    work: float = 0.0
+    plans: dict[str, Plan] = field(default_factory=dict)
 
     @classmethod
     def of(cls, work: Workspace, rng: np.random.Generator) -> Annealing | None:
@@ -184,74 +158,71 @@ class Annealing:
 
     def __post_init__(self) -> None:
         self.basis = flips(self.encoding.polynomial)
-        self.schedules: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self.starts = list(TRACKS)
+        self.spent = dict.fromkeys(TRACKS, 0.0)
+        self.in_round = dict.fromkeys(TRACKS, 0.0)
+        self.telling = 0.0
         self.pace = self._measure()
 
-    def affords(self, seconds: float) -> bool:
-        """Whether a round of that length is worth running."""
-        return self._shape(seconds / self.pace) is not None
-
-    def advance(self, seconds: float, *, product: bool) -> bool:
-        """One more round of about `seconds`; False where it would say no more than the last."""
-        # A shorter round than the last would only dilute it.
-        if seconds < 0.7 * self.work:
-            return False
-        path, start = self.path, "fields"
-        if product and self.rounds and (moved := self._product_path()) is not None:
-            path, start = moved, "product"
-        shape = self._shape(seconds / self.pace)
-        if shape is None:
-            return False
-        size, chains, temperatures = shape
-        # The schedule comes from a pilot run with random numbers of its own, so it is fixed before
-        # the chains that count: their weights stay unbiased.
-        betas = tuned_schedule(*self._pilot(path, start), temperatures)
-        words = self._words(chains)
-        begun = time.thread_time()
-        if isinstance(path, SpinPath):
-            walk = path.populations(betas, words, size)
+    def advance(self, left: float) -> Draws | None:
+        """Some more draws with `left` seconds to go; None where no group of chains would end."""
+        plan = self._current(left) if LONGEST * left > SHORTEST else None
+        if plan is None:
+            return None
+        old = plan is self.plans.get(plan.start)
+        cost = self.pace * plan.shape.work
+        seconds = min(max(FIRST, STEP * sum(self.spent.values())), LONGEST * left, plan.seconds)
+        # How many is settled before they are drawn, and all of them count.
+        count = max(1 if old else SCATTER, int(seconds / cost))
+        if count * cost > LONGEST * left:
+            return None
+        more = self._draw(plan, count)
+        if old:
+            last = self._last(plan.start)
+            self.rounds.remove(last)
+            self.rounds.append(last.with_more(more, self._most))
         else:
-            walk = path.walk(betas, words, with_slopes=False, threads=1)
-        self.pace = max(1e-9, time.thread_time() - begun) / (chains * temperatures)
-        self.work = seconds
-        # A group is what is unbiased by itself: a population, or (size 1) a single chain. Errors
-        # come from the scatter of groups, never from that of chains inside a resampled population,
-        # which are copies of each other.
-        groups = np.array([log_mean(g) for g in walk.log_weights.reshape(-1, size)])
-        ends = walk.ends
-        if self.collapsed is not None:  # the exact conditional: the weights stay what they are
-            ends = self.collapsed.lift_states(ends, self.rng)
-        work = float(chains * temperatures)
-        self.rounds.append(Round(start, groups, walk.log_weights, ends, walk.ancestors, work))
-        return True
+            self.plans[plan.start] = plan
+            self.rounds.append(more)
+        return Draws(plan.source, more.groups)
 
     def estimate(self) -> PointEstimate:
         """The rounds together; an error only if the last and largest round has one."""
         found = []
-        for start in ("fields", "product"):
+        for start in TRACKS:
             each = [r for r in self.rounds if r.start == start]
             if each and math.isfinite(each[-1].estimate().error):
-                found.append(_together(each))
-        # No error from the product start alone: it follows marginals that an earlier round found
-        # and would repeat its omissions.
+                found.append(together(each))
+        # No error from the fitted start alone: it follows what an earlier round found and would
+        # repeat its omissions.
         if not found or found[0].family != "ais":
             last = self._last("fields").estimate()
             return replace(last, error=math.inf)
         return replace(pooled(supported(found)), family="ais")
 
-    def finding(self) -> Finding:
-        """What the rounds say so far: estimate, marginals, and a sampler where it has mixed."""
+    def finding(self, draws: Draws | None = None) -> Finding:
+        """The draws, what all say together, and now and then marginals and a sampler."""
         estimate = self.estimate()
+        if self.telling > TELLING * sum(self.spent.values()):
+            return Finding(estimate=estimate, draws=draws)
+        begun = time.thread_time()
         found = Ends.joined([r.states for r in self.rounds[-KEPT:]])
         marginals = marginals_of(self.encoding, found, self.basis, estimate)
+        self.telling += time.thread_time() - begun
         return Finding(
             estimate=estimate,
+            draws=draws,
             marginals=marginals,
             sampler=resampler(self.encoding, found, estimate, marginals.mixing),
         )
 
     def _last(self, start: str) -> Round:
         return next(r for r in reversed(self.rounds) if r.start == start)
+
+    @property
+    def _most(self) -> int:
+        """End states kept of a round."""
+        return int(np.clip(ENTRIES // self.encoding.polynomial.n, 256, 4096))
 
     def _words(self, chains: int) -> NDArray[np.uint64]:
         return self.rng.integers(2**64, size=(chains, 4), dtype=np.uint64)
@@ -260,64 +231,120 @@ class Annealing:
         """Seconds a chain takes per temperature; the first call compiles and does not count."""
         for betas in (np.array([0.0, 0.5, 1.0]), np.linspace(0.0, 1.0, 6)):
             begun = time.thread_time()
-            self.path.walk(betas, self._words(8), with_slopes=True, threads=1)
-        return max(1e-9, time.thread_time() - begun) / (8 * 6)
+            self.path.walk(betas, self._words(PILOTS), with_slopes=True, threads=1)
+        return max(1e-9, time.thread_time() - begun) / (PILOTS * 6)
 
-    def _pilot(self, path: Path, start: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Betas and slopes from which schedules are spaced, once for each start."""
-        if start not in self.schedules:
-            # About half of the first round's time for 32 pilot chains.
-            count = int(np.clip(0.5 * FIRST / (32 * self.pace), FEWEST, 300))
-            betas = np.linspace(0.0, 1.0, count)
-            walk = path.walk(betas, self._words(32), with_slopes=True, threads=1)
-            self.schedules[start] = betas, walk.slopes
-        return self.schedules[start]
+    def _turn(self, left: float) -> str:
+        """The start that goes next: mostly the one whose certificate promises more."""
+        untried = [start for start in self.starts if start not in self.plans]
+        if untried or len(self.starts) == 1:
+            return [*untried, *self.starts][0]
+        work = HOPED * left / self.pace
+        worse, better = sorted(self.starts, key=lambda start: self._last(start).reach(work))
+        if isinstance(self.path, LayerPath):  # a product has never been the closer start there
+            worse, better = "fitted", "fields"
+        return worse if self.spent[worse] < SHARE[worse] * sum(self.spent.values()) else better
 
-    def _shape(self, units: float) -> tuple[int, int, int] | None:
-        """(chains of a group, chains, temperatures) that cost `units` chain-temperatures."""
-        if not isinstance(self.path, SpinPath):
-            steady = bool(self.rounds) and self.rounds[-1].groups.std() < 0.5
-            temperatures = TEMPERATURES if steady else 10 * TEMPERATURES  # then more end states
-            chains = int(np.clip(units / temperatures, CHAINS, 16 * CHAINS)) // 2 * 2
-            return None if units < CHAINS * FEWEST else (1, chains, int(units / chains))
-        size = int(np.clip(units / (POPULATIONS * TEMPERATURES), SMALLEST, LARGEST))
-        temperatures = int(units / (POPULATIONS * size))
-        return None if temperatures < FEWEST else (size, POPULATIONS * size, temperatures)
+    def _current(self, left: float) -> Plan | None:
+        """The plan of the next draws: that of the round under way, or a new one."""
+        start = self._turn(left)
+        plan = self.plans.get(start)
+        if plan is not None and self.in_round[start] < plan.seconds:
+            return plan
+        path = self.path if start == "fields" else self._fitted_path()
+        if path is None:
+            self.starts.remove(start)
+            return self._current(left)
+        return self._plan(start, path, left) or plan
 
-    def _product_path(self) -> Path | None:
-        """The path from the product of the marginals found; None where that is the same start.
+    def _plan(self, start: str, path: Path, left: float) -> Plan | None:
+        """What the next round of a start shall be; None where it would not end in time."""
+        least = 2.0 * SCATTER * POPULATION * FEWEST * self.pace
+        seconds = budget = max(FIRST, least, GROWTH * self.spent[start])
+        if seconds > FINAL * left:
+            seconds, budget = math.inf, HOPED * left
+        # Rounds of this start know its scatter; the other start's are the next best guess.
+        known = sorted(self.rounds, key=lambda r: r.start == start)[-1:]
+        work, largest = budget / self.pace, LONGEST * left / (SCATTER * self.pace)
+        shape = self._shape(known[0].unit if known else math.nan, work, largest)
+        if shape is None:
+            return None
+        # A pilot with random numbers of its own: the ladder is fixed before the chains that count.
+        begun = time.thread_time()
+        count = int(np.clip(PILOT * budget / (PILOTS * self.pace), FEWEST, 300))
+        betas = np.linspace(0.0, 1.0, count)
+        pilot = path.walk(betas, self._words(PILOTS), with_slopes=True, threads=1)
+        variance = known[0].unit / shape.work if known else 1.0
+        source = Source(
+            TRACKS[start],
+            level=log_mean(known[0].groups if known else pilot.log_weights),
+            spread=math.sqrt(math.expm1(min(1.0, max(1e-6, variance)))),
+            expected=max(1.0, work / shape.work),
+            rounding=self._rounding(shape.temperatures),
+        )
+        self.in_round[start] = 0.0
+        self.spent[start] += time.thread_time() - begun
+        ladder = tuned_schedule(betas, pilot.slopes, shape.temperatures)
+        return Plan(start, path, shape, ladder, source, seconds)
 
-        At zero field the symmetrised product is the uniform start again.
+    def _shape(self, unit: float, work: float, largest: float) -> Shape | None:
+        """The groups of a round, by what the last round says about their scatter."""
+        resampled = isinstance(self.path, SpinPath)
+        if math.isnan(unit):  # nothing known: few temperatures, as many chains as lanes
+            unit = STEADY * (POPULATION if resampled else 1) * min(300.0, work / CHAINS)
+        elif not resampled:
+            unit *= LAG
+        return shape_of(unit, work, largest, resampled=resampled)
+
+    def _rounding(self, temperatures: int) -> float:
+        """Nats by which a log weight may be off: every flip rounds the slope that it changes."""
+        slope = 2.0 * float(np.abs(self.encoding.polynomial.theta).sum())
+        return UNIT * (temperatures * self.encoding.polynomial.n + 16.0) * (slope + 16.0)
+
+    def _draw(self, plan: Plan, count: int) -> Round:
+        """So many groups; what they took sets the pace."""
+        begun = time.thread_time()
+        walk = plan.draw(self._words(count * plan.shape.size))
+        ends = walk.ends[-self._most :]
+        if self.collapsed is not None:  # the exact conditional: the weights stay what they are
+            ends = self.collapsed.lift_states(ends, self.rng)
+        made = round_of(plan, walk, ends)
+        seconds = max(1e-9, time.thread_time() - begun)
+        self.pace = seconds / made.work
+        self.spent[plan.start] += seconds
+        self.in_round[plan.start] += seconds
+        return made
+
+    def _fitted_path(self) -> Path | None:
+        """The path from what earlier ends say; None where that is the other start again.
+
+        At zero field the symmetrised product is the uniform start.
         """
-        means = weighted_means(self._last("fields").states)
-        # Means are shrunk, so that the base covers every state: a base that rules a state out
-        # would make the weights' mean smaller than Z.
-        fields = np.arctanh(SHRINK * symmetrise_means(means, self.basis))
+        found = Ends.joined([r.states for r in self.rounds[-KEPT:]])
+        kept = np.arange(self.encoding.polynomial.n)
+        if isinstance(self.path, SpinPath):
+            kept = kept if self.collapsed is None else self.collapsed.kept
+            _, pairs = pairs_of(self.path.terms)
+        else:
+            pairs = np.empty((0, 2), dtype=np.int64)
+        pairs = kept[pairs]
+        means, products = weighted_means(found, pairs)
+        # Pseudo-states of no correlation, so that the base covers every state: one that rules a
+        # state out would make the weights' mean smaller than Z.
+        effective = found.effective
+        shrink = effective / (effective + PSEUDO)
+        means = shrink * symmetrise_means(means, self.basis)
+        apart = (self.basis[:, pairs[:, 0]] != self.basis[:, pairs[:, 1]]).any(axis=0)
+        products = shrink * np.where(apart, 0.0, products)
+        fields = np.arctanh(means)
+        if isinstance(self.path, SpinPath):
+            if max(np.abs(means).max(initial=0.0), np.abs(products).max(initial=0.0)) < 0.01:
+                return None
+            return replace(self.path, base=likely_forest(self.path.terms, means[kept], products))
+        assert isinstance(self.path, LayerPath)
         if not np.abs(fields).max(initial=0.0) > 0.01:
             return None
-        if isinstance(self.path, SpinPath):
-            kept = slice(None) if self.collapsed is None else self.collapsed.kept
-            return replace(self.path, base=fields[kept])
-        assert isinstance(self.path, LayerPath)
         return replace(self.path, base=-2.0 * fields[self.path.kept_at])  # unit 1 is spin -1
-
-
-def _together(rounds: Sequence[Round]) -> PointEstimate:
-    """Rounds of one start pooled.
-
-    An error from eight groups is itself uncertain, and weights taken from it would favour rounds
-    that look precise by luck. Variance falls as 1 / work, so each round takes at least what the
-    average over rounds predicts. Rounds twice as wide as the best are left out: what makes them
-    wide also makes them low.
-    """
-    each = [(r.estimate(), r.work) for r in rounds]
-    usable = [(e, work) for e, work in each if math.isfinite(e.error)]
-    # Each round's error is pulled up to what the rounds together predict for its work, never down:
-    # a lucky scatter of eight groups must not dominate.
-    typical = float(np.mean([e.error**2 * work for e, work in usable]))
-    wide = [replace(e, error=max(e.error, math.sqrt(typical / work))) for e, work in usable]
-    best = min(e.error for e in wide)
-    return pooled([e for e in wide if e.error <= 2.0 * best])
 
 
 def _pays(collapsed: Collapsed) -> bool:

@@ -59,6 +59,10 @@ class Ends:
             np.concatenate([p.ancestors + low for p, low in zip(parts, firsts, strict=True)]),
         )
 
+    def last(self, count: int) -> Ends:
+        """The last `count` of them."""
+        return Ends(*(part[-count:] for part in vars(self).values()))
+
 
 def _normalised(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
     weights = np.exp(log_weights - log_weights.max())
@@ -66,10 +70,17 @@ def _normalised(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return shares
 
 
-def weighted_means(ends: Ends) -> NDArray[np.float64]:
-    """E s_i over the weighted ends, which are properly weighted samples of the model."""
-    means: NDArray[np.float64] = _normalised(ends.log_weights) @ ends.ends.astype(np.float64)
-    return means
+def weighted_means(
+    ends: Ends, pairs: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """E s_i and E s_i s_j at pairs (P, 2): the ends are properly weighted samples of the model."""
+    shares, spins = _normalised(ends.log_weights), ends.ends.astype(np.float64)
+    products = np.empty(len(pairs))
+    step = max(1, _ENTRIES // len(spins))
+    for low in range(0, len(pairs), step):
+        i, j = pairs[low : low + step].T
+        products[low : low + step] = shares @ (spins[:, i] * spins[:, j])
+    return shares @ spins, products
 
 
 def conditional_means(polynomial: SpinPolynomial, spins: NDArray[np.int8]) -> NDArray[np.float64]:
@@ -135,13 +146,13 @@ def resampler(
         return None
     # Drawing by weight and then setting all weights equal to the estimate of Z is the usual
     # resampling: averages keep their expectation, the effective number stays that of the starts.
-    states, shares = encoding.lift_states(found.ends), _normalised(found.log_weights)
+    shares = _normalised(found.log_weights)
     basis = flips_of(encoding)
     worth = found.effective
 
     def sample(k: int, seed: Seed = None) -> Samples:
         rng = generator(seed)
-        drawn = states[rng.choice(len(states), size=k, p=shares)]
+        drawn = encoding.lift_states(found.ends[rng.choice(len(shares), size=k, p=shares)])
         if basis is not None:
             drawn = symmetrise_states(drawn, basis, rng)
         return Samples(drawn, np.full(k, estimate.log_z), mixing, worth)

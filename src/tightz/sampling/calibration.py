@@ -20,7 +20,7 @@ from scipy.stats import t as student
 
 from tightz.workspace.findings import Mixing, PointEstimate
 
-NEEDS_SUPPORT = frozenset({"tree", "tempering", "product start"})
+NEEDS_SUPPORT = frozenset({"tree", "tempering", "fitted start"})
 """Families that follow what a search found: a mode it missed leaves no trace in their errors.
 
 They count only beside another family, and then with no less error than that family's.

@@ -41,9 +41,8 @@ LEVELS = (1, 2, 4, 6, 8, 10)
 SHARES: Mapping[str, float] = {
     "mini-bucket": 0.68,
     "mini-bucket leaves": 0.06,
-    "annealing: uniform": 0.05,
-    "annealing: product": 0.05,
-    "annealing: forest": 0.04,
+    "annealing": 0.06,
+    "annealing, fitted start": 0.08,
     **{f"projections: {m}": 0.07 / len(LEVELS) for m in LEVELS},
 }
 """Weights of the tracks in the mixture from below, the same in all runs.

@@ -170,7 +170,8 @@ def layer_chain(layers, betas, state, slopes, x):
 class Terms(NamedTuple):
     """log p~ = sum_i fields_i s_i + sum_a theta_a prod_{i in a} s_i; terms of arity 2 or more.
 
-    ptr, spins, theta are the terms, site_ptr, site_terms the terms of each spin.
+    ptr, spins, theta are the terms. Spin i is in the terms site_terms[q], q from site_ptr[i] to
+    site_ptr[i + 1], together with the spins others[other_ptr[q]:other_ptr[q + 1]].
     """
 
     ptr: NDArray[np.int64]
@@ -178,7 +179,25 @@ class Terms(NamedTuple):
     theta: NDArray[np.float64]
     site_ptr: NDArray[np.int64]
     site_terms: NDArray[np.int64]
+    other_ptr: NDArray[np.int64]
+    others: NDArray[np.int64]
     fields: NDArray[np.float64]
+
+
+class Forest(NamedTuple):
+    """The base of a path: log p_0 = sum_i fields_i s_i + sum_a theta_a prod s_i, theta (T,) zero
+    except at pairs without a cycle.
+
+    Drawn along `order`, parents first (-1: a root): P(s_i = 1 | parent) is the sigmoid of
+    2 (pull_i + link_i s_parent). Without pairs it is a product.
+    """
+
+    fields: NDArray[np.float64]
+    theta: NDArray[np.float64]
+    order: NDArray[np.int64]
+    parent: NDArray[np.int64]
+    link: NDArray[np.float64]
+    pull: NDArray[np.float64]
 
 
 class Lanes(NamedTuple):
@@ -192,15 +211,18 @@ class Lanes(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def draw_independent(base, states, s):
-    """s (n, lanes) <- independent spins in the fields `base` (n,); `states` (4, lanes) advance."""
+def draw_forest(base, states, s):
+    """s (n, lanes) <- spins of the base; `states` (4, lanes) advance."""
     uniform = np.empty(s.shape[1])
-    for i in range(base.size):
-        # The guard keeps exp from overflowing where the probability is below 1e-260.
-        up = 1.0 / (1.0 + np.exp(-2.0 * base[i])) if base[i] > -300.0 else 0.0
+    for i in base.order:
+        above = base.parent[i]
         fill_uniform_lanes(states, uniform)
+        # The guard keeps exp from overflowing where the probability is below 1e-260.
+        up = 1.0 / (1.0 + np.exp(-2.0 * max(-300.0, base.pull[i] + base.link[i])))
+        down = 1.0 / (1.0 + np.exp(-2.0 * max(-300.0, base.pull[i] - base.link[i])))
         for c in range(uniform.size):
-            s[i, c] = 1.0 if uniform[c] < up else -1.0
+            bound = up if above < 0 or s[above, c] > 0.0 else down
+            s[i, c] = 1.0 if uniform[c] < bound else -1.0
 
 
 @njit(cache=True, nogil=True)
@@ -252,35 +274,78 @@ def _effective(log_w):
 
 
 @njit(cache=True, nogil=True)
-def spin_chains(terms, base, betas, states, walkers, renewal):
+def _first_slopes(terms, base, s, slope):
+    """slope (lanes,) <- log p~_1 - log p~_0 of each lane's spins."""
+    slope[:] = 0.0
+    prod = np.empty(slope.size)
+    for i in range(base.fields.size):
+        for c in range(slope.size):
+            slope[c] += (terms.fields[i] - base.fields[i]) * s[i, c]
+    for t in range(terms.theta.size):
+        prod[:] = terms.theta[t] - base.theta[t]
+        for e in range(terms.ptr[t], terms.ptr[t + 1]):
+            for c in range(slope.size):
+                prod[c] *= s[terms.spins[e], c]
+        for c in range(slope.size):
+            slope[c] += prod[c]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _local_fields(members, couplings, low, high, s, prod, still, local):
+    """still + beta local (lanes,) is a spin's field at beta: its terms low..high, itself left out.
+
+    `couplings` are those of the base and what is added to them on the way.
+    """
+    owners, ptr, others = members
+    start, added = couplings
+    for q in range(low, high):
+        t = owners[q]
+        first, last = ptr[q], ptr[q + 1] - 1
+        j = others[first]
+        theta = added[t]
+        # Pairs and triples are nearly all terms: they need no product in memory.
+        if last == first and start[t] == 0.0:
+            for c in range(local.size):
+                local[c] += theta * s[j, c]
+        elif last == first + 1:
+            k = others[last]
+            for c in range(local.size):
+                local[c] += theta * (s[j, c] * s[k, c])
+        else:
+            for c in range(local.size):
+                prod[c] = s[j, c]
+            for e in range(first + 1, last + 1):
+                k = others[e]
+                for c in range(local.size):
+                    prod[c] *= s[k, c]
+            for c in range(local.size):
+                local[c] += theta * prod[c]
+                still[c] += start[t] * prod[c]
+
+
+@njit(cache=True, nogil=True)
+def spin_chains(terms, base, betas, states, walkers, size, renewal):
     """Chains in lanes from their spins through `betas`, moved by single-site Gibbs.
 
     log p_beta = (1 - beta) base's + beta terms' log weight. The spins end at the states that the
     weights belong to. Betas may fall: sweeps then visit the sites backwards, which is the exact
     reversal of a rising chain.
-    renewal > 0 makes the lanes one population (Hukushima and Iba 2003): it is resampled where
-    fewer than that share of its lanes is effective, and only its mean weight is unbiased;
+    renewal > 0 makes every `size` lanes a population (Hukushima and Iba 2003): it is resampled
+    where fewer than that share of its lanes is effective, and only its mean weight is unbiased;
     the ancestors follow the lanes' copies.
     """
     s, log_w, slopes, ancestors = walkers
-    shared = 0.0
-    ptr, spins, theta, site_ptr, site_terms, fields = terms
-    n, lanes = fields.size, log_w.size
+    n, lanes = base.fields.size, log_w.size
+    fields, base_fields, site_ptr = terms.fields, base.fields, terms.site_ptr
+    members = terms.site_terms, terms.other_ptr, terms.others
+    couplings = base.theta, terms.theta - base.theta
     # `slope` is log p~_1 - log p~_0 of each lane's present state, kept up to date flip by flip:
     # the path is linear in beta, so a weight's factor is the step in beta times the slope.
-    slope, local, prod = np.zeros(lanes), np.empty(lanes), np.empty(lanes)
+    slope, shared = np.empty(lanes), np.zeros(lanes)
+    local, still, prod = np.empty(lanes), np.empty(lanes), np.empty(lanes)
     decay, uniform, scratch = np.empty(lanes), np.empty(lanes), np.empty(lanes)
     log_w[:] = 0.0
-    for i in range(n):
-        for c in range(lanes):
-            slope[c] += (fields[i] - base[i]) * s[i, c]
-    for t in range(theta.size):
-        prod[:] = theta[t]
-        for e in range(ptr[t], ptr[t + 1]):
-            for c in range(lanes):
-                prod[c] *= s[spins[e], c]
-        for c in range(lanes):
-            slope[c] += prod[c]
+    _first_slopes(terms, base, s, slope)
     # A sweep in order i = 1..n reversed in time is one in order n..1: both leave p_beta invariant,
     # and the reversed kernel is what makes a falling chain the exact time reversal of a rising
     # one.
@@ -295,28 +360,24 @@ def spin_chains(terms, base, betas, states, walkers, renewal):
             break
         # Resampling at a random time is allowed: the decision depends on the past only, and the
         # mean weight handed on is a martingale.
-        if renewal > 0.0 and _effective(log_w) < renewal * lanes:
-            fill_uniform_lanes(states, uniform)
-            shared += _renew(log_w, uniform[0], s, slope, ancestors, prod)
+        if renewal > 0.0:
+            for low in range(0, lanes, size):
+                high = min(lanes, low + size)
+                if _effective(log_w[low:high]) < renewal * (high - low):
+                    fill_uniform_lanes(states[:, low : low + 1], uniform[:1])
+                    shared[low:high] += _renew(
+                        log_w[low:high], uniform[0], s[:, low:high], slope[low:high],
+                        ancestors[low:high], prod[low:high],
+                    )  # fmt: skip
         for site in range(n):
             i = n - 1 - site if backwards else site
-            # The part of spin i's local field that grows with beta, over all lanes at once: the
-            # terms of i with s_i itself left out.
-            local[:] = fields[i] - base[i]
-            for q in range(site_ptr[i], site_ptr[i + 1]):
-                t = site_terms[q]
-                prod[:] = theta[t]
-                for e in range(ptr[t], ptr[t + 1]):
-                    j = spins[e]
-                    if j != i:
-                        for c in range(lanes):
-                            prod[c] *= s[j, c]
-                for c in range(lanes):
-                    local[c] += prod[c]
+            still[:] = base_fields[i]
+            local[:] = fields[i] - base_fields[i]
+            _local_fields(members, couplings, site_ptr[i], site_ptr[i + 1], s, prod, still, local)
             for c in range(lanes):
                 # Heat bath: P(s_i = +1) = sigmoid(2 h_i), h_i at this beta. A flip changes the
                 # slope by (new - old) times the field that beta multiplies.
-                prod[c] = 2.0 * (base[i] + beta * local[c])
+                prod[c] = 2.0 * (still[c] + beta * local[c])
                 decay[c] = -abs(prod[c])
             exp_chunk(decay, lanes, scratch)
             fill_uniform_lanes(states, uniform)
@@ -326,7 +387,7 @@ def spin_chains(terms, base, betas, states, walkers, renewal):
                 slope[c] += (new - s[i, c]) * local[c]
                 s[i, c] = new
     for c in range(lanes):
-        log_w[c] += shared
+        log_w[c] += shared[c]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
