@@ -23,7 +23,7 @@ order of the bin's width. A million draws cost what a few hundred bins cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,6 +97,10 @@ def stakes_of(source: Source) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     return stakes, weights / weights.sum()
 
 
+Record = tuple[dict[str, Any], NDArray[np.float64]]
+"""An account as it is stored: numbers by name, and (2, k) places and counts of its bins."""
+
+
 @dataclass(eq=False)
 class Account:
     """The draws of one source, binned: counts at edges exp(top - k step), and at zero."""
@@ -129,6 +133,27 @@ class Account:
     @property
     def capped(self) -> bool:
         return math.isfinite(self.source.log_cap)
+
+    def record(self) -> Record:
+        """Everything that a later session needs: numbers in words, and the bins that are used."""
+        used = np.flatnonzero(self.counts)
+        told = {
+            "source": vars(self.source), "top": self.top, "step": self.step,
+            "size": self.counts.size, "zeros": self.zeros, "drawn": self.drawn, "void": self.void,
+        }  # fmt: skip
+        return told, np.stack([used, self.counts[used]])
+
+    @classmethod
+    def from_record(cls, told: Mapping[str, Any], bins: NDArray[np.float64]) -> Account:
+        """The inverse of `record`; infinities and NaN may come as text, as JSON has them."""
+        source: dict[str, Any] = dict(told["source"])
+        source |= {k: float(v) for k, v in source.items() if k != "track"}
+        counts = np.zeros(int(told["size"]))
+        counts[bins[0].astype(np.int64)] = bins[1]
+        return cls(
+            Source(**source), float(told["top"]), float(told["step"]), counts,
+            float(told["zeros"]), int(told["drawn"]), bool(told["void"]),
+        )  # fmt: skip
 
     def bins(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(log edges, counts) of the bins that are not empty."""
@@ -200,14 +225,21 @@ def _log_wealth(edges, counts, zeros, stakes, weights, log_cap, log_z, upper):  
 
 @dataclass(eq=False)
 class Ledger:
-    """All draws of a run and the interval they prove with confidence 1 - delta.
+    """All draws of a run, and the interval that they prove with confidence 1 - delta.
 
-    `handicap` (nats) is added to what wealth must reach: log 2 for every earlier session whose
-    draws were seen by somebody and then lost.
+    A run may take many sessions: `records` go into its store, `from_records` goes on betting with
+    the same wealth at the same delta. Accounts of earlier sessions stay as they are; a later
+    session's sources open accounts of their own, which multiply on within their track.
+
+    Wealth that goes on from a stored state is still a supermartingale as long as what made the
+    session end did not depend on draws that the state lacks. Somebody who saw draws go badly and
+    then had them forgotten would choose among draws, and no fixed charge per lost session pays for
+    that: where coins double or lose the wealth, going back after every loss at the price of one
+    half multiplies it by 4/3 on average, each time. So the state is written BEFORE anything that
+    rests on it is shown or recorded (`Board.secure`): what a killed session loses, nobody has seen.
     """
 
     delta: float
-    handicap: float = 0.0
     accounts: list[Account] = field(default_factory=list)
     _open: dict[int, Account] = field(default_factory=dict)
 
@@ -217,7 +249,7 @@ class Ledger:
     @property
     def target(self) -> float:
         """log of the wealth at which a candidate is rejected, on either side."""
-        return math.log(2.0 / self.delta) + self.handicap + SLACK
+        return math.log(2.0 / self.delta) + SLACK
 
     def add(self, draws: Draws) -> Account:
         """Count a batch; the first batch of a source opens its account."""
@@ -297,9 +329,7 @@ class Ledger:
             return top > 0.0
         return top + math.log(float(np.exp(values - top).sum())) >= self.target
 
-    def _bisect(
-        self, bets: list[Any], low: float, high: float, upper: bool
-    ) -> tuple[float, float]:
+    def _bisect(self, bets: list[Any], low: float, high: float, upper: bool) -> tuple[float, float]:
         """Narrow [low, high] to where rejection changes; its safe end is always a rejected z."""
         while high - low > PRECISION + 4e-16 * abs(high):
             middle = low + 0.5 * (high - low)
@@ -314,18 +344,14 @@ class Ledger:
         values = self.log_wealths(log_z, upper=upper)
         return max(values, key=lambda track: values[track]) if values else ""
 
-    def records(self) -> list[dict[str, Any]]:
-        """Everything that a later session needs to go on betting with this wealth."""
-        return [
-            {
-                "source": vars(account.source),
-                "edges": np.flatnonzero(account.counts),
-                "counts": account.counts[np.flatnonzero(account.counts)],
-                "zeros": account.zeros,
-                "drawn": account.drawn,
-            }
-            for account in self.accounts
-        ]
+    def records(self) -> list[Record]:
+        """All accounts, in the order in which they were opened."""
+        return [account.record() for account in self.accounts]
+
+    @classmethod
+    def from_records(cls, delta: float, records: Iterable[Record]) -> Ledger:
+        """The ledger of a run that goes on."""
+        return cls(delta, [Account.from_record(*each) for each in records])
 
 
 def _wealths(bets: list[Any], log_z: float, upper: bool) -> dict[str, float]:
