@@ -177,7 +177,8 @@ def test_certified_end_is_labelled():
     log_z = tz.exact(model).log_z
     confident = [b for b in result.bounds if b.proof is Proof.CONFIDENCE]
     assert all(b.confidence == 0.8 for b in confident)
-    assert result.certified.log_z >= result.lower
+    assert result.lower <= result.confident.lower <= result.confident.upper <= result.upper
+    assert result.confident.confidence == 0.8
     assert result.lower <= log_z
     ax = result.plot()
     assert ax.get_xlabel() == "seconds"

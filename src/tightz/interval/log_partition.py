@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from tightz.bounds import Bound
@@ -112,7 +112,8 @@ def log_partition(
             interrupted = True
         finally:
             clock.stop()
-        board.read()
+        with suppress(KeyboardInterrupt):  # a second one, or on_bound's
+            board.read()
         result = _result(working, board, interrupted=interrupted, record=record)
         if session is not None:
             session.conclude(result, board.marginals, board.point_estimate().family)

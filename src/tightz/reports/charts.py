@@ -102,8 +102,10 @@ def interval_chart(data: ReportData) -> Spec | None:
     if not series:
         return None
     full = [v for s in series for v in (*s["y"], *s.get("y2", ())) if v is not None]
-    ends = [e.log_z for e in data.confident if e is not None]
-    near = None if confident is None else {"x": [0.0, last], "y": padded(min(ends), max(ends), 2.0)}
+    near = None
+    if confident is not None and all(end[0].size for end in confident):
+        bottom, top = sorted(float(end[1][-1]) for end in confident)
+        near = {"x": [0.0, last], "y": padded(bottom, top, 2.0)}
     return {
         "id": "interval", "title": "The interval on log Z over time",
         "ylabel": "log Z [nats]", "series": series, **_time_axis(times, last),
