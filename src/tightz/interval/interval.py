@@ -16,6 +16,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.results import Result
 from tightz.runtime.seeds import Seed
 from tightz.sampling.calibration import mixing_of
+from tightz.sampling.ledger import Ledger
 from tightz.workspace.findings import Mixing, PointEstimate
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class LogPartition(Result):
     bounds           every record in the order it arrived, `seconds` since the start
     quarantined      bounds that the judge refused or that contradict what is proven, with the
                      reason: a defect, please report it. Nothing of them is in the answer
+    ledger           all weights that were drawn, binned, and the bets on them behind `confident`
     failures         streams that ended in an error; the answer rests on the others
     """
 
@@ -97,6 +99,7 @@ class LogPartition(Result):
     seconds: float
     model: FactorGraph
     sampler: Callable[..., Samples] | None = None
+    ledger: Ledger | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -142,5 +142,6 @@ def _result(
         seconds=board.seconds,
         model=working.model,
         sampler=board.sampler,
+        ledger=board.ledger,
         provenance=record,
     )

@@ -22,14 +22,15 @@ from tightz.interval.streams.spins import (
     structured,
 )
 from tightz.interval.streams.states import blocks, cutset_sums, first_state, solved
-from tightz.interval.streams.uppers import mini_buckets, tree_reweighted
+from tightz.interval.streams.uppers import tree_reweighted
 from tightz.judge import LargestEntries, StatesEvidence
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import annealed
+from tightz.sampling.capped.stream import capped
 from tightz.workspace.findings import Finding
-from tightz.workspace.working import Launch, Method, Working
+from tightz.workspace.working import Launch, Method, Planned, Working
 
 LARGE = 20_000
 """Factors above which the other streams do not wait for a plan: it takes seconds there."""
@@ -68,7 +69,7 @@ LOWER: tuple[Method, ...] = (
     tempering,
     cutset_sums,
 )
-UPPER: tuple[Method, ...] = (tree_reweighted, mini_buckets)
+UPPER: tuple[Method, ...] = (tree_reweighted, Planned(capped, 0.45))
 SIDE_BY_SIDE = (*LOWER, *UPPER, annealed)
 """Started together where exact elimination does not fit; quick ones first."""
 

@@ -72,6 +72,11 @@ class Lane:
         return getattr(self.method, "__name__", type(self.method).__name__)
 
     @property
+    def share(self) -> float:
+        """Part of all workers' time that it was promised."""
+        return float(getattr(self.method, "share", 0.0))
+
+    @property
     def rate(self) -> float:
         """Gain per second, recent steps counting most; credit stands for what is not yet known."""
         return (self.gain + self.hope) / (self.recent + self.credit)
@@ -119,6 +124,10 @@ class Schedule:
 
     def _best(self, ready: list[Lane]) -> Lane:
         live = [lane for lane in self.lanes if not lane.ended]
+        spent = sum(lane.seconds for lane in self.lanes)
+        promised = [lane for lane in ready if lane.seconds < lane.share * spent]
+        if promised:
+            return min(promised, key=lambda lane: lane.seconds / lane.share)
         # Starvation guard: rates are estimates from the past, and a stream that needs a long step
         # before its first finding would never be tried again.
         fair = LEAST_SHARE * sum(lane.seconds for lane in live) / len(live)

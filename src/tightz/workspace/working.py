@@ -207,5 +207,24 @@ Method = Callable[[Working, Clock], Iterator[Any]]
 ends or it has nothing more to say."""
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A stream that plans its own time and gets at least `share` of all workers' time.
+
+    The race measures what steps have brought; work that pays at its end (tables that cap draws)
+    would be starved by streams that pay at once.
+    """
+
+    method: Method
+    share: float
+
+    @property
+    def __name__(self) -> str:
+        return self.method.__name__
+
+    def __call__(self, working: Working, clock: Clock) -> Iterator[Any]:
+        return self.method(working, clock)
+
+
 class Launch(tuple[Method, ...]):
     """Yielded by a stream that wants other streams started beside it."""

@@ -98,6 +98,8 @@ class Run:
         self.judgement = 0.0
         self._bound: Bound | None = None
         self._judged_at = math.nan
+        self.steps = self.improvements()
+        """The one generator of this run, for those who stop and go on."""
 
     @property
     def exact(self) -> bool:
