@@ -147,7 +147,7 @@ def test_the_live_view_shows_both_intervals_narrowing():
     view.take(tz.Bound(tz.Side.UPPER, 8.0, sure, "d", 0.9))
     assert shown() == [
         ("always", "1.000000", "8.000000", "7", "a; d"),
-        ("confident", "4.000000", "4.500000", "0.5", "c"),
+        ("confidence 0.95", "4.000000", "4.500000", "0.5", "c"),
     ]
     assert "5 bounds" in view.headline()
     view.take(tz.Bound(tz.Side.BOTH, 4.25, sure, "exact", 1.0, rounding=0.0))

@@ -109,8 +109,18 @@ def plot_interval(result: LogPartition, *, ax: Axes | None = None) -> Axes:
     ax.step(grid, always[0], color=INK, lw=1.6, where="post", label=f"lower {result.lower:.3f}")
     if not result.is_exact and c.width < result.width:
         label = f"confidence {c.confidence:g}: [{c.lower:.4f}, {c.upper:.4f}]"
+        # drawn from the moment it is the narrower one
+        ends = np.where(likely[1] - likely[0] < always[1] - always[0], likely, np.nan)
         ax.fill_between(
-            grid, *likely, color=EXACT, alpha=0.55, lw=1.0, ec=EXACT, step="post", label=label
+            grid,
+            ends[0],
+            ends[1],
+            color=EXACT,
+            alpha=0.55,
+            lw=1.0,
+            ec=EXACT,
+            step="post",
+            label=label,
         )
     if not result.is_exact and np.isfinite(result.estimate_error):
         label = f"estimate {result.estimate:.4f} +- {result.estimate_error:.2g}"

@@ -47,6 +47,8 @@ class _View:
     def table(self) -> Table:
         from rich.table import Table
 
+        from tightz.bounds import Proof
+
         view = Table(title=self.headline(), title_justify="left", header_style="bold")
         for column in ("log Z", "lower", "upper", "width", "by", "since"):
             numeric = column in ("lower", "upper", "width")
@@ -58,7 +60,9 @@ class _View:
                 view.add_row("exact", *both, b.method, f"{b.seconds:.1f} s")
                 return view
             for kind, ends in self.ends.items():
-                view.add_row(kind, *_row(ends))
+                given = [b.confidence or 0.0 for b in ends.values() if b.proof is Proof.CONFIDENCE]
+                name = f"confidence {min(given):g}" if given else kind
+                view.add_row(name, *_row(ends))
         return view
 
     def headline(self) -> str:

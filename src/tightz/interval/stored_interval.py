@@ -119,7 +119,7 @@ class IntervalSession:
         if told["estimate_error"] != "inf" and str(told["estimate_family"]).startswith("ais"):
             error = float(told["estimate_error"])
             board.estimates["earlier"] = PointEstimate(
-                float(told["estimate"]), error, str(told["estimate_source"]), "earlier"
+                float(told["estimate"]), error, "earlier sessions", "earlier"
             )
 
     def _goes_on(self, bound: Bound) -> bool:

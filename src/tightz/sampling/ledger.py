@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -241,7 +241,7 @@ class Ledger:
 
     delta: float
     accounts: list[Account] = field(default_factory=list)
-    _open: dict[int, Account] = field(default_factory=dict)
+    _open: dict[Source, Account] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_probability("delta", self.delta)
@@ -253,13 +253,27 @@ class Ledger:
 
     def add(self, draws: Draws) -> Account:
         """Count a batch; the first batch of a source opens its account."""
-        account = self._open.get(id(draws.source))
+        account = self._open.get(draws.source)
         if account is None:
-            account = Account.of(draws.source)
-            self._open[id(draws.source)] = account
+            account = Account.of(self._planned(draws.source))
+            self._open[draws.source] = account
             self.accounts.append(account)
         account.add(draws.log_weights)
         return account
+
+    def _planned(self, source: Source) -> Source:
+        """The source with stakes for all draws that its track will then have.
+
+        They are to move an end that earlier draws have brought close already: bets for a few new
+        draws alone would be too bold and only lose. Each old draw is worth (spread / its spread)^2
+        new ones. Known before the first draw of `source`, so free to choose.
+        """
+        worth = sum(
+            a.drawn * (source.spread / a.source.spread) ** 2
+            for a in self.accounts
+            if a.source.track == source.track and a.source.spread > 0.0 and source.spread > 0.0
+        )
+        return replace(source, expected=source.expected + worth)
 
     def shares(self, *, upper: bool) -> dict[str, float]:
         """The mixture's weight of every track seen so far; they never change once given."""
