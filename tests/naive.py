@@ -473,3 +473,28 @@ def buckets(scopes, order):
         if union - {v}:
             waiting.append((union - {v}, ("bucket", b)))
     return found, parents, homes
+
+
+def log_wealth_of_bets(log_weights, log_z, stakes, weights, log_cap=None) -> float:
+    """log of sum_j weights_j prod_t factor_j(W_t), draw by draw in extended precision.
+
+    Against Z <= z without a cap, against Z >= z with one; stakes above z / (cap - z) are cut there.
+    """
+    real = np.longdouble
+    ratios = np.exp(np.asarray(log_weights, dtype=real) - real(log_z))
+    logs = []
+    for stake, weight in zip(stakes, weights, strict=True):
+        c = real(stake)
+        if log_cap is None:
+            factors = (1 - c) + c * ratios
+        else:
+            room = np.expm1(real(log_cap) - real(log_z))
+            # 1 + c - c W / z as c ((1 / c - room) + (cap - W) / z): both terms are at least zero.
+            spare = max(1 / c - room, real(0))
+            c = min(c, 1 / room)
+            short = -np.expm1(np.asarray(log_weights, dtype=real) - real(log_cap))
+            factors = c * (spare + short * (1 + room))
+        with np.errstate(divide="ignore"):
+            logs.append(np.log(real(weight)) + np.log(factors).sum())
+    top = max(logs)
+    return float(top if np.isinf(top) else top + np.log(np.exp(np.array(logs) - top).sum()))

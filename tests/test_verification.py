@@ -15,6 +15,7 @@ from verification.agreement import ROUTES, agreement
 from verification.coverage import coverage
 from verification.hostile_models import KINDS as HOSTILE_KINDS
 from verification.hostile_models import hostile_model
+from verification.ledger import CASES, CONTROLS, ledger
 from verification.memory import memory
 from verification.methods import Answer, Claim
 from verification.stopping import stopping
@@ -147,6 +148,14 @@ def test_stopped_runs_are_covered_and_the_controls_are_not():
     for row in rows:
         assert row.passed, row
     assert sum(row.control_caught is True for row in rows) == 4
+
+
+def test_the_ledger_covers_whoever_stops_it_and_the_controls_do_not():
+    rows = list(ledger(0.0, 1, quiet))
+    assert len(rows) == 1 + len(CASES) + len(CONTROLS)
+    for row in rows:
+        assert row.passed, row
+    assert sum(row.control_caught is True for row in rows) == 1 + len(CONTROLS)
 
 
 def test_independent_routes_agree():

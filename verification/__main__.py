@@ -12,6 +12,7 @@ from verification.agreement import agreement
 from verification.calibration import calibration
 from verification.coverage import coverage
 from verification.hostile import attack
+from verification.ledger import ledger
 from verification.memory import memory
 from verification.rows import Row
 from verification.stopping import stopping
@@ -26,6 +27,7 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "memory": memory,
         "coverage": lambda scale, progress: coverage(scale, workers, progress),
         "stopping": lambda scale, progress: stopping(scale, workers, progress),
+        "ledger": lambda scale, progress: ledger(scale, workers, progress),
         "bounds": lambda scale, progress: hunt(scale, workers, progress),
         "calibration": calibration,
         "hostile": lambda scale, progress: attack(scale, workers, progress),

@@ -20,7 +20,12 @@ SUITES: dict[str, tuple[list[str], str, int]] = {
         100_000,
     ),
     "properties: fresh random examples": (
-        ["tests/test_projections.py", "tests/test_families.py", "tests/test_discrete.py"],
+        [
+            "tests/test_projections.py",
+            "tests/test_families.py",
+            "tests/test_discrete.py",
+            "tests/test_ledger.py",
+        ],
         "TIGHTZ_HUNT",
         400,
     ),

@@ -18,8 +18,8 @@ from tightz.paper.theorem_run import theorem_run
 from tightz.paper.theorems import required_trials
 from tightz.reductions.encoding import encode
 from tightz.sampling import certificates
-from tightz.sampling.ledger import Ledger
 from tightz.sampling.calibration import combine
+from tightz.sampling.ledger import Ledger
 from tightz.splitting import SplittingTree, evidence
 from tightz.splitting.evidence import Standing
 from tightz.workspace.workspace import Workspace

@@ -2,8 +2,8 @@
 
 Draws W >= 0 with E[W] = Z, independent of all before them, are bets against candidate values z:
 
-    against Z <= z    factors 1 + c (W / z - 1),                    0 <= c <= 1
-    against Z >= z    factors 1 + c (1 - W / z),                    0 <= c <= z / (cap - z), W <= cap
+    against Z <= z    factors 1 + c (W / z - 1),    0 <= c <= 1
+    against Z >= z    factors 1 + c (1 - W / z),    0 <= c <= z / (cap - z), where W <= cap
 
 Where the hypothesis is true each factor has conditional mean at most 1, so products of them are
 nonnegative supermartingales, and so are mixtures over stakes c and over tracks with weights fixed
@@ -15,9 +15,10 @@ Stakes are chosen by the source's pilot, whose draws do not count. For draws of 
 that will be N in number the bound that they can reach is about 3 s / sqrt(N) from the mean, and the
 stake that gets there is c = 3 / (s sqrt(N)): most of the mixture's weight is on it.
 
-Both kinds of factors are concave in W for every z and c. A draw between two edges of a bin may
-therefore be replaced by a share at either edge with the same mean: wealth only falls, by a second
-order of the bin's width. A million draws cost what a few hundred bins cost.
+The log of either kind of factor is concave in W for every z and c. A draw between two others may
+therefore be replaced by a share at each of them with the same mean: wealth only falls, by a second
+order of their distance. An account keeps a few hundred points whatever the number of draws; which
+ones may depend on the draws, since wealth falls on every path.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import require_probability
 from tightz.workspace.findings import Draws, Source
@@ -59,14 +60,14 @@ MAIN = 0.7
 REACH = 3.0
 """sqrt(2 log(40 / weights)): standard errors between the mean and the end of the interval."""
 
-DEPTH = 60.0
-"""Nats below the top that bins cover; weights below count between the last edge and zero."""
+MOST_WORTH = 1e3
+"""Bounds the square root of what an old draw counts for in new ones."""
 
-HEADROOM = 40.0
-"""Nats above a source's level that bins cover where there is no cap; larger weights count less."""
+POINTS = 256
+"""Points to which an account is thinned when it has twice as many; widths grow by under 1%."""
 
-FINEST, COARSEST = 1e-4, 1.0 / 32.0
-"""Widths of bins in nats; a sixteenth of the spread is lost to less than 0.01 of the width."""
+DEEPEST = 700.0
+"""Nats between numbers whose ratio is still a float."""
 
 FARTHEST = 1e5
 """Nats below the mean at which the search for a rejected z gives up."""
@@ -77,13 +78,18 @@ SLACK = 1e-6
 PRECISION = 1e-7
 """Nats to which an end is worked out, always on the safe side."""
 
+MARGIN, MARGIN_PER_NAT = 1e-9, 2e-15
+"""Nats by which ends are moved outward for the rounding of log W - log z, and by which a draw may
+exceed its cap: weights that are wrong by a factor move the ends by no more than that factor."""
+
 
 def stakes_of(source: Source) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(c, weights): the predicted stake and a geometric grid around it, in case it is wrong."""
     grid = 2.0 ** -np.arange(0.0, 24.0, 2.0)
-    if not (source.spread > 0.0 and source.expected >= 1.0):
+    reach = source.spread * math.sqrt(max(0.0, source.expected))
+    if not 0.0 <= reach < math.inf:
         return grid, np.full(grid.size, 1.0 / grid.size)
-    best = min(1.0, REACH / (source.spread * math.sqrt(source.expected)))
+    best = REACH / max(REACH, reach)
     near = best * np.array([0.25, 0.5, 2.0, 4.0])
     near = near[near <= 1.0]
     stakes = np.concatenate([[best], near, grid])
@@ -97,125 +103,157 @@ def stakes_of(source: Source) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     return stakes, weights / weights.sum()
 
 
+_Bet = tuple[str, float, list[Any]]
+
+
 Record = tuple[dict[str, Any], NDArray[np.float64]]
-"""An account as it is stored: numbers by name, and (2, k) places and counts of its bins."""
+"""An account as it is stored: numbers by name, and (2, k) points and counts."""
 
 
 @dataclass(eq=False)
 class Account:
-    """The draws of one source, binned: counts at edges exp(top - k step), and at zero."""
+    """The draws of one source: zeros, and sorted points log W - origin with how many lie there."""
 
     source: Source
-    top: float
-    step: float
-    counts: NDArray[np.float64]
-    zeros: float = 0.0
+    points: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    counts: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    origin: float = 0.0
+    zeros: int = 0
     drawn: int = 0
-    void: bool = False
+    void: str = ""
 
-    @classmethod
-    def of(cls, source: Source) -> Account:
-        capped = math.isfinite(source.log_cap)
-        top = source.log_cap if capped else source.level + HEADROOM
-        spread = source.spread if source.spread > 0.0 else 1.0
-        step = float(np.clip(spread / 16.0, FINEST, COARSEST))
-        depth = max(DEPTH, top - source.level + DEPTH / 2.0)
-        return cls(source, top, step, np.zeros(int(depth / step) + 2))
-
-    def add(self, log_weights: NDArray[np.float64]) -> None:
-        """Count draws; one above the top counts as the top (a cap holds up to rounding)."""
-        logs = np.asarray(log_weights, dtype=np.float64)
-        # Every draw counts and this one cannot: the track's wealth is taken away, for good.
-        self.void = self.void or bool(np.isnan(logs).any())
-        self.drawn += logs.size
-        self.zeros += _bin(np.minimum(logs - self.top, 0.0), self.step, self.counts)
+    def __post_init__(self) -> None:
+        if self.capped:
+            self.origin = self.source.log_cap
 
     @property
     def capped(self) -> bool:
         return math.isfinite(self.source.log_cap)
 
+    @property
+    def margin(self) -> float:
+        """Nats by which log W and the cap may be wrong: declared, and by arithmetic here."""
+        return self.source.rounding + MARGIN + MARGIN_PER_NAT * abs(self.origin)
+
+    def add(self, log_weights: ArrayLike) -> None:
+        """Count draws. Every one counts; one that cannot takes the track's wealth away for good."""
+        logs = np.asarray(log_weights, dtype=np.float64).ravel()
+        self.drawn += logs.size
+        positive = logs[logs > -math.inf]
+        self.zeros += int((logs == -math.inf).sum())
+        if not (np.isfinite(logs) | (logs == -math.inf)).all():
+            self.void = self.void or "a weight that is no number"
+            return
+        if not positive.size:
+            return
+        if not self.capped and not self.points.size:
+            self.origin = float(positive[0])
+        if self.capped and positive.max() > self.origin + self.margin:
+            self.void = self.void or f"a weight above its cap by {positive.max() - self.origin:.3g}"
+        where = positive - self.origin
+        if self.capped:
+            where = np.minimum(where, 0.0)
+        self._merge(where)
+
+    def _merge(self, where: NDArray[np.float64]) -> None:
+        """Add draws as points of their own, then thin."""
+        points, places = np.unique(np.concatenate([self.points, where]), return_inverse=True)
+        counts = np.zeros(points.size)
+        np.add.at(counts, places, np.concatenate([self.counts, np.ones(where.size)]))
+        if points.size > 2 * POINTS:
+            points, counts = _thinned(points, counts)
+        self.points, self.counts = points, counts
+
     def record(self) -> Record:
-        """Everything that a later session needs: numbers in words, and the bins that are used."""
-        used = np.flatnonzero(self.counts)
-        told = {
-            "source": vars(self.source), "top": self.top, "step": self.step,
-            "size": self.counts.size, "zeros": self.zeros, "drawn": self.drawn, "void": self.void,
-        }  # fmt: skip
-        return told, np.stack([used, self.counts[used]])
+        """Everything that a later session needs to go on with this wealth."""
+        names = ("origin", "zeros", "drawn", "void")
+        told = {"source": vars(self.source)} | {name: getattr(self, name) for name in names}
+        return told, np.stack([self.points, self.counts])
 
     @classmethod
-    def from_record(cls, told: Mapping[str, Any], bins: NDArray[np.float64]) -> Account:
+    def from_record(cls, told: Mapping[str, Any], points: NDArray[np.float64]) -> Account:
         """The inverse of `record`; infinities and NaN may come as text, as JSON has them."""
         source: dict[str, Any] = dict(told["source"])
         source |= {k: float(v) for k, v in source.items() if k != "track"}
-        counts = np.zeros(int(told["size"]))
-        counts[bins[0].astype(np.int64)] = bins[1]
-        return cls(
-            Source(**source), float(told["top"]), float(told["step"]), counts,
-            float(told["zeros"]), int(told["drawn"]), bool(told["void"]),
-        )  # fmt: skip
-
-    def bins(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(log edges, counts) of the bins that are not empty."""
-        used = np.flatnonzero(self.counts)
-        return self.top - self.step * used, self.counts[used]
+        rest = {k: v for k, v in told.items() if k != "source"}
+        return cls(Source(**source), points[0], points[1], **rest)
 
     def log_mean(self) -> float:
-        edges, counts = self.bins()
-        if not edges.size:
+        if not self.points.size:
             return -math.inf
-        high = float(edges.max())
-        return high + math.log(float(counts @ np.exp(edges - high)) / self.drawn)
+        high = float(self.points[-1])
+        mean = float(self.counts @ np.exp(self.points - high)) / self.drawn
+        return self.origin + high + math.log(mean)
+
+
+def _thinned(
+    points: NDArray[np.float64], counts: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """At most POINTS points; those of least consequence are shared between their neighbours.
+
+    To second order the log of a factor falls by c^2 (b - a)(d - b) / 2 (z + c (W - z))^2 for each
+    draw at b that is shared between a and d: little where b is small or where its share is.
+    """
+    high = float(points[-1])
+    log_mean = high + math.log(float(counts @ np.exp(points - high) / counts.sum()))
+    while points.size > POINTS:
+        w = np.exp(np.clip(points - log_mean, -300.0, 300.0))
+        a, b, d = w[:-2], w[1:-1], w[2:]
+        loss = counts[1:-1] * ((b - a) / (1.0 + b)) * ((d - b) / (1.0 + b))
+        bar = float(np.partition(loss, points.size - POINTS - 1)[points.size - POINTS - 1])
+        points, counts = _share(points, counts.copy(), loss <= bar)
+    return points, counts
 
 
 @njit(cache=True, nogil=True)
-def _bin(logs, step, counts):  # type: ignore[no-untyped-def]
-    """Share every draw between the edges around it so that its mean stays; returns zero's share."""
-    zero = 0.0
-    last = counts.size - 1
-    low = math.exp(-step * last)
-    width = math.expm1(step)
-    for x in logs:
-        place = -x / step
-        if not place < last:
-            share = math.exp(x) / low if x > -np.inf else 0.0
+def _share(points, counts, drop):  # type: ignore[no-untyped-def]
+    """Inner points to drop, no two neighbours at once: counts go to both sides, means stay."""
+    kept = np.ones(points.size, dtype=np.bool_)
+    for i in range(1, points.size - 1):
+        if drop[i - 1] and kept[i - 1]:
+            kept[i] = False
+            a, b, d = points[i - 1], points[i], points[i + 1]
+            share = math.exp(b - d) * math.expm1(a - b) / math.expm1(a - d)
             share = min(1.0, share)
-            counts[last] += share
-            zero += 1.0 - share
-            continue
-        k = int(place)
-        # between edge k + 1 (lower) and edge k
-        share = math.expm1(min(step, max(0.0, x + step * (k + 1)))) / width
-        share = min(1.0, share)
-        counts[k] += share
-        counts[k + 1] += 1.0 - share
-    return zero
+            counts[i + 1] += share * counts[i]
+            counts[i - 1] += (1.0 - share) * counts[i]
+    return points[kept], counts[kept]
 
 
 @njit(cache=True, nogil=True)
-def _log_wealth(edges, counts, zeros, stakes, weights, log_cap, log_z, upper):  # type: ignore[no-untyped-def]
-    """log of the mixture over stakes of the product of factors at candidate z."""
-    limit = 1.0
+def _log_wealth(log_z, upper, points, counts, zeros, stakes, weights):  # type: ignore[no-untyped-def]
+    """log of the mixture over stakes of the product of factors at z; from above the cap is at 0."""
+    room = 1.0
     if upper:
-        if log_z >= log_cap:
+        if log_z >= 0.0:
             return np.inf
-        limit = math.exp(log_z - log_cap) / -math.expm1(log_z - log_cap)
+        if log_z < -DEEPEST:
+            return 0.0
+        room = math.expm1(-log_z)  # (cap - z) / z
     top = -np.inf
     wealth = np.empty(stakes.size)
-    ratios = np.exp(np.minimum(edges - log_z, 700.0))
+    ratios = np.exp(np.minimum(points - log_z, DEEPEST))
     sign = -1.0 if upper else 1.0
     for j in range(stakes.size):
-        c = min(stakes[j], limit)
+        c = min(stakes[j], 1.0 / room) if room > 0.0 else stakes[j]
+        spare = 1.0 / stakes[j] - room if c == stakes[j] else 0.0
         total = 0.0
-        if zeros > 0.0:
-            at_zero = 1.0 - sign * c
-            total = zeros * math.log(at_zero) if at_zero > 0.0 else -np.inf
-        for k in range(edges.size):
-            factor = sign * c * (ratios[k] - 1.0)
-            if factor <= -1.0:
+        if zeros > 0:
+            total = zeros * math.log1p(-sign * c) if sign * c < 1.0 else -np.inf
+        for k in range(points.size):
+            gain = sign * c * (ratios[k] - 1.0)
+            if gain > -0.5:
+                total += counts[k] * math.log1p(gain)
+                continue
+            # Near zero the sum would lose its digits: terms that are at least zero instead.
+            if upper:
+                factor = c * (spare - math.expm1(points[k]) * (1.0 + room))
+            else:
+                factor = (1.0 - c) + c * ratios[k]
+            if factor <= 0.0:
                 total = -np.inf
                 break
-            total += counts[k] * math.log1p(factor)
+            total += counts[k] * math.log(factor)
         wealth[j] = total + math.log(weights[j])
         top = max(top, wealth[j])
     if top == -np.inf:
@@ -255,7 +293,7 @@ class Ledger:
         """Count a batch; the first batch of a source opens its account."""
         account = self._open.get(draws.source)
         if account is None:
-            account = Account.of(self._planned(draws.source))
+            account = Account(self._planned(draws.source))
             self._open[draws.source] = account
             self.accounts.append(account)
         account.add(draws.log_weights)
@@ -269,7 +307,7 @@ class Ledger:
         new ones. Known before the first draw of `source`, so free to choose.
         """
         worth = sum(
-            a.drawn * (source.spread / a.source.spread) ** 2
+            a.drawn * min(source.spread / a.source.spread, MOST_WORTH) ** 2
             for a in self.accounts
             if a.source.track == source.track and a.source.spread > 0.0 and source.spread > 0.0
         )
@@ -292,16 +330,26 @@ class Ledger:
                 out[track] = spare / (others * (others + 1.0))
         return out
 
-    def _bets(self, *, upper: bool) -> list[tuple[str, float, list[tuple[Any, ...]]]]:
-        """(track, log share, arguments of `_log_wealth` for each of its sources)."""
+    def _sound(self, *, upper: bool) -> list[Account]:
+        """The accounts that bet: with a cap from above, and of tracks where no draw was void."""
+        void = {a.source.track for a in self.accounts if a.void}
+        return [
+            a
+            for a in self.accounts
+            if a.drawn and a.source.track not in void and (a.capped or not upper)
+        ]
+
+    def _bets(self, *, upper: bool) -> list[_Bet]:
+        """(track, log share, [(origin, arguments of `_log_wealth`) for each of its sources])."""
+        sound = self._sound(upper=upper)
         return [
             (track, math.log(share), [
-                (*a.bins(), a.zeros, *stakes_of(a.source), a.source.log_cap)
-                for a in self.accounts
-                if a.source.track == track and (a.capped or not upper)
+                (a.origin, (a.points, a.counts, a.zeros, *stakes_of(a.source)))
+                for a in sound
+                if a.source.track == track
             ])
             for track, share in self.shares(upper=upper).items()
-            if not any(a.void for a in self.accounts if a.source.track == track)
+            if any(a.source.track == track for a in sound)
         ]  # fmt: skip
 
     def log_wealths(self, log_z: float, *, upper: bool) -> dict[str, float]:
@@ -310,8 +358,9 @@ class Ledger:
 
     def lower(self) -> float:
         """The largest rejected z from below; -inf where nothing is rejected."""
-        # Every factor is concave in W, so no bet wins at or above the mean of its own draws.
-        high = max((a.log_mean() for a in self.accounts), default=-math.inf)
+        sound = self._sound(upper=False)
+        # The log of a factor is concave in W: no bet wins at or above the mean of its own draws.
+        high = max((a.log_mean() for a in sound), default=-math.inf)
         if high == -math.inf:
             return -math.inf
         bets = self._bets(upper=False)
@@ -323,27 +372,29 @@ class Ledger:
             if step > FARTHEST:
                 return -math.inf
         low, _ = self._bisect(bets, low, high, False)
-        return low - max(a.source.rounding for a in self.accounts)
+        return low - max(a.margin for a in sound)
 
     def upper(self) -> float:
         """The smallest rejected z from above, at most the smallest cap; inf without a cap."""
-        capped = [a for a in self.accounts if a.capped]
-        if not capped:
+        sound = self._sound(upper=True)
+        if not sound:
             return math.inf
-        high = min(a.source.log_cap for a in capped)
-        low = min(a.log_mean() for a in capped)
-        low = high - 2.0 * DEPTH if low == -math.inf else min(low, high)
+        high = min(a.source.log_cap for a in sound)
+        # No bet wins at or below the mean of its own draws, nor where its stake has no digits.
+        low = min(high, max(high - DEEPEST, min(a.log_mean() for a in sound)))
         _, high = self._bisect(self._bets(upper=True), low, high, True)
-        return high + max(a.source.rounding for a in capped)
+        return high + max(a.margin for a in sound)
 
-    def _rejects(self, bets: list[Any], log_z: float, upper: bool) -> bool:
+    def _rejects(self, bets: list[_Bet], log_z: float, upper: bool) -> bool:
         values = np.array(list(_wealths(bets, log_z, upper).values()))
         top = float(values.max(initial=-math.inf))
         if not math.isfinite(top):
             return top > 0.0
         return top + math.log(float(np.exp(values - top).sum())) >= self.target
 
-    def _bisect(self, bets: list[Any], low: float, high: float, upper: bool) -> tuple[float, float]:
+    def _bisect(
+        self, bets: list[_Bet], low: float, high: float, upper: bool
+    ) -> tuple[float, float]:
         """Narrow [low, high] to where rejection changes; its safe end is always a rejected z."""
         while high - low > PRECISION + 4e-16 * abs(high):
             middle = low + 0.5 * (high - low)
@@ -368,8 +419,10 @@ class Ledger:
         return cls(delta, [Account.from_record(*each) for each in records])
 
 
-def _wealths(bets: list[Any], log_z: float, upper: bool) -> dict[str, float]:
-    return {
-        track: log_share + sum(_log_wealth(*each, log_z, upper) for each in sources)
-        for track, log_share, sources in bets
-    }
+def _wealths(bets: list[_Bet], log_z: float, upper: bool) -> dict[str, float]:
+    out = {}
+    for track, log_share, sources in bets:
+        logs = [_log_wealth(log_z - origin, upper, *each) for origin, each in sources]
+        # Beyond a cap nothing else is needed, not even where another source lost everything.
+        out[track] = math.inf if math.inf in logs else log_share + sum(logs)
+    return out

@@ -12,7 +12,7 @@ Reading (reports, progress views):
         run.bounds() -> list[Bound]    in order of arrival, seconds cumulative over sessions
         run.moments() -> Iterator      (batch, spin moments, pair moments) packed, in order of batch
         run.answer() -> Answer | None  estimate, marginals, spread, marginal_source: latest session
-        run.accounts() -> dict         the certificate's draws by account: (numbers by name, bins)
+        run.accounts() -> dict         the certificate's draws by account: (numbers by name, points)
         run.marginals() -> list of probability vectors | None
         run.sessions() -> list[Session]
         run.notes() -> list[str]

@@ -197,8 +197,8 @@ class RunWriter:
         Each replaces what was stored under its number: the only rows that change.
         """
         with self._transaction():
-            for number, (told, bins) in records.items():
-                packed = np.ascontiguousarray(bins, dtype=np.float64).tobytes()
+            for number, (told, points) in records.items():
+                packed = np.ascontiguousarray(points, dtype=np.float64).tobytes()
                 row = (number, self.session, canonical(told), packed)
                 self._connection.execute(
                     "INSERT OR REPLACE INTO accounts VALUES (?,?,?,?,?)",
