@@ -145,8 +145,7 @@ CASES: dict[str, Case] = {
         {
             "mini-bucket": GENTLE,
             "mini-bucket leaves": GENTLE,
-            "annealing: uniform": HEAVY,
-            "annealing: product": HEAVY[:2],
+            **{name: HEAVY for name in SHARES if name.startswith("annealing")},
             **{f"projections: {m}": [projection(m, 0.1)] for m in LEVELS},
         },
         CHASER,

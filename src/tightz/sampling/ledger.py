@@ -64,7 +64,7 @@ MOST_WORTH = 1e3
 """Bounds the square root of what an old draw counts for in new ones."""
 
 POINTS = 256
-"""Points to which an account is thinned when it has twice as many; widths grow by under 1%."""
+"""Points to which an account is thinned when it has twice as many: widths grow by 0.1%."""
 
 DEEPEST = 700.0
 """Nats between numbers whose ratio is still a float."""
