@@ -160,10 +160,13 @@ def interval_curves(result: LogPartition) -> tuple[NDArray[np.float64], Ends, En
 
 def _plot_widths(ax: Axes, times: NDArray[np.float64], always: Ends, likely: Ends) -> None:
     """Both widths on a log scale; a closed interval has none."""
-    for (low, high), color, label in ((always, INK, "always"), (likely, EXACT, "with confidence")):
+    for (low, high), color, label, lw in (
+        (always, INK, "always", 2.6),
+        (likely, EXACT, "with confidence", 1.4),
+    ):
         width = np.where(high > low, high - low, np.nan)
         if np.isfinite(width).any():
-            ax.step(times, width, color=color, lw=1.6, where="post", label=label)
+            ax.step(times, width, color=color, lw=lw, where="post", label=label)
             ax.set_yscale("log")
     ax.set_xlabel("seconds")
     ax.set_ylabel("width   [nats]")

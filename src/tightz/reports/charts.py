@@ -85,7 +85,9 @@ def interval_chart(data: ReportData) -> Spec | None:
     series = [*_band("between", "trial", low, high)]
     confident = _confident(steps)
     if confident is not None:
-        series += _band(f"confidence {data.confidence:g}", "confident", *confident)
+        first = min(steps[f"confident {end}"][0].min(initial=last) for end in ("lower", "upper"))
+        name = f"confidence {data.confidence:g}"
+        series += _band(name, "confident", *confident, since=first)
     for key, color, name in (
         ("upper", "upper", "upper end"), ("confident upper", "confident", "upper, confident"),
         ("confident lower", "confident", "lower, confident"), ("lower", "lower", "lower end"),
@@ -178,12 +180,12 @@ def _better(a: Steps, b: Steps, best: np.ufunc) -> Steps:
     return times[order], best.accumulate(values) if values.size else values
 
 
-def _band(name: str, color: str, low: Steps, high: Steps) -> list[Spec]:
-    """The area between two ends from the moment both are known; nothing before."""
+def _band(name: str, color: str, low: Steps, high: Steps, since: float = -math.inf) -> list[Spec]:
+    """The area between two ends from the moment both are known, `since` then; nothing before."""
     if not (low[0].size and high[0].size):
         return []
     grid = _thin_times(np.union1d(low[0], high[0]))
-    grid = grid[grid >= max(low[0][0], high[0][0])]
+    grid = grid[grid >= max(low[0][0], high[0][0], since)]
     ends = {"y": plain(_at(low, grid)), "y2": plain(_at(high, grid))}
     return [{"name": name, "kind": "stepband", "color": color, "x": plain(grid, 6), **ends}]
 
