@@ -23,12 +23,10 @@ FRESH = range(8001, 8002 if QUICK else 8006)
 
 
 def monotone(result: LogPartition) -> bool:
-    """Whether the proven lower ends only rise and the upper ends only fall."""
-    low = [
-        b.log_z for b in result.bounds
-        if b.side is not Side.UPPER and b.proof is Proof.DETERMINISTIC
-    ]  # fmt: skip
-    high = [b.log_z for b in result.bounds if b.side is not Side.LOWER]
+    """Whether the proven lower ends only rise and the proven upper ends only fall."""
+    proven = [b for b in result.bounds if b.proof is Proof.DETERMINISTIC]
+    low = [b.log_z for b in proven if b.side is not Side.UPPER]
+    high = [b.log_z for b in proven if b.side is not Side.LOWER]
     return bool(np.all(np.diff(low) >= -1e-9) and np.all(np.diff(high) <= 1e-9))
 
 

@@ -27,7 +27,8 @@ TABLES = {
     "notes": "note INTEGER PRIMARY KEY, session INTEGER, text TEXT, crc INTEGER",
     "answers": "answer INTEGER PRIMARY KEY, session INTEGER, seconds REAL, record TEXT, "
     "marginals BLOB, spread BLOB, crc INTEGER",
-    "accounts": "account INTEGER PRIMARY KEY, session INTEGER, record TEXT, points BLOB, crc INTEGER",
+    "accounts": "account INTEGER PRIMARY KEY, session INTEGER, record TEXT, points BLOB, "
+    "crc INTEGER",
 }
 
 TEXT_TABLES = ("sessions", "ends", "bounds", "notes", "answers", "accounts")
