@@ -87,9 +87,7 @@ def kac_ward(side: int) -> float:
     factor = splu(matrix.tocsc())
     log_det = np.log(factor.U.diagonal().astype(complex)).sum() + 0.0
     edges = size // 2
-    return float(
-        side * side * math.log(2.0) + edges * math.log(math.cosh(j)) + 0.5 * log_det.real
-    )
+    return float(side * side * math.log(2.0) + edges * math.log(math.cosh(j)) + 0.5 * log_det.real)
 
 
 def lattice(side: int, seed: int) -> tz.FactorGraph:
@@ -103,9 +101,7 @@ def lattice(side: int, seed: int) -> tz.FactorGraph:
         ],
         axis=1,
     ).T
-    return spins(
-        side**3, pairs, rng.normal(size=len(pairs)), rng.uniform(-0.1, 0.1, side**3)
-    )
+    return spins(side**3, pairs, rng.normal(size=len(pairs)), rng.uniform(-0.1, 0.1, side**3))
 
 
 def regular(n: int, seed: int) -> tz.FactorGraph:
@@ -139,7 +135,9 @@ def uai(name: str) -> tuple[tz.FactorGraph, float] | None:
     return None
 
 
-def models(first: int) -> dict[str, tuple[float, Callable[[], tuple[tz.FactorGraph, float] | None]]]:
+def models(
+    first: int,
+) -> dict[str, tuple[float, Callable[[], tuple[tz.FactorGraph, float] | None]]]:
     """name -> (95% width wanted, a function that makes model and truth (nan: unknown))."""
     truths = {}
     if os.environ.get("TIGHTZ_TRUTH"):
@@ -179,9 +177,8 @@ def normal_width(result: LogPartition) -> float:
     best = math.inf
     for account in result.ledger.accounts if result.ledger else []:
         if account.source.track == "mini-bucket" and account.drawn > 1:
-            edges, counts = account.bins()
-            ratios = np.exp(edges - account.log_mean())
-            variance = float(counts @ ratios**2) / account.drawn - 1.0
+            ratios = np.exp(account.points + account.origin - account.log_mean())
+            variance = float(account.counts @ ratios**2) / account.drawn - 1.0
             best = min(best, 2 * 1.96 * math.sqrt(max(0.0, variance) / account.drawn))
     return best
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -162,26 +163,24 @@ def test_wealth_is_monotone_in_z(entries, upper):
 @given(sources(), sources(), st.floats(0.01, 5.0), st.booleans())
 def test_sources_that_follow_each_other_multiply(one, two, below, upper):
     log_z = min(one[0].log_cap, two[0].log_cap) - below
-    ledger = ledger_of(one, two)
-    both = ledger.log_wealths(log_z, upper=upper)["mini-bucket"]
-    # the second source's stakes count the draws before it
-    sources = [account.source for account in ledger.accounts]
-    assert (sources[0].expected, sources[0].spread) == (one[0].expected, one[0].spread)
+    both = ledger_of(one, two).log_wealths(log_z, upper=upper)["mini-bucket"]
     parts = [
-        ledger_of((source, logs)).log_wealths(log_z, upper=upper)["mini-bucket"]
-        for source, (_, logs) in zip(sources, (one, two), strict=True)
+        ledger_of(entry).log_wealths(log_z, upper=upper)["mini-bucket"] for entry in (one, two)
     ]
     share = (CAPPED_SHARES if upper else SHARES)["mini-bucket"]
     expected = sum(parts) - math.log(share)
     assert both == pytest.approx(expected, rel=1e-12, abs=1e-9)
 
 
-def test_later_sources_bet_on_what_is_left():
+def test_later_sessions_bet_on_what_is_left():
     """400,000 draws in four sessions are nearly worth what they are in one go."""
     rng = np.random.default_rng(12)
     logs = np.minimum(rng.normal(-0.125, 0.5, 400_000), CAP)
     whole = ledger_of(simple(logs, spread=0.5, expected=4e5))
-    parts = ledger_of(*(simple(part, spread=0.5, expected=1e5) for part in np.split(logs, 4)))
+    parts = Ledger(0.05)
+    for part in np.split(logs, 4):
+        parts = Ledger.from_records(0.05, parts.records())
+        parts.add(Draws(*simple(part, spread=0.5, expected=1e5)))
     assert [a.source.expected for a in parts.accounts] == [1e5, 2e5, 3e5, 4e5]
     assert parts.upper() - parts.lower() < 1.2 * (whole.upper() - whole.lower())
 
@@ -330,8 +329,10 @@ def test_records_carry_the_wealth_over():
     again = Ledger.from_records(0.05, whole.records())
     assert (again.lower(), again.upper()) == (whole.lower(), whole.upper())
     assert again.accounts[1].void
-    for ledger in (whole, again):
-        ledger.add(Draws(*later))
+    again.add(Draws(*later))
+    known = replace(later[0], expected=again.accounts[-1].source.expected)
+    assert known.expected == 2000 + 2001  # the stakes count the draws of the earlier session
+    whole.add(Draws(known, later[1]))
     assert (again.lower(), again.upper()) == (whole.lower(), whole.upper())
     assert whole.upper() < ledger_of(first).upper()
 

@@ -70,9 +70,13 @@ class Orders:
         self.log2_card = np.log2(self.model.cardinalities.astype(np.float64))
         self._found: dict[Order, NDArray[np.int64]] = {}
         if planned is not None:
-            known = np.searchsorted(self.numbers, planned)
-            lacking = np.setdiff1d(np.arange(self.model.n_variables), known)
-            self._found[Order.PLANNED] = np.concatenate([lacking, known]).astype(np.int64)
+            self.adopt(planned)
+
+    def adopt(self, planned: NDArray[np.int64]) -> None:
+        """Take over an order of `source` that was found elsewhere."""
+        known = np.searchsorted(self.numbers, planned)
+        lacking = np.setdiff1d(np.arange(self.model.n_variables), known)
+        self._found[Order.PLANNED] = np.concatenate([lacking, known]).astype(np.int64)
 
     @cached_property
     def graph(self) -> Graph:

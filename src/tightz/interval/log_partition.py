@@ -49,7 +49,7 @@ def log_partition(
     """An interval on log Z within `time_limit` seconds, each end with its proof.
 
     delta        `confident` holds with confidence 1 - delta, both ends together
-    exact        False forbids eliminating the whole model: nothing wider than 10 is eliminated
+    exact        False forbids eliminating the whole model, and nothing else
     methods      streams to run beside the portfolio: functions (working, clock) that yield
                  `Bound` or `Finding` records about `working.graph` and watches the clock. A bound
                  that holds always must carry evidence: the judge evaluates it afresh, and what it
@@ -114,6 +114,8 @@ def log_partition(
             clock.stop()
         with suppress(KeyboardInterrupt):  # a second one, or on_bound's
             board.read()
+        if board.marginals is not None:
+            board.marginals = board.marginals.lifted()
         result = _result(working, board, interrupted=interrupted, record=record)
         if session is not None:
             session.conclude(result, board.marginals, board.point_estimate().family)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from tightz.bounds import Bound
 from tightz.interval.board import Board, judged
 from tightz.judge import RefutedError
-from tightz.workspace.findings import Finding
+from tightz.workspace.findings import Finding, Mixing
 from tightz.workspace.working import Launch, Method, Working
 
 log = logging.getLogger("tightz")
@@ -246,6 +246,10 @@ def _judged(finding: Finding, working: Working, board: Board) -> Finding | _Refu
             return _Refused(bound, str(refusal))  # what else it found rests on the same ground
     marginals, sampler = finding.marginals, finding.sampler
     if not finding.of_model:
-        marginals = marginals and working.lift_marginals(marginals)
+        # Exact ones end the run; others are replaced many times, and only the last need lifting.
+        if marginals is not None and marginals.mixing is Mixing.EXACT:
+            marginals = working.lift_marginals(marginals)
+        elif marginals is not None:
+            marginals = replace(marginals, lift=working.lift_marginals)
         sampler = sampler and working.lift_sampler(sampler)
     return replace(finding, bound=bound, marginals=marginals, sampler=sampler)

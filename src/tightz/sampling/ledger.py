@@ -300,16 +300,19 @@ class Ledger:
         return account
 
     def _planned(self, source: Source) -> Source:
-        """The source with stakes for all draws that its track will then have.
+        """The source with stakes that count its track's draws of earlier sessions.
 
-        They are to move an end that earlier draws have brought close already: bets for a few new
-        draws alone would be too bold and only lose. Each old draw is worth (spread / its spread)^2
-        new ones. Known before the first draw of `source`, so free to choose.
+        They are to move an end that those draws have brought close already: bets for the new draws
+        alone would be too bold and only lose. Each old draw is worth (spread / its spread)^2 new
+        ones. Known before the first draw of `source`, so free to choose. Draws of this session its
+        stream knows itself.
         """
+        ours = set(self._open.values())
         worth = sum(
             a.drawn * min(source.spread / a.source.spread, MOST_WORTH) ** 2
             for a in self.accounts
-            if a.source.track == source.track and a.source.spread > 0.0 and source.spread > 0.0
+            if a not in ours and a.source.track == source.track
+            if a.source.spread > 0.0 and source.spread > 0.0
         )
         return replace(source, expected=source.expected + worth)
 
@@ -340,11 +343,11 @@ class Ledger:
         ]
 
     def _bets(self, *, upper: bool) -> list[_Bet]:
-        """(track, log share, [(origin, arguments of `_log_wealth`) for each of its sources])."""
+        """(track, log share, [(origin, lost, arguments of `_log_wealth`) of each of its sources])."""
         sound = self._sound(upper=upper)
         return [
             (track, math.log(share), [
-                (a.origin, (a.points, a.counts, a.zeros, *stakes_of(a.source)))
+                (a.origin, a.source.log_lost, (a.points, a.counts, a.zeros, *stakes_of(a.source)))
                 for a in sound
                 if a.source.track == track
             ])
@@ -422,7 +425,18 @@ class Ledger:
 def _wealths(bets: list[_Bet], log_z: float, upper: bool) -> dict[str, float]:
     out = {}
     for track, log_share, sources in bets:
-        logs = [_log_wealth(log_z - origin, upper, *each) for origin, each in sources]
+        logs = [
+            _log_wealth(_mean_at(log_z, lost, upper) - origin, upper, *each)
+            for origin, lost, each in sources
+        ]
         # Beyond a cap nothing else is needed, not even where another source lost everything.
         out[track] = math.inf if math.inf in logs else log_share + sum(logs)
     return out
+
+
+def _mean_at(log_z: float, log_lost: float, upper: bool) -> float:
+    """log of the least mean that a source's draws can have if Z is at least z (from above)."""
+    if not upper or log_lost == -math.inf:
+        return log_z
+    gap = log_lost - log_z
+    return log_z + math.log1p(-math.exp(gap)) if gap < 0.0 else -math.inf

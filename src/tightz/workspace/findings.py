@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,13 +30,19 @@ class Mixing(enum.Enum):
 class Marginals:
     """One probability vector per variable of the working model, and how far to trust them.
 
-    `quality` orders sources: larger replaces smaller, exact is +inf.
+    `quality` orders sources: larger replaces smaller, exact is +inf. `lift` is what the driver
+    still has to do to them.
     """
 
     vectors: list[NDArray[np.float64]]
     source: str
     quality: float
     mixing: Mixing = Mixing.VARIATIONAL
+    lift: Callable[[Marginals], Marginals] | None = None
+
+    def lifted(self) -> Marginals:
+        """The same as marginals of the model that was asked about; may take a second."""
+        return self if self.lift is None else self.lift(replace(self, lift=None))
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class Source:
     spread     relative standard deviation of W by the pilot; nan: unknown
     expected   how many draws are planned
     rounding   nats by which a computed log W may differ from the real one
+    log_lost   log of the part of Z that the draws may miss: E[W] >= Z - exp(log_lost) above
 
     `spread` and `expected` only choose the stakes: a wrong guess costs width, never validity.
     """
@@ -76,6 +83,7 @@ class Source:
     spread: float = math.nan
     expected: float = 1e4
     rounding: float = 0.0
+    log_lost: float = -math.inf
 
 
 @dataclass(frozen=True, eq=False)

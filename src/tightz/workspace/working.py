@@ -36,7 +36,7 @@ from tightz.workspace.workspace import SHARED, Workspace
 Sampler = Callable[..., Samples]
 
 NARROW = 10
-"""The widest elimination when exact is off."""
+"""Components of up to 2^NARROW joint states are summed by themselves when exact is off."""
 
 POOL_SHARE = 0.2
 """Part of the time left that the search for states may take."""

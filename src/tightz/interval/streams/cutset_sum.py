@@ -159,10 +159,11 @@ class CutsetSum:
         self.counts = [np.zeros(int(c)) for c in self.model.cardinalities]
         self._steps: list[ConditionedElimination] = []
 
-    def sums(self, log2_sizes: Sequence[int] = SIZES) -> Iterator[Bound]:
+    def sums(self, log2_sizes: Sequence[int] = SIZES, *, whole: bool = True) -> Iterator[Bound]:
         """Ever larger lower bounds until the clock ends or Z itself is reached.
 
-        `log2_sizes` are the tables allowed while summing out, as powers of two, phase by phase.
+        `log2_sizes` are the tables allowed while summing out, as powers of two, phase by phase;
+        `whole`: whether they may be so large that nothing is held.
         """
         best: _Part | None = None
         for log2_size in log2_sizes:
@@ -172,6 +173,8 @@ class CutsetSum:
             # costs more. Which size wins is found by trying each for a while.
             part = _Part(self.model, log2_size, self._entropies())
             work = part.elimination.work
+            if not whole and not part.held.size:
+                break
             if 8 * part.elimination.entries > self.max_bytes or (
                 best is not None and _AT_LEAST * best.pace * work > self.clock.left
             ):

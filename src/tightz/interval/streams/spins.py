@@ -29,10 +29,10 @@ from tightz.sampling.ledger import LEVELS
 from tightz.search.pool import rank, thin
 from tightz.splitting import Splitting, SplittingTree
 from tightz.workspace.findings import Draws, Finding, Marginals, PointEstimate, Source
-from tightz.workspace.working import NARROW, Working, is_dense
+from tightz.workspace.working import Working, is_dense
 from tightz.workspace.workspace import SEARCH, lifted_means
 
-WIDTHS = (2, 4, 6, 8, NARROW)
+WIDTHS = (2, 4, 6, 8, 10)
 """Structured families tried in turn."""
 
 
@@ -203,7 +203,7 @@ def splitting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         return
     tree = SplittingTree(
         working.spins,
-        Splitting(exact_width=NARROW),
+        Splitting(),
         clock=clock.child(0.95 * clock.left),
         seed=stream(working.seed, SEARCH, 1),
         backend=working.backend,

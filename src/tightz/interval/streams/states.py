@@ -32,10 +32,7 @@ _MANY_FACTORS = 100_000
 """Above this belief propagation is left out."""
 
 _CLUSTER_SIZES = (10.0, 14.0, 17.0, 20.0)
-"""log2 of the tables inside clusters, phase by phase; only the first where exact is off."""
-
-_NARROW = (6, 8, 10)
-"""log2 of the tables of cutset sums where wide elimination is forbidden."""
+"""log2 of the tables inside clusters, phase by phase."""
 
 
 def solved(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
@@ -102,7 +99,7 @@ def cutset_sums(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     yield from run.burn_in()
     if run.pool:
         yield from _block_from_samples(working, run)
-    for bound in run.sums() if working.exact else run.sums(_NARROW):
+    for bound in run.sums(whole=working.exact):
         yield Finding(bound, Marginals(run.marginals, "block Gibbs samples", bound.log_z))
 
 
@@ -118,12 +115,13 @@ def _clusters(
     working: Working, clock: Clock, marginals: list[NDArray[np.float64]]
 ) -> Iterator[Finding]:
     """Clustered mean field of growing width, each started from the last one's marginals."""
-    for log2_size in _CLUSTER_SIZES if working.exact else _CLUSTER_SIZES[:1]:
+    for log2_size in _CLUSTER_SIZES:
         begun = clock.elapsed
+        labels = cluster_labels(working.graph, log2_size)
+        if not working.exact and not labels.any():  # one cluster is the whole model
+            return
         try:
-            clusters = ClusterMeanField(
-                working.graph, cluster_labels(working.graph, log2_size), marginals
-            )
+            clusters = ClusterMeanField(working.graph, labels, marginals)
             for bound in clusters.bounds(clock):
                 now = [q.copy() for q in clusters.marginals]
                 yield Finding(bound, Marginals(now, "clustered mean field", bound.log_z))

@@ -15,6 +15,10 @@ RARE = 5.2
 """From N draws an unseen weight at the cap may have a share of up to RARE / N (95%, two ends)."""
 
 
+FEW = 50.0
+"""Effective draws below which their own second moment says too little."""
+
+
 @dataclass(frozen=True)
 class Outlook:
     """A proposal in three numbers: log U - log Z, log E[W^2] / E[W]^2, draws a second.
@@ -37,8 +41,10 @@ class Outlook:
         mean = float(ratios.sum()) / log_x.size
         excess = math.log(float((ratios**2).sum()) / log_x.size / mean**2)
         gap = max(1e-6, -(top + math.log(mean)))
-        # A log-normal's excess is its variance; no weight exceeds the cap, so no excess the gap.
-        return cls(gap, min(gap, max(excess, float(alive.var()), 1e-9)), log_x.size / seconds)
+        if math.exp(-excess) * log_x.size < FEW:  # log-normal weights: as much as their logs vary
+            excess = max(excess, float(alive.var()))
+        # no weight exceeds the cap, so no excess the gap
+        return cls(gap, min(gap, max(excess, 1e-9)), log_x.size / seconds)
 
     def width(self, seconds: float) -> float:
         """Of the interval after `seconds` of drawing: noise at both ends, or the cap above."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.proposals import cap_excess, check_weights
+from tightz.judge.verdict import UNIT
+from tightz.models.factor_graph import FactorGraph
 from tightz.sampling.capped.kernels import draw
 from tightz.uppers.mini_bucket.descent import Descent
-from tightz.uppers.mini_bucket.partition import Skeleton
+from tightz.uppers.mini_bucket.partition import Partition, Skeleton
 
 LANES = 1024
 """States drawn together: enough to fill vectors, few enough for their states to stay in cache."""
@@ -19,26 +23,52 @@ LANES = 1024
 class Proposal:
     """q(x) with p~(x) / q(x) = U X(x), X in [0, 1] with mean Z / U under q.
 
-    Variables are those of the model the descent ran on.
+    Variables are those of `model`, on which the descent ran. `log_cap` is the judge's: log U and
+    what rounding may add to it. `rounding`: nats by which a computed log U + log X may be off.
     """
 
-    log_u: float
+    model: FactorGraph
+    parts: Partition
     skeleton: Skeleton
     scopes: NDArray[np.int64]
     tables: NDArray[np.float32]
-    cardinalities: NDArray[np.int64]
+    log_u: float
+    log_cap: float
+    rounding: float
 
     @classmethod
-    def of(cls, descent: Descent) -> Proposal:
-        log_u, tables = descent.proposal_tables()
-        parts = descent.parts
+    def of(cls, model: FactorGraph, descent: Descent) -> Proposal:
+        found, parts, skel = descent.conditionals(), descent.parts, descent.skeleton
+        own = skel.dims[skel.axis_ptr[1:] - 1]
+        excess = cap_excess(own, skel.table_ptr, skel.bucket_ptr, found.tables, found.weights)
         scopes = np.array([v for scope in parts.cliques for v in scope], dtype=np.int64)
-        return cls(log_u, descent.skeleton, scopes, tables, parts.cardinalities)
+        # An entry in float32 is off by 2^-24 of itself; sums in float64 by a few units of what
+        # they add up, over a clique's factors, shifts and messages.
+        rounding = skel.parents.size * 2.0**-23 + 64.0 * UNIT * found.magnitude
+        return cls(
+            model, parts, skel, scopes, found.tables, found.log_u, found.log_u + excess, rounding
+        )
 
     @property
-    def rounding(self) -> float:
-        """Nats by which a computed log X may be off: an entry's rounding to float32, each clique."""
-        return self.skeleton.parents.size * 2.0**-23
+    def cardinalities(self) -> NDArray[np.int64]:
+        return self.parts.cardinalities
+
+    @property
+    def log_lost(self) -> float:
+        """log of the mass that may never be drawn: entries below e^-85, and 2^-63 of a step.
+
+        A state has weight at most U, whatever is left out of a step has at most that share of U.
+        """
+        each = float(self.cardinalities.max(initial=1)) * math.exp(-85.0) + 2.0**-62
+        return self.log_cap + math.log(max(1, self.skeleton.parents.size) * each)
+
+    def check(self, drawing: Drawing, count: int = 32) -> None:
+        """Have the judge weigh some of the last draws anew; RefutedError where they differ."""
+        rows = drawing.states[:, :count].T.astype(np.int64)
+        check_weights(
+            self.model, self.parts.cliques, self.skeleton.table_ptr, self.skeleton.bucket_ptr,
+            self.tables, rows, drawing.log_x[:count] + self.log_u, 2.0 * self.rounding + 1e-9,
+        )  # fmt: skip
 
     def drawing(self, words: NDArray[np.uint64]) -> Drawing:
         """A stream of draws from its own random numbers, one word per lane."""
@@ -64,7 +94,5 @@ class Drawing:
     def batch(self) -> NDArray[np.float64]:
         """log X of the next draws, one per lane."""
         p = self.proposal
-        draw(
-            p.skeleton, p.scopes, p.tables, self.words, self.states, *self._scratch, self.log_x
-        )
+        draw(p.skeleton, p.scopes, p.tables, self.words, self.states, *self._scratch, self.log_x)
         return self.log_x.copy()

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Side
 from tightz.elimination.order import Order
 from tightz.errors import ResourceError
-from tightz.runtime.clock import Clock
 from tightz.models.observed import observe
+from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, generator
 from tightz.sampling.capped.forecast import Outlook
 from tightz.sampling.capped.kernels import tally
@@ -43,11 +43,17 @@ from tightz.workspace.working import Launch, Planned, Working
 KEY = 2**31 + 7
 """Key of the stream's random numbers."""
 
-FIRST, SETTLED = 6, 12
-"""The first ibound with draws, and the one from which the best elimination order is kept.
+FIRST = 6
+"""The first ibound."""
+
+SCOUTED = 10
+"""From this ibound on the elimination order is kept that was best at the first one beyond it.
 
 The order that is best at a small ibound need not be so at a large one (linkage_11: 8 nats).
 """
+
+PLANNING = 20.0
+"""Seconds that must be left for a search of elimination orders that may take a second or two."""
 
 ROUGH = 8
 """Iterations at a new ibound before the next decision."""
@@ -76,6 +82,12 @@ LONGEST = 0.5
 GAIN = 0.97
 """A step must promise an interval this much narrower than without it."""
 
+REFITS = (0.04, 0.2)
+"""Parts of the time for draws after which stakes are chosen by all that was drawn."""
+
+BLUR = 0.01
+"""Nats of rounding in a weight beyond which nothing is drawn: tables of huge numbers."""
+
 HORIZON = 3600.0
 """Seconds that a run without a limit plans for."""
 
@@ -100,6 +112,7 @@ class Tally:
     largest: float = 0.0
     keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     states: NDArray[np.uint8] | None = None
+    told: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -137,6 +150,14 @@ class Tally:
         assert self.states is not None
         self.keys, self.states = self.keys[best], self.states[best]
 
+    def news(self) -> bool:
+        """Whether a fifth more was drawn since this was last asked and answered yes."""
+        with self._lock:
+            if self.drawn < 1.2 * self.told:
+                return False
+            self.told = self.drawn
+            return True
+
     @property
     def effective(self) -> float:
         return self.mass**2 / self.square if self.square > 0.0 else 0.0
@@ -170,15 +191,46 @@ class Tally:
         return sample
 
     def marginals(self) -> list[NDArray[np.float64]]:
-        parts = np.split(self.counts, self.pointers[1:-1])
+        with self._lock:
+            counts = self.counts.copy()
+        parts = np.split(counts, self.pointers[1:-1])
         return [np.maximum(part, 0.0) / part.sum() for part in parts]
+
+
+@dataclass(eq=False)
+class Final:
+    """The draws until the end. Their stakes are chosen anew once it shows how they scatter.
+
+    Each choice opens a source of its own, made from draws that are counted already.
+    """
+
+    source: Source
+    tally: Tally
+    begun: float
+    refits: list[float] = field(default_factory=lambda: list(REFITS))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def current(self, clock: Clock) -> Source:
+        """Where the next draws belong."""
+        tally, elapsed = self.tally, time.perf_counter() - self.begun
+        with self._lock:
+            left = min(clock.left, HORIZON)
+            if self.refits and elapsed > self.refits[0] * (elapsed + left) and tally.mass > 0.0:
+                del self.refits[0]
+                variance = max(1e-12, tally.drawn * tally.square / tally.mass**2 - 1.0)
+                self.source = replace(
+                    self.source,
+                    spread=math.sqrt(variance),
+                    expected=tally.drawn * (1.0 + left / elapsed),
+                )
+            return self.source
 
 
 def capped(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
     """Upper ends that hold always, then both ends with confidence, estimate and marginals."""
     job = CappedDraws(working, clock)
     yield from job.tighten()
-    if job.ready:
+    if job.final is not None:
         # One lane of draws for every worker; all of them feed one source.
         lanes = max(2, working.threads)
         yield Launch((Planned(job.draws, SHARE / lanes),) * lanes)
@@ -191,30 +243,33 @@ class CappedDraws:
         self.working, self.clock = working, clock
         self.widest = MAX_IBOUND
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
-        self.source: Source | None = None
-        self.tally: Tally | None = None
+        self.scouted: dict[Order, float] = {}  # what every order came to at the first ibound
+        self.glances = 0
+        self.drag = 1.0  # wall clock over forecast cost: waiting, judging, glances
+        self.promise = (0.0, 0.0)  # when the last step began, and what it was to cost
+        self.busy = 0.0  # seconds spent on the bound at hand
+        self.final: Final | None = None
         self._lane = itertools.count()
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is a proposal to draw from until the end."""
-        return self.tally is not None
+        self._noise = generator(working.seed, KEY, next(self._lane))
 
     def tighten(self) -> Iterator[Finding | Bound]:
         """Bounds, and a glance at what their proposals say, until drawing pays more."""
         run = self._run(FIRST, Order.AUTO) or self._run(2, Order.AUTO)
         while run is not None and not self.clock.expired:
-            begun = time.perf_counter()
+            self.busy = 0.0
             pace = yield from self._iterate(run)
+            self.scouted = self.scouted or run.scouted
             bound = run.judged()
             yield bound
             if bound.side is Side.BOTH or self.clock.expired:
                 return
             assert run.descent is not None
-            proposal = Proposal.of(run.descent)
-            outlook = self._pilot(proposal, time.perf_counter() - begun)
+            proposal = Proposal.of(run.model, run.descent)
+            if proposal.rounding > BLUR:
+                return
+            outlook = self._pilot(proposal, self.busy)
             if math.isfinite(outlook.gap):
-                yield from self._glance(proposal, outlook, time.perf_counter() - begun)
+                yield from self._glance(proposal, outlook, self.busy)
             step = self._next(run, outlook, pace)
             if step is None:
                 if math.isfinite(outlook.gap):
@@ -223,7 +278,8 @@ class CappedDraws:
             if step:
                 del proposal
                 ibound = run.config.ibound + step
-                order = run.order if ibound > SETTLED else Order.AUTO
+                settled = ibound < SCOUTED or run.config.ibound >= SCOUTED
+                order = run.order if settled else Order.AUTO
                 # where the larger tables do not fit, the next decision is taken without them
                 run = self._run(ibound, order) or run
 
@@ -231,10 +287,18 @@ class CappedDraws:
         """Mini-buckets of this size; None where memory or `exact=False` forbids them."""
         if ibound > self.widest:
             return None
+        # Of the orders tried at first only the two best are tried again.
+        kinds = sorted(self.scouted, key=lambda kind: self.scouted[kind])[:2]
+        if ibound >= SCOUTED and order is Order.AUTO and self.clock.left > PLANNING:
+            # The order of least exact cost, which a run without exact answers has not looked for.
+            found = self.working.plan
+            if found is not None:
+                self.working.orders.adopt(found.variables)
+                kinds = [*kinds, Order.PLANNED] if kinds else []
         memory = self.working.max_memory // 2
         config = MiniBucket(ibound, iterations=10**6, order=order, max_memory=memory)
         try:
-            run = Run(self.working.orders, config, time.perf_counter())
+            run = Run(self.working.orders, config, time.perf_counter(), list(dict.fromkeys(kinds)))
         except ResourceError:
             run = None
         if run is None or (run.candidates[0][1].exact and not self.working.exact):
@@ -245,17 +309,24 @@ class CappedDraws:
     def _iterate(self, run: Run) -> Generator[Finding, None, float]:
         """ROUGH iterations more, after all orders had theirs; returns seconds an iteration."""
         scouts = 0 if run.history else len(run.candidates)
-        begun, before = time.perf_counter(), run.passes
-        for done, _ in enumerate(run.steps, start=1):
-            if done >= ROUGH + scouts or self.clock.expired:
+        spent, before = 0.0, run.passes
+        for done in range(1, ROUGH + scouts + 1):
+            begun = time.perf_counter()
+            if next(run.steps, None) is None or self.clock.expired:
                 break
+            took = time.perf_counter() - begun  # the stream waits between its steps
+            self.busy += took
+            spent += took
+            if done == scouts:  # setting up tables is no iteration
+                spent, before = 0.0, run.passes
             yield Finding()
-        return (time.perf_counter() - begun) / max(1, run.passes - before)
+        return spent / max(1, run.passes - before)
 
     def _pilot(self, proposal: Proposal, spent: float) -> Outlook:
         """Draws that do not count: how far the cap is, how much weights scatter, how fast."""
         drawing = proposal.drawing(self._words())
         drawing.batch()  # may compile
+        proposal.check(drawing)
         begun = time.perf_counter()
         found = [drawing.batch()]
         while time.perf_counter() - begun < PILOT * spent and not self.clock.expired:
@@ -270,21 +341,26 @@ class CappedDraws:
             return 2 if ROUGH * pace * 4.0 < LONGEST * left and ibound + 2 <= self.widest else None
         if not self.gaps or self.gaps[-1][0] != ibound:
             self.gaps.append((ibound, outlook.gap))
-        best, width = None, outlook.width(workers * left)
+        began, cost = self.promise
+        if cost > 0.0:
+            taken = (self.clock.elapsed - began) / cost
+            self.drag = 0.5 * (self.drag + min(10.0, max(1.0, taken)))
+        best, width, promised = None, outlook.width(workers * left), 0.0
         # As many iterations again bring about half of what the last ones brought.
-        cost = (ROUGH + 4) * pace
+        cost = self.drag * (ROUGH + 4) * pace
         history = run.history
         gained = history[-min(ROUGH + 1, len(history))] - history[-1]
         more = outlook.tightened(outlook.gap - 0.5 * gained)
         if cost < LONGEST * left and more.width(workers * (left - cost)) < GAIN * width:
-            best, width = 0, more.width(workers * (left - cost))
+            best, width, promised = 0, more.width(workers * (left - cost)), cost
         for step in range(1, FURTHEST + 1):
-            cost = (ROUGH + 8) * pace * 2.0**step
+            cost = self.drag * (ROUGH + 8) * pace * 2.0**step
             if ibound + step > self.widest or cost > LONGEST * left:
                 break
             larger = outlook.tightened(outlook.gap * self._shrink() ** step, SLOWER**step)
             if larger.width(workers * (left - cost)) < GAIN * width:
-                best, width = step, larger.width(workers * (left - cost))
+                best, width, promised = step, larger.width(workers * (left - cost)), cost
+        self.promise = self.clock.elapsed, promised / self.drag
         return best
 
     def _shrink(self) -> float:
@@ -298,7 +374,8 @@ class CappedDraws:
         return Source(
             track,
             level=proposal.log_u - outlook.gap,
-            log_cap=proposal.log_u,
+            log_cap=proposal.log_cap,
+            log_lost=proposal.log_lost,
             spread=math.sqrt(math.expm1(min(outlook.log_excess, 600.0))),
             expected=max(1.0, draws),
             rounding=proposal.rounding,
@@ -307,40 +384,36 @@ class CappedDraws:
     def _glance(self, proposal: Proposal, outlook: Outlook, spent: float) -> Iterator[Finding]:
         """A short run of draws that count, for an interval before the deadline is near."""
         seconds = GLANCE * spent
-        number = len(self.gaps) + 1
-        source = self._source(f"glance {number}", proposal, outlook, outlook.rate * seconds)
-        tally = Tally.of(proposal, source.level)
-        yield from self._drawn(source, tally, self._words(), self.clock.child(seconds))
+        self.glances += 1
+        track = f"glance {self.glances}"
+        source = self._source(track, proposal, outlook, outlook.rate * seconds)
+        tally, drawing = Tally.of(proposal, source.level), proposal.drawing(self._words())
+        begun = self.clock.elapsed
+        while tally.drawn == 0 or self.clock.elapsed - begun < seconds:
+            yield self._drawn(source, tally, drawing)
 
     def _prepare(self, proposal: Proposal, outlook: Outlook) -> None:
+        """Fix source and stakes of the draws until the end."""
         draws = outlook.rate * SHARE * max(2, self.working.threads) * min(self.clock.left, HORIZON)
-        self.source = self._source("mini-bucket", proposal, outlook, draws)
-        self.tally = Tally.of(proposal, self.source.level)
+        source = self._source("mini-bucket", proposal, outlook, draws)
+        self.final = Final(source, Tally.of(proposal, source.level), time.perf_counter())
 
     def draws(self, working: Working, clock: Clock) -> Iterator[Finding]:
         """Draw until the clock ends; several of these run side by side."""
-        assert self.source is not None and self.tally is not None
-        yield from self._drawn(self.source, self.tally, self._words(), clock)
+        assert self.final is not None
+        drawing = self.final.tally.proposal.drawing(self._words())
+        while not clock.expired:
+            source = self.final.current(clock)
+            yield self._drawn(source, self.final.tally, drawing)
 
-    def _drawn(
-        self, source: Source, tally: Tally, words: NDArray[np.uint64], clock: Clock
-    ) -> Iterator[Finding]:
-        drawing = tally.proposal.drawing(words)
-        rng = generator(int(words[0]))
-        look = 0
-        first = True
-        while first or not clock.expired:
-            first = False
-            begun, found = time.perf_counter(), []
-            while not found or time.perf_counter() - begun < STEP:
-                found.append(drawing.batch() + tally.proposal.log_u)
-                tally.add(drawing, rng)
-            draws = Draws(source, np.concatenate(found))
-            if tally.drawn < 1.2 * look:
-                yield Finding(draws=draws)
-                continue
-            look = tally.drawn
-            yield self._finding(draws, tally)
+    def _drawn(self, source: Source, tally: Tally, drawing: Drawing) -> Finding:
+        """STEP seconds of draws; now and then with what all draws say so far."""
+        begun, found = time.perf_counter(), []
+        while not found or time.perf_counter() - begun < STEP:
+            found.append(drawing.batch() + tally.proposal.log_u)
+            tally.add(drawing, self._noise)
+        draws = Draws(source, np.concatenate(found))
+        return self._finding(draws, tally) if tally.news() else Finding(draws=draws)
 
     def _finding(self, draws: Draws, tally: Tally) -> Finding:
         estimate = tally.estimate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -28,6 +29,16 @@ _NEGATIVE_WEIGHT = -0.1
 def predicted_bytes(parts: Partition) -> float:
     """Memory of a `Descent`: the kernels' arrays, a copy of the best tables, and its evidence."""
     return parts.peak_bytes + 8 * (float(parts.table_sizes.sum()) + 2 * parts.shift_entries)
+
+
+@dataclass(frozen=True, eq=False)
+class Conditionals:
+    """log U, exp(F_c - m_c) and weights of all cliques; `magnitude`: what rounding scales with."""
+
+    log_u: float
+    tables: NDArray[np.float32]
+    weights: NDArray[np.float64]
+    magnitude: float
 
 
 class Descent:
@@ -88,25 +99,25 @@ class Descent:
             backward(skel, tables, 0.0)
         return self.best
 
-    def proposal_tables(self) -> tuple[float, NDArray[np.float32]]:
-        """(log U, exp(F_c - m_c) of every clique) of the best bound, from clean tables.
+    def conditionals(self) -> Conditionals:
+        """The best bound as a proposal: exp(F_c - m_c) of every clique, from clean tables.
 
         log p~(x) = log U + sum_c log of its entries at x, as real numbers: messages are added once
         and taken away once, so nothing that was rounded in them matters. The descent goes on from
         the best bound afterwards.
         """
-        tables = self._tables
+        skel, tables = self._skeleton, self._tables
         if self._kept is not None:
             tables.weights[:], tables.shift[:] = self._kept[1:]
-        tables.theta[:] = clique_tables(self._model, self.parts, self._skeleton)
-        apply_shifts(self._skeleton, tables)
-        log_u = self._constant + forward(self._skeleton, tables, 0.0, 0.0)
+        tables.theta[:] = clique_tables(self._model, self.parts, skel)
+        apply_shifts(skel, tables)
+        log_u = self._constant + forward(skel, tables, 0.0, 0.0)
         out = np.empty(tables.theta.size, dtype=np.float32)
-        conditionals(self._skeleton, tables, out)
+        magnitude = conditionals(skel, tables, out) + abs(self._constant)
         if self._kept is not None:
             self._kept[0][:] = tables.theta
-            backward(self._skeleton, tables, 0.0)
-        return float(log_u), out
+            backward(skel, tables, 0.0)
+        return Conditionals(float(log_u), out, tables.weights.copy(), float(magnitude))
 
     def evidence(self, numbers: NDArray[np.int64]) -> CliquesEvidence:
         """The best bound so far, for the judge; `numbers`: what the model calls the variables."""

@@ -140,3 +140,77 @@ def log_marginal(logs, offsets, out, total, chunk, scratch):
     for t in range(out.size):
         if out[t] > -np.inf:
             out[t] += np.log(total[t])
+
+
+@njit(cache=True, nogil=True)
+def beliefs(table, down, weight, out, scratch):
+    """out <- exp(table / w + down - top), down broadcast over the last axis; returns top.
+
+    For tables without -inf. What is below e^-708 of the largest counts as that much: beliefs steer
+    the optimiser, no bound rests on them.
+    """
+    states = table.size // down.size
+    scale = 1.0 / weight
+    top = -np.inf
+    if states == 2:
+        for j in range(down.size):
+            a = table[2 * j] * scale + down[j]
+            b = table[2 * j + 1] * scale + down[j]
+            out[2 * j] = a
+            out[2 * j + 1] = b
+            high = a if a > b else b
+            top = high if high > top else top
+    else:
+        for j in range(down.size):
+            for v in range(states):
+                k = j * states + v
+                out[k] = table[k] * scale + down[j]
+                top = max(top, out[k])
+    for start in range(0, out.size, CHUNK):
+        part = out[start : start + CHUNK]
+        for i in range(part.size):
+            part[i] -= top
+        exp_chunk(part, part.size, scratch)
+    return top
+
+
+@njit(cache=True, nogil=True)
+def log_sums(values, offsets, top, out):
+    """out[t] = top + log sum of values[k] over k with offsets[k] = t, values positive."""
+    out[:] = 0.0
+    for k in range(values.size):
+        out[offsets[k]] += values[k]
+    for t in range(out.size):
+        out[t] = top + np.log(out[t])
+
+
+@njit(cache=True, nogil=True)
+def binary_entropy(table, down, weight, chunk, other, scratch):
+    """Mean entropy of a two-state variable under weights table / w + down, rows by belief."""
+    scale = 1.0 / weight
+    top = -np.inf
+    for j in range(down.size):
+        a, b = table[2 * j] * scale, table[2 * j + 1] * scale
+        high = (a if a > b else b) + down[j]
+        top = high if high > top else top
+    mass, total = 0.0, 0.0
+    for start in range(0, down.size, CHUNK):
+        n = min(CHUNK, down.size - start)
+        for i in range(n):
+            j = start + i
+            a, b = table[2 * j] * scale, table[2 * j + 1] * scale
+            chunk[i] = -abs(a - b)
+            other[i] = (a if a > b else b) + down[j] - top
+        exp_chunk(chunk, n, scratch)
+        exp_chunk(other, n, scratch)
+        for i in range(n):
+            e = chunk[i]
+            j = start + i
+            gap = abs(table[2 * j] - table[2 * j + 1]) * abs(scale)
+            other[i] *= 1.0 + e
+            mass += other[i]
+            total += other[i] * gap * e / (1.0 + e)
+        log1p_chunk(chunk, n)
+        for i in range(n):
+            total += other[i] * chunk[i]
+    return total / mass

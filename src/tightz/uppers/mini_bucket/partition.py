@@ -13,11 +13,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.buckets import BucketTree, bucket_tree
 from tightz.elimination.graph import scopes_of
 from tightz.models.factor_graph import FactorGraph
+from tightz.uppers.mini_bucket.kernels import fill_offsets
 
 
 class Skeleton(NamedTuple):
@@ -212,12 +214,42 @@ def _matching_pairs(scopes: list[frozenset[int]], low: int, high: int) -> list[t
 def clique_tables(model: FactorGraph, parts: Partition, skel: Skeleton) -> NDArray[np.float64]:
     """Each clique's own log table: the sum of the factors placed in it (flat, all cliques)."""
     theta = np.zeros(int(skel.table_ptr[-1]))
-    for c, scope in enumerate(parts.cliques):
-        shape = tuple(int(parts.cardinalities[v]) for v in scope)
-        table = theta[skel.table_ptr[c] : skel.table_ptr[c + 1]].reshape(shape)
-        for f in parts.sources[c]:
-            members, log_table = model.factor(f)
-            axes = np.argsort([scope.index(v) for v in members])
-            widened = [int(parts.cardinalities[v]) if v in members else 1 for v in scope]
-            table += log_table.transpose(axes).reshape(widened)
+    source_ptr = _pointers([len(s) for s in parts.sources])
+    sources = np.array([f for s in parts.sources for f in s], dtype=np.int64)
+    members = np.array([v for s in parts.cliques for v in s], dtype=np.int64)
+    place = np.full(parts.cardinalities.size, -1, dtype=np.int64)
+    offsets = np.empty(int(np.diff(skel.table_ptr).max(initial=1)), dtype=np.int32)
+    _add_factors(
+        skel, source_ptr, sources, members, place, offsets, theta,
+        model.scope_ptr.astype(np.int64), model.scope_vars.astype(np.int64),
+        model.table_ptr.astype(np.int64), model.log_tables,
+    )  # fmt: skip
     return theta
+
+
+@njit(cache=True, nogil=True)
+def _add_factors(  # type: ignore[no-untyped-def]
+    skel, source_ptr, sources, members, place, offsets, theta, scope_ptr, scopes, table_ptr, logs
+):
+    """Add every factor's log table to that of its clique, over whose axes it is spread."""
+    strides = np.zeros(64, dtype=np.int64)
+    for c in range(source_ptr.size - 1):
+        low, high = skel.axis_ptr[c], skel.axis_ptr[c + 1]
+        dims = skel.dims[low:high]
+        if high - low > strides.size:
+            strides = np.zeros(high - low, dtype=np.int64)
+        for a in range(low, high):
+            place[members[a]] = a - low
+        table = theta[skel.table_ptr[c] : skel.table_ptr[c + 1]]
+        for e in range(source_ptr[c], source_ptr[c + 1]):
+            f = sources[e]
+            strides[: high - low] = 0
+            stride = 1
+            for a in range(scope_ptr[f + 1] - 1, scope_ptr[f] - 1, -1):
+                at = place[scopes[a]]
+                strides[at] = stride
+                stride *= dims[at]
+            fill_offsets(dims, strides[: high - low], offsets[: table.size])
+            entries = logs[table_ptr[f] : table_ptr[f + 1]]
+            for k in range(table.size):
+                table[k] += entries[offsets[k]]

@@ -20,7 +20,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tightz.uppers.mini_bucket.kernels import CHUNK, fill_offsets, log_marginal, power_sum
+from tightz.uppers.mini_bucket.kernels import (
+    CHUNK,
+    beliefs,
+    binary_entropy,
+    fill_offsets,
+    log_marginal,
+    log_sums,
+    power_sum,
+)
 from tightz.uppers.mini_bucket.partition import Skeleton
 
 _LEAST_WEIGHT = 1e-4
@@ -35,7 +43,7 @@ class Tables(NamedTuple):
     theta: clique tables; shift: all that each pair has moved from its second clique to its first,
     from which the judge forms theta anew; up: messages m; down: r - m / w; weights per clique;
     work: F of one bucket; belief, top, total, other: scratch of the largest table; offsets: index
-    scratch.
+    scratch. positive: no table has zeros (-inf), so the fast kernels serve.
     """
 
     theta: NDArray[np.float64]
@@ -51,6 +59,7 @@ class Tables(NamedTuple):
     chunk: NDArray[np.float64]
     chunk_bits: NDArray[np.float64]
     offsets: NDArray[np.int32]
+    positive: bool
 
 
 def allocate(skel: Skeleton, theta: NDArray[np.float64], weights: NDArray[np.float64]) -> Tables:
@@ -68,11 +77,12 @@ def allocate(skel: Skeleton, theta: NDArray[np.float64], weights: NDArray[np.flo
         np.empty(bucket),
         np.empty(largest),
         np.empty(largest),
-        np.empty(largest),
+        np.empty(max(largest, CHUNK)),
         np.empty(largest),
         np.empty(CHUNK),
         np.empty(CHUNK),
         np.empty(largest, dtype=np.int32),
+        bool(np.isfinite(theta).all()),
     )
 
 
@@ -112,6 +122,10 @@ def _pair_marginal(skel, tables, side, c, table, out):
     dims = skel.dims[skel.axis_ptr[c] : skel.axis_ptr[c + 1]]
     strides = skel.pair_strides[skel.pair_stride_ptr[side] : skel.pair_stride_ptr[side + 1]]
     fill_offsets(dims, strides, offsets)
+    if tables.positive:
+        top = beliefs(table, down, tables.weights[c], belief, tables.chunk_bits)
+        log_sums(belief, offsets, top, out)
+        return
     _log_belief(table, down, tables.weights[c], belief)
     log_marginal(belief, offsets, out, tables.total, tables.chunk, tables.chunk_bits)
 
@@ -203,7 +217,12 @@ def _update_weights(skel, tables, bucket, base, rate):
     for c in range(low, high):
         table = tables.work[skel.table_ptr[c] - base : skel.table_ptr[c + 1] - base]
         down = tables.down[skel.message_ptr[c] : skel.message_ptr[c + 1]]
-        entropies[c - low] = _entropy(table, down, tables.weights[c])
+        if tables.positive and table.size == 2 * down.size:
+            entropies[c - low] = binary_entropy(
+                table, down, tables.weights[c], tables.chunk, tables.total, tables.chunk_bits
+            )
+        else:
+            entropies[c - low] = _entropy(table, down, tables.weights[c])
     weights = tables.weights[low:high]
     if weights.min() >= 0.0:
         mean = (weights * entropies).sum()
@@ -280,14 +299,23 @@ def backward(skel, tables, step):
             offsets = tables.offsets[: table.size]
             dims = skel.dims[skel.axis_ptr[c] : skel.axis_ptr[c + 1]]
             own = tables.down[skel.message_ptr[c] : skel.message_ptr[c + 1]]
-            _log_belief(table, own, tables.weights[c], belief)
+            top = 0.0
+            if tables.positive:
+                top = beliefs(table, own, tables.weights[c], belief, tables.chunk_bits)
+            else:
+                _log_belief(table, own, tables.weights[c], belief)
             for e in range(skel.child_ptr[c], skel.child_ptr[c + 1]):
                 child = skel.children[e]
                 up = tables.up[skel.message_ptr[child] : skel.message_ptr[child + 1]]
                 down = tables.down[skel.message_ptr[child] : skel.message_ptr[child + 1]]
                 strides = skel.parent_strides[skel.stride_ptr[child] : skel.stride_ptr[child + 1]]
                 fill_offsets(dims, strides, offsets)
-                log_marginal(belief, offsets, down, tables.total, tables.chunk, tables.chunk_bits)
+                if tables.positive:
+                    log_sums(belief, offsets, top, down)
+                else:
+                    log_marginal(
+                        belief, offsets, down, tables.total, tables.chunk, tables.chunk_bits
+                    )
                 scale = 1.0 / tables.weights[child]
                 for j in range(down.size):
                     down[j] = -np.inf if up[j] == -np.inf else down[j] - up[j] * scale
@@ -314,15 +342,25 @@ def apply_shifts(skel, tables):
 
 @njit(cache=True, nogil=True)
 def conditionals(skel, tables, out):
-    """out = exp(F_c - m_c), at most 1, after a forward pass; 0 where the message rules it out."""
+    """out = exp(F_c - m_c), at most 1, after a forward pass; 0 where the message rules it out.
+
+    Returns the sum over cliques of the largest finite magnitude in F_c: what rounding scales with.
+    """
+    magnitude = 0.0
     for c in range(skel.parents.size):
         low, high = skel.table_ptr[c], skel.table_ptr[c + 1]
         table = tables.belief[: high - low]
         _assemble(skel, tables, c, table)
         message = tables.up[skel.message_ptr[c] : skel.message_ptr[c + 1]]
         states = table.size // message.size
+        largest = 0.0
         for j in range(message.size):
             m = message[j]
             for v in range(states):
-                gap = table[j * states + v] - m if m > -np.inf else -np.inf
+                value = table[j * states + v]
+                gap = value - m if m > -np.inf else -np.inf
                 out[low + j * states + v] = np.exp(gap) if gap > _DEEPEST else 0.0
+                if value > -np.inf:
+                    largest = max(largest, abs(value))
+        magnitude += largest
+    return magnitude

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,14 +78,20 @@ _JUDGING = 0.2
 
 
 class Run:
-    """One ibound: candidate orders weighed against the memory, the best one taken to its end."""
+    """One ibound: candidate orders weighed against the memory, the best one taken to its end.
 
-    def __init__(self, orders: Orders, config: MiniBucket, start: float) -> None:
+    `kinds`: the orders that AUTO tries; all of them by default. `scouted`: what they came to.
+    """
+
+    def __init__(
+        self, orders: Orders, config: MiniBucket, start: float, kinds: Sequence[Order] = ()
+    ) -> None:
         self.config = config
         self.start = start
         self.begun = time.perf_counter()
         self.source, self.model, self.numbers = orders.source, orders.model, orders.numbers
-        self.candidates = _candidates(orders, config)
+        self.candidates = _candidates(orders, config, list(kinds))
+        self.scouted: dict[Order, float] = {}
         costs = sorted((predicted_bytes(p) for _, p in self.candidates), reverse=True)
         self.peak_bytes = int(sum(costs[:2]))
         self.entries = float(sum(p.table_sizes.sum() for _, p in self.candidates))
@@ -123,6 +129,7 @@ class Run:
                     break
                 rival.advance()
             self.passes += len(rival.iterates)
+            self.scouted[order] = rival.best
             if self.descent is None or sign * rival.best < sign * self.descent.best:
                 self.order, self.descent = order, rival
             del rival
@@ -176,10 +183,14 @@ class Run:
         return self._bound
 
 
-def _candidates(orders: Orders, config: MiniBucket) -> list[tuple[Order, Partition]]:
+def _candidates(
+    orders: Orders, config: MiniBucket, kinds: list[Order]
+) -> list[tuple[Order, Partition]]:
     """Orders worth a try, cheapest first; one alone when it is exact or memory allows no more."""
-    model, kinds = orders.model, [config.order]
-    if config.order is Order.AUTO:
+    model = orders.model
+    if config.order is not Order.AUTO:
+        kinds = [config.order]
+    elif not kinds:
         kinds = orders.kinds
         if model.n_factors > _MANY_FACTORS:
             del kinds[1:]
