@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from click.testing import CliRunner
 
 import tightz as tz
 from tightz.cli import main
+from tightz.cli.live import _View
+from tightz.interval import log_partition
+from tightz.workspace.findings import Draws, Finding, Source
 
 COMMANDS = [
     "logz", "mean-field", "mfrp", "marginals", "info", "generate", "demo", "exact", "upper", "ais",
@@ -89,7 +94,64 @@ def test_logz_is_exact_on_a_small_grid(grid, tmp_path):
     marginals = tz.read(f"{prefix}.MAR")
     np.testing.assert_allclose(marginals, record["marginals"], atol=1e-5)
     assert plot.stat().st_size > 5000
-    assert "exact" in run("logz", grid).stdout
+    assert record["confident"]["lower"] == record["lower"]
+    text = run("logz", grid).stdout
+    assert "exact" in text
+    assert text.splitlines()[0] == Path(f"{prefix}.txt").read_text().splitlines()[0]
+
+
+def test_logz_makes_three_statements(grid, monkeypatch):
+    exact = tz.exact(tz.read(grid)).log_z
+
+    def draws(working, clock):
+        rng = np.random.default_rng(working.seed)
+        source = Source("mini-bucket", exact, exact + 4.0, spread=0.5, expected=1e4)
+        logs = exact + rng.normal(-0.125, 0.5, size=10_000)
+        yield Finding(draws=Draws(source, np.minimum(logs, exact + 4.0)))
+
+    monkeypatch.setattr(log_partition, "opening", draws)
+    r = run_json("logz", grid, "-T", 20, "--delta", 0.01)
+    assert set(r["confident"]) == {"lower", "upper", "confidence", "lower_proof", "upper_proof"}
+    assert r["confident"]["confidence"] == 0.99
+    assert r["lower"] < r["confident"]["lower"] < exact < r["confident"]["upper"] < r["upper"]
+    assert r["confident"]["upper_proof"]["proof"] == "CONFIDENCE"
+    assert abs(r["estimate"] - exact) <= 2 * r["estimate_error"] < 1.0
+    result = run("logz", grid, "-T", 20, "--delta", 0.01)
+    always, confident, estimate = result.stdout.splitlines()[:3]
+    low, high = r["lower"], r["upper"]
+    assert always.startswith(f"log Z in [{low:.6f}, {high:.6f}] ")
+    assert "holds always: one state; largest entries" in always
+    assert f"width {high - low:.4g}" in always
+    low, high = r["confident"]["lower"], r["confident"]["upper"]
+    assert confident.startswith(f"log Z in [{low:.6f}, {high:.6f}] ")
+    assert confident.endswith("with confidence 0.99, both ends: mini-bucket, 10,000 draws")
+    assert estimate.startswith(f"log Z ~   {r['estimate']:.6f} +- {r['estimate_error']:.2g} ")
+    assert "not proven: middle of the confident interval" in estimate
+    assert re.search(r"s  upper confident  [\d.]+  mini-bucket, 10,000 draws", result.stderr)
+
+
+def test_the_live_view_shows_both_intervals_narrowing():
+    view = _View(60.0)
+    sure, likely = tz.Proof.DETERMINISTIC, tz.Proof.CONFIDENCE
+
+    def shown():
+        columns = [list(column.cells) for column in view.table().columns]
+        return [row[:5] for row in zip(*columns, strict=True)]
+
+    view.take(tz.Bound(tz.Side.LOWER, 1.0, sure, "a", 0.5))
+    view.take(tz.Bound(tz.Side.UPPER, 9.0, sure, "b", 0.6))
+    both = ("1.000000", "9.000000", "8", "a; b")
+    assert shown() == [("always", *both), ("confident", *both)]
+    view.take(tz.Bound(tz.Side.LOWER, 4.0, likely, "c", 0.7, 0.95))
+    view.take(tz.Bound(tz.Side.UPPER, 4.5, likely, "c", 0.8, 0.95))
+    view.take(tz.Bound(tz.Side.UPPER, 8.0, sure, "d", 0.9))
+    assert shown() == [
+        ("always", "1.000000", "8.000000", "7", "a; d"),
+        ("confidence 0.95", "4.000000", "4.500000", "0.5", "c"),
+    ]
+    assert "5 bounds" in view.headline()
+    view.take(tz.Bound(tz.Side.BOTH, 4.25, sure, "exact", 1.0, rounding=0.0))
+    assert shown() == [("exact", "4.250000", "4.250000", "0", "exact")]
 
 
 def test_exact_upper_ais_map_wish(grid):

@@ -20,7 +20,7 @@ from tightz.judge import Audited, ProductEvidence, StatesEvidence
 from tightz.runtime.clock import Clock
 from tightz.workspace import working as working_module
 from tightz.workspace import workspace as workspace_module
-from tightz.workspace.findings import Finding, Marginals, Mixing
+from tightz.workspace.findings import Draws, Finding, Marginals, Mixing, Source
 from tightz.workspace.working import Working
 
 MODEL = tz.ising_grid(3, coupling=(-2, 2), seed=0)
@@ -107,9 +107,43 @@ def test_a_certificate_above_a_proven_end_is_dropped_with_a_note():
     board = Board(Clock(5.0))
     board.take(upper(2.0))
     board.take(Bound(Side.LOWER, 2.5, Proof.CONFIDENCE, "luck", confidence=0.95))
-    assert board.certified.log_z == -math.inf
+    assert board.confident_lower.log_z == -math.inf
     assert not board.quarantined
     assert "dropped" in board.notes[0]
+    board.take(Bound(Side.LOWER, 2.6, Proof.CONFIDENCE, "luck", confidence=0.95))
+    assert len(board.notes) == 1
+
+
+def test_certificates_that_contradict_each_other_or_a_proof():
+    board = Board(Clock(5.0))
+    board.take(Bound(Side.UPPER, 2.0, Proof.CONFIDENCE, "first", confidence=0.99))
+    board.take(Bound(Side.LOWER, 2.5, Proof.CONFIDENCE, "second", confidence=0.98))
+    assert (board.confident_lower.log_z, board.confident_upper.log_z) == (-math.inf, 2.0)
+    assert "[-inf, 2.0] was certified before" in board.notes[0]
+    # the ledger's 0.05 and both streams' own shares: whichever carries the end
+    assert board.confidence == pytest.approx(1 - 0.05 - 0.01 - 0.02)
+    board.take(lower(3.0))
+    board.take(upper(4.0))
+    assert (board.confident_lower.log_z, board.confident_upper.log_z) == (3.0, 4.0)
+    assert "first: 2.0 was certified and is refuted by" in board.notes[1]
+
+
+def test_draws_are_written_down_before_what_they_lead_to_is_shown():
+    order = []
+    board = Board(
+        Clock(5.0),
+        on_bound=lambda b: order.append((b.side, b.proof)),
+        keep_ledger=lambda ledger: order.append(ledger.accounts[0].drawn),
+    )
+    source = Source("mini-bucket", 0.0, 1.0, spread=0.1, expected=1000)
+    for size in (1000, 2000):
+        board.merge(Finding(draws=Draws(source, np.full(size, -0.1))))
+        board.read()
+        board.take(lower(-5.0 + size / 1000))
+        board.take(upper(5.0 - size / 1000))
+    shown = [(Side.LOWER, Proof.CONFIDENCE), (Side.UPPER, Proof.CONFIDENCE)]
+    proven = [(Side.LOWER, Proof.DETERMINISTIC), (Side.UPPER, Proof.DETERMINISTIC)]
+    assert order == [1000, *shown, *proven, 3000, *shown, *proven]
 
 
 class Panic(BaseException):

@@ -215,6 +215,12 @@ def test_progress_of_trials_and_of_an_open_interval():
     show(Bound(Side.UPPER, 3.0, Proof.DETERMINISTIC, "b"))
     assert log.getvalue().count("\n") == 1  # a log file gets a line now and then, not every bound
     assert show.line().endswith("1.0000 <= log Z <= 3.0000, width 2.0000, 2 bounds")
+    show(Bound(Side.LOWER, 1.5, Proof.CONFIDENCE, "c", confidence=0.95))
+    show(Bound(Side.UPPER, 1.75, Proof.CONFIDENCE, "c", confidence=0.95))
+    assert show.line().endswith(
+        "1.0000 <= log Z <= 3.0000, width 2.0000; with confidence 0.95 in [1.5000, 1.7500], "
+        "width 0.25, 4 bounds"
+    )
     with Progress(stream=log):
         pass
     assert log.getvalue().count("\n") == 1  # nothing happened, nothing is said

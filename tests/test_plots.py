@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import builtins
 import sys
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 import tightz as tz
+from tightz.bounds import Bound, Proof, Side
 from tightz.errors import MissingExtraError
-from tightz.plots import plot_grid, plot_interval, plot_levels, pyplot, save
+from tightz.interval.interval import Confident
+from tightz.plots import interval_curves, plot_grid, plot_interval, plot_levels, pyplot, save
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +49,38 @@ def test_interval_and_grid(tmp_path):
     np.testing.assert_array_equal(image.get_array(), np.eye(3))
     with pytest.raises(tz.TightzError, match="cannot be written"):
         save(plot_grid(np.eye(2), "x"), str(tmp_path / "no" / "i.png"))
+
+
+def test_a_confident_interval_a_thousand_times_narrower_can_be_read():
+    likely = Proof.CONFIDENCE
+    bounds = [
+        Bound(Side.LOWER, 10.0, Proof.DETERMINISTIC, "a", 0.5, 1.0),
+        Bound(Side.UPPER, 14.0, Proof.DETERMINISTIC, "b", 1.0, 1.0),
+        Bound(Side.LOWER, 12.0, likely, "c", 2.0, 0.95),
+        Bound(Side.UPPER, 12.004, likely, "c", 3.0, 0.95),
+        Bound(Side.UPPER, 13.0, Proof.DETERMINISTIC, "b", 4.0, 1.0),
+    ]
+    exact = tz.log_partition(tz.ising_grid(3, seed=0), time_limit=5, seed=0)
+    r = replace(
+        exact, lower_proof=bounds[0], upper_proof=bounds[4], bounds=bounds, seconds=5.0,
+        confident=Confident(bounds[2], bounds[3], 0.95), estimate=12.002, estimate_error=0.001,
+    )  # fmt: skip
+    times, always, likely_ends = interval_curves(r)
+    np.testing.assert_array_equal(times, [0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0])
+    nan = np.nan
+    np.testing.assert_array_equal(always[0], [nan, 10, 10, 10, 10, 10, 10])
+    np.testing.assert_array_equal(always[1], [nan, nan, 14, 14, 14, 13, 13])
+    np.testing.assert_array_equal(likely_ends[0], [nan, 10, 10, 12, 12, 12, 12])
+    np.testing.assert_array_equal(likely_ends[1], [nan, nan, 14, 14, 12.004, 12.004, 12.004])
+    ax = plot_interval(r)
+    texts = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert "confidence 0.95: [12.0000, 12.0040]" in texts
+    assert "estimate 12.0020 +- 0.001" in texts
+    widths = ax.get_figure().axes[1]
+    assert widths.get_yscale() == "log"
+    last = {line.get_label(): line.get_ydata()[-1] for line in widths.lines}
+    assert last == pytest.approx({"always": 3.0, "with confidence": 0.004})
+    assert plot_interval(r, ax=ax) is ax
 
 
 def test_missing_matplotlib_says_what_to_install(monkeypatch):

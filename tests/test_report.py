@@ -38,7 +38,7 @@ from tightz.reports.charts import (
 from tightz.reports.data import LevelTable, Marginals, as_marginals
 from tightz.reports.marginal_charts import MAX_BARS, marginal_chart, pictures
 from tightz.reports.page import render
-from tightz.reports.results import best_certified
+from tightz.reports.results import best_confident, joint_confidence
 from tightz.reports.sections import MAX_ROWS
 from tightz.reports.words import headline, proofs
 
@@ -54,8 +54,12 @@ def upper(value, seconds=1.0):
     return Bound(Side.UPPER, value, SURE, "mini-bucket", seconds, 1.0, "Hoelder")
 
 
-def certified(value, seconds=1.0):
-    return Bound(Side.LOWER, value, LIKELY, "projections", seconds, 0.95, "a mixture of bets")
+def confident(value, seconds=1.0, side=Side.LOWER):
+    return Bound(side, value, LIKELY, "projections", seconds, 0.95, "a mixture of bets")
+
+
+def confident_upper(value, seconds=1.0):
+    return confident(value, seconds, Side.UPPER)
 
 
 def both(value, seconds=1.0):
@@ -116,24 +120,55 @@ def test_headline_says_what_is_known_and_no_more(shown, words):
 
 
 def test_confidence_is_told_apart_from_certainty():
-    better = data(lower(1.0), certified(2.0), certified=certified(2.0))
+    better = data(lower(1.0), confident(2.0), confident_lower=confident(2.0))
     assert "With confidence 0.95 it is at least 2.000000." in headline(better)
     sentence = next(line for line in proofs(better) if "confidence" in line)
     assert "fails with probability at most 0.05" in sentence
     assert "better here" not in sentence
-    worse = data(lower(3.0), certified(2.0), certified=certified(2.0))
+    worse = data(lower(3.0), confident(2.0), confident_lower=confident(2.0))
     assert "confidence" not in headline(worse)
     assert any("The end that holds always is better here" in line for line in proofs(worse))
     assert any("Nothing about it is proven" in line for line in proofs(data(estimate=1.0)))
 
 
 def test_the_best_of_several_sessions_pays_for_the_choice():
-    first, second = certified(2.0), replace(certified(1.0), confidence=0.975)
-    assert best_certified([first, certified(3.0)]) == certified(3.0)
-    chosen = best_certified([second, first])
-    assert chosen.log_z == 2.0
-    assert chosen.confidence == pytest.approx(1 - 0.05 - 0.025)
-    assert best_certified([lower(1.0)]) is None
+    first, second = confident(2.0), replace(confident(1.0), confidence=0.975)
+    assert best_confident([first, confident(3.0)], Side.LOWER) == confident(3.0)
+    assert best_confident([second, first], Side.LOWER).log_z == 2.0
+    assert joint_confidence([first, confident(3.0), confident_upper(4.0)]) == 0.95
+    assert joint_confidence([second, first]) == pytest.approx(1 - 0.05 - 0.025)
+    assert best_confident([lower(1.0), confident(2.0)], Side.UPPER) is None
+    assert math.isnan(joint_confidence([lower(1.0)]))
+
+
+def test_three_statements_each_with_its_width():
+    bounds = [lower(1.0, 0.5), upper(9.0, 0.6), confident(3.0, 0.7), confident_upper(3.002, 0.8)]
+    shown = data(
+        *bounds,
+        confident_lower=bounds[2],
+        confident_upper=bounds[3],
+        together=0.95,
+        estimate=3.001,
+        estimate_error=0.0004,
+    )
+    page = Page(render(shown))
+    for text in (
+        "holds always [1.000000, 9.000000] width 8; mean field; mini-bucket",
+        "with confidence 0.95, both ends [3.000000, 3.002000] width 0.002; projections",
+        "not proven log Z \u2248 3.001000 \u00b1 0.0004",
+        "With confidence 0.95 it is at least 3.000000 and at most 3.002000 (width 0.002).",
+        "Together, log Z in [3.000000, 3.002000] with confidence 0.95: both ends",
+    ):
+        assert text in page.seen
+    charts = {chart["id"]: chart for chart in page.data["charts"]}
+    widths = {s["name"]: s["y"] for s in charts["widths"]["series"]}
+    assert widths["always"] == pytest.approx([math.log10(8.0)] * len(widths["always"]))
+    assert widths["with confidence"][-1] == pytest.approx(math.log10(0.002))
+    near = charts["interval"]["near"]["y"]
+    assert 2.99 < near[0] < 3.0 < 3.002 < near[1] < 3.01
+    half = data(*bounds[:3], confident_lower=bounds[2], together=0.95)
+    seen = Page(render(half)).seen
+    assert "[3.000000, 9.000000] width 6; projections; mini-bucket (holds always)" in seen
 
 
 def test_interrupted_runs_and_notes_are_said():
@@ -180,7 +215,7 @@ def test_names_and_notes_cannot_inject_html():
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["lower", "upper", "certified"]),
+            st.sampled_from(["lower", "upper", "confident lower", "confident upper"]),
             st.floats(-50, 50) | st.sampled_from([-math.inf, math.inf]),
             st.floats(0, 10),
         ),
@@ -188,7 +223,12 @@ def test_names_and_notes_cannot_inject_html():
     )
 )
 def test_lines_over_time_are_the_best_ends_so_far(records):
-    make = {"lower": lower, "upper": upper, "certified": certified}
+    make = {
+        "lower": lower,
+        "upper": upper,
+        "confident lower": confident,
+        "confident upper": confident_upper,
+    }
     bounds = [make[kind](value, seconds) for kind, value, seconds in records]
     shown = data(*bounds)
     spec = interval_chart(shown)
@@ -197,8 +237,16 @@ def test_lines_over_time_are_the_best_ends_so_far(records):
     if len({t for _, _, t in usable}) < 2:
         assert spec is None
         return
-    lines = {s["color"]: s for s in spec["series"] if s["kind"] == "step"}
-    for kind, best in (("lower", max), ("upper", min), ("certified", max)):
+    named = {
+        "lower end": "lower",
+        "upper end": "upper",
+        "lower, confident": "confident lower",
+        "upper, confident": "confident upper",
+    }
+    lines = {named[s["name"]]: s for s in spec["series"] if s["kind"] == "step"}
+    for kind, best in (
+        ("lower", max), ("upper", min), ("confident lower", max), ("confident upper", min),
+    ):  # fmt: skip
         mine = [(t, v) for k, v, t in usable if k == kind]
         assert (kind in lines) == bool(mine)
         for t, y in zip(*(lines[kind][a] if mine else () for a in "xy"), strict=True):
@@ -355,7 +403,7 @@ def test_an_interval_becomes_a_page(tmp_path):
 def test_a_table_of_trials_becomes_a_page():
     e = tz.estimate(GRID, projections=tz.Projections(collapse=0), levels=range(4), trials=6, seed=0)
     shown = report_data(e, model=GRID)
-    assert shown.certified.log_z == e.certificate(0.05).log_z
+    assert shown.confident_lower.log_z == e.certificate(0.05).log_z
     np.testing.assert_array_equal(shown.table.values, e.log_g)
     assert shown.marginals.shape == (3, 3)
     page = Page(render(shown))
@@ -370,7 +418,7 @@ def test_theorem_two_and_the_band_of_wish():
     w = tz.wish(GRID, trials=8, seed=0)
     shown = report_data(w)
     low, high = (b.log_z for b in w.band)
-    assert (shown.certified.log_z, shown.certified_upper.log_z) == (low, high)
+    assert (shown.confident_lower.log_z, shown.confident_upper.log_z) == (low, high)
     seen = Page(render(shown)).seen
     assert "Theorem 2" in seen
     assert "held : every I-projection is a proven global optimum" in seen
@@ -387,7 +435,7 @@ def test_a_theorem_run_states_its_own_certificate(tmp_path):
         store=tmp_path / "theorem.db",
     )
     for shown in (report_data(run, model=small), report_data(tmp_path / "theorem.db")):
-        assert shown.certified.log_z == run.certificate.log_z
+        assert shown.confident_lower.log_z == run.certificate.log_z
         assert shown.method == "theorem"
         assert shown.table.planned == 150
         seen = Page(render(shown)).seen
@@ -405,8 +453,8 @@ def test_the_json_record_of_a_theorem_run(tmp_path):
     shown = report_data(tmp_path / "run.json")
     lower = next(b for b in shown.bounds if b.proof is Proof.DETERMINISTIC)
     assert lower.log_z == pytest.approx(told["lower"]["log_z"])
-    assert shown.certified.log_z == pytest.approx(told["certificate"]["log_z"])
-    assert shown.certified.confidence == told["certificate"]["confidence"]
+    assert shown.confident_lower.log_z == pytest.approx(told["certificate"]["log_z"])
+    assert shown.confident_lower.confidence == told["certificate"]["confidence"]
 
 
 def test_a_theorem_that_holds_gives_an_upper_end():
@@ -421,12 +469,13 @@ def test_a_theorem_that_holds_gives_an_upper_end():
     shown = report_data(e, model=pair)
     second = e.theorem_2(0.05)
     assert second.upper_holds
-    assert shown.certified_upper.log_z == second.upper
+    assert shown.confident_upper.log_z == second.upper
     text = headline(shown)
     # the certificate's 0.05 and the theorem's 0.05 add up
-    assert f"With confidence 0.9 it is at least {shown.certified.log_z:.6f} and at most" in text
+    low = f"{shown.confident_lower.log_z:.6f}"
+    assert f"With confidence 0.9 it is at least {low} and at most" in text
     exact = enumerate_model(pair.cardinalities, list(pair.factors))[0]
-    assert shown.certified.log_z <= exact <= second.upper
+    assert shown.confident_lower.log_z <= exact <= second.upper
     assert "is not established" not in Page(render(shown)).seen.partition("Theorem 2")[2]
 
 
@@ -497,7 +546,7 @@ def test_json_records_become_pages(command, grid_file, tmp_path):
         )
         shown = report_data(record)
         np.testing.assert_allclose(shown.table.values, e.log_g, rtol=1e-12)
-        assert shown.certified.log_z == e.certificate(0.05).log_z
+        assert shown.confident_lower.log_z == e.certificate(0.05).log_z
     if told.get("marginals"):
         assert page.data["pictures"]
 

@@ -30,15 +30,21 @@ def example() -> ReportData:
         low, high = 100 - 40 / k, 101 + 60 / k
         bounds.append(Bound(Side.LOWER, low, sure, "splitting", t, 1.0, "regions add up"))
         bounds.append(Bound(Side.UPPER, high, sure, "mini-bucket", 1.02 * t, 1.0, "Hoelder"))
-    certified = Bound(Side.LOWER, 99.5, likely, "projections", 20.0, 0.95, "bets")
+    certificate = [
+        Bound(side, 100.3 + sign * 3 / k, likely, "mini-bucket", 0.1 * 1.2**k, 0.95, "bets")
+        for k in range(1, 30)
+        for side, sign in ((Side.LOWER, -1), (Side.UPPER, 1))
+    ]
     values = 99 + rng.normal(size=(8, 30)) - 0.3 * np.arange(8)[:, None]
     values[5:, ::4] = -np.inf
     probabilities = rng.beta(0.4, 0.4, size=40)
     return ReportData(
         title="a model with a name",
         method="log_partition",
-        bounds=[*bounds, certified],
-        certified=certified,
+        bounds=[*bounds, *certificate],
+        confident_lower=certificate[-2],
+        confident_upper=certificate[-1],
+        together=0.95,
         estimate=100.3,
         estimate_error=0.01,
         table=LevelTable(np.arange(8), values),
@@ -98,7 +104,8 @@ def numbers(path):
 def test_charts_draw_with_finite_coordinates(watched):
     page = watched.page
     for chart, kinds in (
-        ("interval", {"stepband", "step", "rule"}),
+        ("interval", {"stepband", "step", "rule", "confident"}),
+        ("widths", {"step", "confident"}),
         ("levels", {"band", "dots", "line", "rug", "rule"}),
         ("marginals", {"bars"}),
     ):
@@ -173,6 +180,9 @@ def test_drag_wheel_and_keys_zoom_and_reset_restores(watched):
     assert watched.view("interval") != first
     svg.dblclick()
     assert watched.view("interval") == first
+    page.locator("#chart-interval button", has_text=re.compile("^confident$")).click()
+    assert watched.view("interval") != first
+    svg.dblclick()
     page.locator("#chart-interval button", has_text="log time").click()
     assert {"0.1", "1", "10"} <= set(watched.view("interval"))
 
@@ -195,6 +205,11 @@ def test_pointing_and_stepping_read_values(watched):
     assert inside
     page.locator("h1").hover()
     assert not tip.is_visible()
+    widths = page.locator("#chart-widths svg")
+    widths.focus()
+    page.keyboard.press(",")
+    told = page.locator("#chart-widths .unseen").inner_text()
+    assert re.search(r"always [\d.]+; with confidence 0\.20\d", told)
     levels = page.locator("#chart-levels svg")
     levels.focus()
     said = page.locator("#chart-levels .unseen")

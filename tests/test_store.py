@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import resource
 import shutil
@@ -25,6 +26,9 @@ from tightz.paper.stored import model_shape, read_estimate
 from tightz.paper.trials import all_positions
 from tightz.runtime.store import BatchRow, RunReader, RunStore, RunWriter, StoreError, TrialColumns
 from tightz.runtime.store.reader import positions
+from tightz.runtime.store.records import canonical
+from tightz.sampling.ledger import Ledger
+from tightz.workspace.findings import Draws, Source
 
 MODEL = tz.ising_grid(4, coupling=(-2, 2), seed=1)
 PRINTED = tz.Projections.as_printed(restarts=3)
@@ -167,7 +171,7 @@ def test_kill_9_at_random_moments_loses_and_doubles_nothing(tmp_path: Path) -> N
         [sys.executable, "-c", KILLER, str(path), str(trials), *map(str, moments)],
         stdout=subprocess.PIPE,
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
         check=True,
     )
     assert killer.stdout.split() == [b"True"] * 5
@@ -294,7 +298,7 @@ def test_a_path_that_cannot_serve_is_refused_at_once(finished: Path, tmp_path: P
         (text, False, "is not a run store"),
         (text, True, "is not a run store"),
         (other, True, "another program's SQLite file"),
-        (newer, True, "store version 99; this tightz reads up to 1"),
+        (newer, True, "store version 99; this tightz reads 2"),
         (finished, False, "already holds a run; continue it with --resume"),
         (tmp_path / "no" / "such" / "run.db", False, "its folder does not exist"),
     ]:
@@ -573,49 +577,137 @@ def test_an_interval_is_stored_as_it_is_found_and_goes_on(tmp_path: Path) -> Non
     assert again.upper >= exact - 1e-9
 
 
-def test_sessions_share_the_error_probability(tmp_path: Path) -> None:
-    """Each session may be the best of several; together they must keep 1 - delta."""
-    spent = []
-    draws = []
+DRAWS = """
+import os, signal, sys, time
+import numpy as np
+import tightz as tz
+from tightz.workspace.findings import Draws, Finding, Source
+
+MODEL = tz.ising_grid(4, coupling=(-2, 2), seed=1)
+LOG_Z = tz.exact(MODEL).log_z
+
+def draws(working, clock):
+    # log-normal weights of mean Z under a cap that they never reach
+    rng = np.random.default_rng(working.seed)
+    source = Source("mini-bucket", LOG_Z, LOG_Z + 6.0, spread=0.5, expected=1e5)
+    for _ in range(20):
+        logs = LOG_Z + rng.normal(-0.125, 0.5, size=1000)
+        yield Finding(draws=Draws(source, np.minimum(logs, LOG_Z + 6.0)))
+
+def run(path, on_bound=None, methods=(draws,)):
+    return tz.log_partition(MODEL, only=list(methods), delta=0.1, seed=0, store=path, resume=True,
+                            on_bound=on_bound)
+"""
+KILLED = """
+shown = []
+def kill(bound):
+    if bound.proof is tz.Proof.CONFIDENCE:
+        print(bound.side.value, repr(bound.log_z), flush=True)
+        shown.append(bound)
+        if len(shown) == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+run(sys.argv[1], kill)
+"""
+STREAM: dict[str, Any] = {}
+exec(DRAWS, STREAM)
+
+
+def stored_ledger(path: Path) -> Ledger:
+    with RunReader(path) as reader:
+        assert reader.verify() == []
+        return Ledger.from_records(0.1, reader.accounts().values())
+
+
+def test_a_ledger_comes_back_from_its_records_as_it_was() -> None:
+    rng = np.random.default_rng(0)
+    ledger = Ledger(0.1)
+    for k, cap in enumerate((3.0, np.inf, 2.0)):
+        source = Source(f"track {k % 2}", 0.1, cap, spread=np.nan if k else 0.3, rounding=1e-9)
+        ledger.add(Draws(source, np.minimum(rng.normal(-0.1, 0.4, size=500), cap)))
+    ledger.add(Draws(Source("zeros", 0.0), np.full(5, -np.inf)))
+    text = [(json.loads(canonical(told)), bins) for told, bins in ledger.records()]
+    again = Ledger.from_records(0.1, text)
+    assert (again.lower(), again.upper()) == (ledger.lower(), ledger.upper())
+    assert again.shares(upper=False) == ledger.shares(upper=False)
+    assert [a.drawn for a in again.accounts] == [500, 500, 500, 5]
+    void = Ledger(0.1)
+    void.add(Draws(Source("a", 0.0), np.array([np.nan])))
+    assert Ledger.from_records(0.1, void.records()).accounts[0].void
+
+
+def test_the_certificate_goes_on_at_the_same_delta(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    first, second, third = (STREAM["run"](path) for _ in range(3))
+    assert [r.confident.confidence for r in (first, second, third)] == [0.9] * 3
+    assert third.confident.width < second.confident.width < first.confident.width
+    assert first.confident.lower <= STREAM["LOG_Z"] <= first.confident.upper
+    ledger = stored_ledger(path)
+    assert [a.drawn for a in ledger.accounts] == [20_000] * 3
+    assert (ledger.lower(), ledger.upper()) == (third.confident.lower, third.confident.upper)
+    # fresh draws in every session
+    bins = [told[1].tobytes() for told in ledger.records()]
+    assert len(set(bins)) == 3
+    assert "the certificate goes on from 40,000 draws" in third.summary()
+    assert "with confidence 0.9, both ends: mini-bucket, 60,000 draws" in third.summary()
+    with RunReader(path) as reader:
+        answer = reader.answer()
+        assert answer is not None
+        told = {"lower": third.confident.lower, "upper": third.confident.upper, "confidence": 0.9}
+        assert answer.record["confident"] == told
+        assert reader.bounds() == third.bounds
+    sides = {b.side for b in third.bounds if b.proof is tz.Proof.CONFIDENCE}
+    assert sides == {tz.Side.LOWER, tz.Side.UPPER}
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_a_killed_session_loses_no_draw_that_was_seen(tmp_path: Path, moment: int) -> None:
+    """The ends that were shown follow from what is on disk, to the bit."""
+    path = tmp_path / "run.db"
+    command = [sys.executable, "-c", DRAWS + KILLED, str(path), str(moment)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == -9, done.stderr
+    shown = dict(line.split() for line in done.stdout.splitlines())
+    ledger = stored_ledger(path)
+    side = done.stdout.splitlines()[-1].split()[0]
+    assert repr(getattr(ledger, side)()) == shown[side]
+    drawn = ledger.accounts[0].drawn
+    again = STREAM["run"](path)
+    assert [a.drawn for a in stored_ledger(path).accounts] == [drawn, 20_000]
+    assert again.confident.lower >= ledger.lower()
+    assert again.confident.confidence == 0.9
+
+
+def test_lost_draws_take_their_certificate_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    first = STREAM["run"](path)
+    STREAM["run"](path)
+    data = path.read_bytes()
+    point = stored_ledger(path).accounts[0].record()[1].tobytes()[:8]
+    assert data.count(point) == 1
+    path.write_bytes(data.replace(point, bytes(8)))
+    again = STREAM["run"](path)
+    (note,) = [n for n in again.notes if "was damaged" in n]
+    assert "1 of accounts (with all ends that held with confidence) lost" in note
+    assert [a.drawn for a in stored_ledger(path).accounts] == [20_000] * 2
+    assert not {b for b in first.bounds if b.proof is tz.Proof.CONFIDENCE} & set(again.bounds)
+    assert "mini-bucket, 40,000 draws" in again.summary()
+
+
+def test_a_certificate_of_a_stream_s_own_is_paid_for_beside_the_ledger(tmp_path: Path) -> None:
+    streams = []
 
     def certify(working: Any, clock: Any) -> Iterator[tz.Bound]:
-        spent.append(working.delta)
-        draws.append(int(np.random.default_rng(working.seed).integers(2**62)))
-        yield tz.Bound(
-            tz.Side.LOWER,
-            float(len(spent)),
-            tz.Proof.CONFIDENCE,
-            "bet",
-            confidence=1 - working.delta,
-        )
+        streams.append(int(np.random.default_rng(working.seed).integers(2**62)))
+        assert working.delta == 0.1
+        value = STREAM["LOG_Z"] - 1e-4 * len(streams)
+        yield tz.Bound(tz.Side.LOWER, value, tz.Proof.CONFIDENCE, "bet", confidence=0.98)
 
-    for _ in range(5):
-        r = tz.log_partition(
-            MODEL,
-            only=[certify],
-            delta=0.2,
-            store=tmp_path / "r.db",
-            resume=True,
-            seed=0,
-        )
-    assert spent == [0.2 / 2**s for s in range(1, 6)]
-    assert sum(spent) < 0.2
-    assert len(set(draws)) == 5
-    confident = [b for b in r.bounds if b.proof is tz.Proof.CONFIDENCE]
-    assert [b.confidence for b in confident] == [1 - delta for delta in spent]
-    best = 1.0 + max(b.log_z for b in r.bounds)  # a certificate above all proven ends
-    spent.clear()
-    spent.extend([0.0] * int(best))
-    r = tz.log_partition(
-        MODEL,
-        only=[certify],
-        delta=0.2,
-        store=tmp_path / "r.db",
-        resume=True,
-        seed=0,
-    )
-    assert r.certified.proof is tz.Proof.CONFIDENCE
-    assert r.certified.confidence == pytest.approx(1 - 0.2 * (1 - 2.0**-6))
+    for _ in range(3):
+        r = STREAM["run"](tmp_path / "r.db", methods=[certify, STREAM["draws"]])
+        assert r.confident.confidence == pytest.approx(1 - 0.1 - 0.02)
+        # those of earlier sessions are not in the answer
+        assert r.confident.lower == STREAM["LOG_Z"] - 1e-4 * len(streams)
+    assert len(set(streams)) == 3
 
 
 def test_an_exact_answer_is_not_computed_again(tmp_path: Path) -> None:

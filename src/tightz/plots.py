@@ -92,34 +92,88 @@ def plot_levels(
 
 
 def plot_interval(result: LogPartition, *, ax: Axes | None = None) -> Axes:
-    """Both proven ends against time, the interval between them shaded."""
+    """The proven interval (light), the confident one (dark) and the estimate against time.
+
+    The confident interval may be a thousand times narrower: a second panel shows both widths on a
+    log scale. It is left out where the caller gives the axes.
+    """
+    below = None
     if ax is None:
-        ax = pyplot().subplots(figsize=(7, 4.5))[1]
-    ends: dict[str, list[tuple[float, float]]] = {"lower": [], "upper": [], "certified": []}
-    for bound in result.bounds:
-        if bound.side in (Side.LOWER, Side.BOTH):
-            kind = "lower" if bound.proof is Proof.DETERMINISTIC else "certified"
-            ends[kind].append((bound.seconds, bound.log_z))
-        if bound.side in (Side.UPPER, Side.BOTH):
-            ends["upper"].append((bound.seconds, bound.log_z))
-    last = max(result.seconds, 1e-3)
-    grid = np.linspace(0.0, last, 1000)
-    curves = {kind: _steps(points, grid) for kind, points in ends.items()}
-    ax.fill_between(grid, curves["lower"], curves["upper"], color=TRIAL, alpha=0.25, lw=0)
-    ax.plot(grid, curves["upper"], color=MEDIAN, lw=1.8, label=f"upper {result.upper:.3f}")
-    ax.plot(grid, curves["lower"], color=INK, lw=1.8, label=f"lower {result.lower:.3f}")
-    if ends["certified"] and result.certified.proof is Proof.CONFIDENCE:
-        label = f"lower, confidence {result.certified.confidence:g}: {result.certified.log_z:.3f}"
-        ax.plot(grid, curves["certified"], color=EXACT, lw=1.2, ls="--", label=label)
-    final = abs(result.upper - result.lower)
-    if np.isfinite(final):
-        margin = max(4.0 * final, 1e-3 * max(1.0, abs(result.lower)))
+        _, (ax, below) = pyplot().subplots(
+            2, 1, figsize=(7, 6), sharex=True, height_ratios=[3, 2], layout="constrained"
+        )
+    grid, always, likely = interval_curves(result)
+    c = result.confident
+    ax.fill_between(grid, *always, color=TRIAL, alpha=0.25, lw=0, step="post")
+    ax.step(grid, always[1], color=MEDIAN, lw=1.6, where="post", label=f"upper {result.upper:.3f}")
+    ax.step(grid, always[0], color=INK, lw=1.6, where="post", label=f"lower {result.lower:.3f}")
+    if not result.is_exact and c.width < result.width:
+        label = f"confidence {c.confidence:g}: [{c.lower:.4f}, {c.upper:.4f}]"
+        # drawn from the moment it is the narrower one
+        ends = np.where(likely[1] - likely[0] < always[1] - always[0], likely, np.nan)
+        ax.fill_between(
+            grid,
+            ends[0],
+            ends[1],
+            color=EXACT,
+            alpha=0.55,
+            lw=1.0,
+            ec=EXACT,
+            step="post",
+            label=label,
+        )
+    if not result.is_exact and np.isfinite(result.estimate_error):
+        label = f"estimate {result.estimate:.4f} +- {result.estimate_error:.2g}"
+        ax.axhline(result.estimate, color=INK, lw=1.0, ls=":", label=label)
+    if np.isfinite(result.width):
+        margin = max(2.0 * result.width, 1e-3 * max(1.0, abs(result.lower)))
         ax.set_ylim(result.lower - margin, result.upper + margin)
-    ax.set_xlabel("seconds")
     ax.set_ylabel("log Z   [nats]")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8)
+    ax.set_xlabel("seconds")
+    if below is not None:
+        ax.tick_params(labelbottom=True)
+        _plot_widths(below, grid, always, likely)
     return ax
+
+
+Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def interval_curves(result: LogPartition) -> tuple[NDArray[np.float64], Ends, Ends]:
+    """(times, proven ends, confident ends): the best of each so far at every record's time."""
+    times = sorted({0.0, *(b.seconds for b in result.bounds), max(result.seconds, 1e-3)})
+    always, likely = np.empty((2, len(times))), np.empty((2, len(times)))
+    bounds = iter(sorted(result.bounds, key=lambda b: b.seconds))
+    bound, proven, any_proof = next(bounds, None), [-np.inf, np.inf], [-np.inf, np.inf]
+    for i, now in enumerate(times):
+        while bound is not None and bound.seconds <= now:
+            best = [any_proof] if bound.proof is Proof.CONFIDENCE else [proven, any_proof]
+            for ends in best:
+                ends[:] = max(ends[0], bound.low), min(ends[1], bound.high)
+            bound = next(bounds, None)
+        always[:, i], likely[:, i] = proven, any_proof
+    always[~np.isfinite(always)] = likely[~np.isfinite(likely)] = np.nan
+    return np.array(times), (always[0], always[1]), (likely[0], likely[1])
+
+
+def _plot_widths(ax: Axes, times: NDArray[np.float64], always: Ends, likely: Ends) -> None:
+    """Both widths on a log scale; a closed interval has none."""
+    for (low, high), color, label, lw in (
+        (always, INK, "always", 2.6),
+        (likely, EXACT, "with confidence", 1.4),
+    ):
+        width = np.where(high > low, high - low, np.nan)
+        if np.isfinite(width).any():
+            ax.step(times, width, color=color, lw=lw, where="post", label=label)
+            ax.set_yscale("log")
+    ax.set_xlabel("seconds")
+    ax.set_ylabel("width   [nats]")
+    ax.grid(axis="y", color=PLAIN, alpha=0.25, lw=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(frameon=False, fontsize=8)
 
 
 def plot_bounds(result: Result, *, ax: Axes | None = None) -> Axes:
@@ -151,16 +205,6 @@ def plot_line(
     ax.set_ylabel(y)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
-
-
-def _steps(points: list[tuple[float, float]], grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Step function through (time, value) points; NaN before the first."""
-    if not points:
-        return np.full_like(grid, np.nan)
-    times = np.array([t for t, _ in points])
-    values = np.array([v for _, v in points])
-    at = np.searchsorted(times, grid, side="right") - 1
-    return np.where(at >= 0, values[np.maximum(at, 0)], np.nan)
 
 
 def plot_grid(probabilities: NDArray[np.float64], title: str, *, ax: Axes | None = None) -> Axes:

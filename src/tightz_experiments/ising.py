@@ -174,7 +174,7 @@ def _one_grid(
         "estimate_certificate": aided.certificate(0.05).log_z,
         "estimate_lower": aided.lower,
         "interval_lower": interval.lower,
-        "interval_certified": interval.certified.log_z,
+        "interval_confident": [interval.confident.lower, interval.confident.upper],
         "interval_upper": interval.upper,
         "interval_methods": [interval.lower_proof.method, interval.upper_proof.method],
         "trw": trw.log_z,

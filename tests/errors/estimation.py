@@ -19,6 +19,7 @@ from tightz.paper.theorems import required_trials
 from tightz.reductions.encoding import encode
 from tightz.sampling import certificates
 from tightz.sampling.calibration import combine
+from tightz.sampling.ledger import Ledger
 from tightz.splitting import SplittingTree, evidence
 from tightz.splitting.evidence import Standing
 from tightz.workspace.workspace import Workspace
@@ -155,6 +156,7 @@ ESTIMATES = [
     ),
     refuses("n is 0; expected at least 1", required_trials, 0, 0.05),
     refuses("delta is 5; expected a probability strictly between 0 and 1", required_trials, 16, 5),
+    refuses("delta is 2.0; expected a probability strictly between 0 and 1", Ledger, 2.0),
     refuses("alpha is 0.1; the theorems need 0 < alpha <= 0.0042", required_trials, 16, 0.05, 0.1),
     refuses(
         "updates is 10 and seconds is 1.0; expected one budget and the other None",

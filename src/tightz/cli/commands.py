@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -206,9 +207,12 @@ class Output:
     uai_output: str | None = None
     as_json: bool = False
 
+    def _endings(self) -> tuple[str, ...]:
+        return ("PR", "txt") if self.uai_output else ()
+
     def check(self) -> None:
         """Refuse what cannot be written before any work is done for it."""
-        require_writable(self.plot, self.uai_output and f"{self.uai_output}.PR")
+        require_writable(self.plot, *(f"{self.uai_output}.{end}" for end in self._endings()))
         if self.plot:
             from tightz.plots import require_picture
 
@@ -218,7 +222,9 @@ class Output:
         import tightz as tz
 
         if self.uai_output:
+            # the contests' format has room for one number; the rest is said beside it
             tz.write(r.estimate, f"{self.uai_output}.PR")
+            Path(f"{self.uai_output}.txt").write_text(r.summary() + "\n", encoding="utf-8")
             if r.marginals is not None:
                 tz.write(r.marginals, f"{self.uai_output}.MAR")
         if self.plot:
@@ -250,7 +256,12 @@ class Output:
     "output",
     Output,
     click.option("--plot", type=click.Path(), help="Save a picture of the interval over time."),
-    click.option("--uai-output", type=click.Path(), help="Write PREFIX.PR (log10) and PREFIX.MAR."),
+    click.option(
+        "--uai-output",
+        type=click.Path(),
+        help="Write PREFIX.PR (log10 of the estimate), "
+        "PREFIX.MAR, and what is proven about them to PREFIX.txt.",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON record."),
 )
 @store_options
@@ -265,10 +276,16 @@ def logz(
     kept: Kept,
     seed: int,
 ) -> None:
-    """An interval on log Z that narrows until the time limit, each end with its proof.
+    """Intervals on log Z that narrow until the time limit, each end with its proof.
 
-    A deterministic end holds always; one with confidence 1 - delta fails in at most a delta share
-    of runs over the random projections. Ctrl-C prints what is known.
+    \b
+    Three statements are printed where log Z is not found exactly:
+      log Z in [a, b]   holds always
+      log Z in [c, d]   with confidence 1 - delta, both ends, whenever it is read: in a share
+                        delta of runs at most one of them is wrong, over the random draws
+      log Z ~ e +- f    not proven; within 2 f in about 19 of 20 runs, or f is inf
+
+    Ctrl-C prints what is known.
 
     \b
     Example: tightz logz grid.uai --time-limit 30 --plot interval.png
@@ -308,7 +325,13 @@ def _logz_record(r: LogPartition) -> dict[str, Any]:
         "exact": r.is_exact,
         "lower_proof": record(r.lower_proof),
         "upper_proof": record(r.upper_proof),
-        "certified": record(r.certified),
+        "confident": {
+            "lower": r.confident.lower,
+            "upper": r.confident.upper,
+            "confidence": r.confident.confidence,
+            "lower_proof": record(r.confident.lower_proof),
+            "upper_proof": record(r.confident.upper_proof),
+        },
         "estimate": r.estimate,
         "estimate_error": r.estimate_error,
         "estimate_source": r.estimate_source,

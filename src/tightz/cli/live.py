@@ -20,12 +20,13 @@ PLAIN_EVERY = 1.0
 
 
 class _View:
-    """The best ends so far; `show` takes records, `table` draws them."""
+    """Both intervals so far; `take` takes records, `table` draws them."""
 
     def __init__(self, time_limit: float) -> None:
         self.time_limit, self.start = time_limit, time.perf_counter()
         self.lock = threading.Lock()
-        self.ends: dict[str, Bound] = {}
+        self.ends: dict[str, dict[str, Bound]] = {"always": {}, "confident": {}}
+        self.exact: Bound | None = None
         self.count = 0
 
     def take(self, bound: Bound) -> None:
@@ -34,33 +35,59 @@ class _View:
         with self.lock:
             self.count += 1
             if bound.side is Side.BOTH:
-                self.ends = {"exact": bound}
-            elif bound.side is Side.UPPER:
-                self.ends["upper"] = bound
-            elif bound.proof is Proof.DETERMINISTIC:
-                self.ends["lower"] = bound
-            else:
-                self.ends["certified"] = bound
+                self.exact = bound
+                return
+            # An end that is proven is one to be confident of as well, where it is the better one.
+            proven = bound.proof is Proof.DETERMINISTIC
+            for kind in ("always", "confident") if proven else ("confident",):
+                old = self.ends[kind].get(bound.side.value)
+                if old is None or bound.low > old.low or bound.high < old.high:
+                    self.ends[kind][bound.side.value] = bound
 
     def table(self) -> Table:
         from rich.table import Table
 
+        from tightz.bounds import Proof
+
         view = Table(title=self.headline(), title_justify="left", header_style="bold")
-        for column in ("end", "log Z", "method", "since"):
-            view.add_column(column, justify="right" if column == "log Z" else "left")
+        for column in ("log Z", "lower", "upper", "width", "by", "since"):
+            numeric = column in ("lower", "upper", "width")
+            view.add_column(column, justify="right" if numeric else "left", no_wrap=numeric)
         with self.lock:
-            for name in ("exact", "upper", "certified", "lower"):
-                if name in self.ends:
-                    b = self.ends[name]
-                    view.add_row(name, f"{b.log_z:.6f}", b.method, f"{b.seconds:.1f} s")
+            if self.exact is not None:
+                b = self.exact
+                both = f"{b.low:.6f}", f"{b.high:.6f}", f"{b.high - b.low:.2g}"
+                view.add_row("exact", *both, b.method, f"{b.seconds:.1f} s")
+                return view
+            for kind, ends in self.ends.items():
+                given = [b.confidence or 0.0 for b in ends.values() if b.proof is Proof.CONFIDENCE]
+                name = f"confidence {min(given):g}" if given else kind
+                view.add_row(name, *_row(ends))
         return view
 
     def headline(self) -> str:
         elapsed = time.perf_counter() - self.start
         left = max(0.0, self.time_limit - elapsed)
-        low, high = (self.ends.get(end) for end in ("lower", "upper"))
-        width = f", width {high.log_z - low.log_z:.4f}" if low and high else ""
-        return f"{elapsed:.0f} s elapsed, {left:.0f} s left, {self.count} bounds{width}"
+        return f"{elapsed:.0f} s elapsed, {left:.0f} s left, {self.count} bounds"
+
+
+def _how(bound: Bound) -> str:
+    from tightz.bounds import Proof
+
+    return "confident" if bound.proof is Proof.CONFIDENCE else "always"
+
+
+def _row(ends: dict[str, Bound]) -> tuple[str, str, str, str, str]:
+    """Lower, upper, width, makers and time of the latest change of an interval."""
+    low, high = ends.get("lower"), ends.get("upper")
+    makers = list(dict.fromkeys(b.method for b in (low, high) if b is not None))
+    return (
+        f"{low.low:.6f}" if low else "",
+        f"{high.high:.6f}" if high else "",
+        f"{high.high - low.low:.4g}" if low and high else "",
+        "; ".join(makers),
+        f"{max(b.seconds for b in ends.values()):.1f} s" if ends else "",
+    )
 
 
 @contextmanager
@@ -89,10 +116,11 @@ def live_bounds(time_limit: float) -> Iterator[Callable[[Bound], None]]:
 
     def line(bound: Bound) -> None:
         now = time.perf_counter()
-        if now - last.get(bound.side.value, -math.inf) >= PLAIN_EVERY:
-            last[bound.side.value] = now
+        end = f"{bound.side.value:>5} {_how(bound):<9}"
+        if now - last.get(end, -math.inf) >= PLAIN_EVERY:
+            last[end] = now
             console.print(
-                f"{bound.seconds:8.2f} s  {bound.side.value:>8}  {bound.log_z:.6f}  {bound.method}",
+                f"{bound.seconds:8.2f} s  {end}  {bound.log_z:.6f}  {bound.method}",
                 highlight=False,
                 soft_wrap=True,
             )

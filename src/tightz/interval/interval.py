@@ -49,6 +49,18 @@ class Confident:
     def width(self) -> float:
         return 0.0 if self.lower == self.upper else self.upper - self.lower
 
+    def reason(self) -> str:
+        """With which confidence it holds, and whose draws carry each end."""
+        proofs = (self.lower_proof, self.upper_proof)
+        likely = [bound.proof is Proof.CONFIDENCE for bound in proofs]
+        who = "no better than what holds always"
+        if any(likely):
+            who = _makers(*(
+                bound.method if drawn else f"{bound.method} (holds always)"
+                for bound, drawn in zip(proofs, likely, strict=True)
+            ))  # fmt: skip
+        return f"with confidence {self.confidence:g}, both ends: {who}"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LogPartition(Result):
@@ -108,7 +120,7 @@ class LogPartition(Result):
         return self.lower_proof.side is Side.BOTH
 
     def summary(self) -> str:
-        """The answer in a few lines of text."""
+        """The answer in a few lines of text: one where it is exact, else the three statements."""
         if self.is_exact:
             proof = self.lower_proof
             value = _figure(proof.log_z, 8)
@@ -116,19 +128,7 @@ class LogPartition(Result):
             if self.lower == -math.inf:
                 lines = ["log Z  = -inf   (the partition function is zero: no state has weight)"]
         else:
-            lines = [
-                f"log Z >= {_figure(self.lower)}   ({_reason(self.lower_proof)})",
-                f"log Z <= {_figure(self.upper)}   ({_reason(self.upper_proof)})",
-                f"width    {_figure(self.width)}",
-            ]
-            c = self.confident
-            lines.append(
-                f"log Z in [{_figure(c.lower)}, {_figure(c.upper)}]   (with confidence "
-                f"{c.confidence:g}: {c.lower_proof.method}; {c.upper_proof.method})"
-            )
-            if math.isfinite(self.estimate_error):
-                value = f"{_figure(self.estimate)} +- {self.estimate_error:.2g}"
-                lines.append(f"log Z ~  {value}   (estimate, not proven: {self.estimate_source})")
+            lines = self.statements()
         if self.marginals is not None and self.marginal_status is not Mixing.EXACT:
             lines.append(f"marginals: {self.marginal_origin}")
         if self.quarantined:
@@ -138,6 +138,23 @@ class LogPartition(Result):
         tail = "interrupted after" if self.interrupted else "in"
         lines.append(f"{len(self.bounds)} bounds {tail} {self.seconds:.2f} s")
         return "\n".join(lines)
+
+    def statements(self) -> list[str]:
+        """What is said about log Z where it is not exact: always, with confidence, not proven."""
+        c = self.confident
+        rows = [
+            (_between(self.lower, self.upper), f"width {self.width:.4g}", self._always()),
+            (_between(c.lower, c.upper), f"width {c.width:.4g}", c.reason()),
+            (
+                f"log Z ~   {_figure(self.estimate)} +- {self.estimate_error:.2g}", "",
+                f"not proven: {self.estimate_source}",
+            ),
+        ]  # fmt: skip
+        first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
+        return [f"{a:<{first}}   {b:<{second}}   {c}" for a, b, c in rows]
+
+    def _always(self) -> str:
+        return f"holds always: {_makers(self.lower_proof.method, self.upper_proof.method)}"
 
     @property
     def marginal_origin(self) -> str:
@@ -167,7 +184,7 @@ class LogPartition(Result):
         return drawn
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Both ends against time, shaded; returns the axes."""
+        """Both intervals narrowing over time, and the estimate; returns the axes."""
         from tightz.plots import plot_interval
 
         return plot_interval(self, ax=ax)
@@ -176,9 +193,10 @@ class LogPartition(Result):
         if self.is_exact:
             log_z = self.lower_proof.log_z
             return f"LogPartition(log_z={log_z:.8f}, exact, {self.seconds:.2f} s)"
+        c = self.confident
         return (
-            f"LogPartition({self.lower:.6f} <= log Z <= {self.upper:.6f}, "
-            f"estimate {self.estimate:.6f}, {self.seconds:.2f} s)"
+            f"LogPartition([{self.lower:.6f}, {self.upper:.6f}] always, [{c.lower:.6f}, "
+            f"{c.upper:.6f}] with confidence {c.confidence:g}, {self.seconds:.2f} s)"
         )
 
 
@@ -187,7 +205,10 @@ def _figure(value: float, digits: int = 6) -> str:
     return f"{value:.{digits}f}" if abs(value) < 1e12 or math.isinf(value) else f"{value:.17g}"
 
 
-def _reason(bound: Bound) -> str:
-    if bound.proof is Proof.CONFIDENCE:
-        return f"with confidence {bound.confidence:g}: {bound.method}"
-    return f"holds always: {bound.method}"
+def _between(low: float, high: float) -> str:
+    return f"log Z in [{_figure(low)}, {_figure(high)}]"
+
+
+def _makers(lower: str, upper: str) -> str:
+    """Who made the lower end, and who the upper; one name where it is the same."""
+    return lower if lower == upper else f"{lower}; {upper}"

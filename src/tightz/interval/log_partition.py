@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from tightz.bounds import Bound
@@ -48,7 +48,7 @@ def log_partition(
 ) -> LogPartition:
     """An interval on log Z within `time_limit` seconds, each end with its proof.
 
-    delta        confidence of the probabilistic end is 1 - delta
+    delta        `confident` holds with confidence 1 - delta, both ends together
     exact        False forbids eliminating the whole model, and nothing else
     methods      streams to run beside the portfolio: functions (working, clock) that yield
                  `Bound` or `Finding` records about `working.graph` and watches the clock. A bound
@@ -59,11 +59,12 @@ def log_partition(
     executor     anything with `submit`: runs the trials of the certificate
     backend      "cuda" or "cpu" for what has both; "auto" takes a GPU where there is one
     on_bound     called in this thread with every record as it arrives
-    store        a path (or RunStore) that keeps every record as it arrives. With a store, session
-                 s certifies at 1 - delta / 2^s, so that all sessions together keep 1 - delta
+    store        a path (or RunStore) that keeps every record as it arrives, and the draws behind
+                 the confident interval before it is shown
     resume       take up the run that `store` holds: its bounds are valid for the same model and
-                 count on, `time_limit` more seconds are spent, `seconds` is the whole run's.
-                 Searches, trees and certificates start anew; on_bound sees the old records first
+                 count on, the certificate goes on with its draws at the same delta, `time_limit`
+                 more seconds are spent, `seconds` is the whole run's. Searches and trees start
+                 anew; on_bound sees the old records first
 
     Policy: a trivial interval at once; exact elimination alone where it fits in memory and time;
     otherwise all streams side by side until the clock ends, the time going to those that narrow
@@ -89,7 +90,7 @@ def log_partition(
                 time_limit=time_limit, max_memory=memory,
             )  # fmt: skip
             stack.enter_context(session.writer)
-            delta, root = session.delta(delta), session.seed(root)
+            root = session.seed(root)
         clock = Clock(time_limit)
         working = Working(
             model, clock, delta, root, exact, memory,
@@ -98,10 +99,11 @@ def log_partition(
         board = Board(clock, on_bound, notes=scale_warnings(model), ledger=Ledger(delta))
         if session is not None:
             board.keep, board.before = session.writer.append_bound, session.before
+            board.ledger, board.keep_ledger = session.ledger, session.keep_ledger
         interrupted = False
         try:
             if session is not None:
-                session.prepare(working, board)
+                session.prepare(board)
             for bound in trivial(model):
                 board.take(judged(bound, model))
             if not board.closed or (session is not None and session.lacks_marginals):
@@ -110,7 +112,8 @@ def log_partition(
             interrupted = True
         finally:
             clock.stop()
-        board.read()
+        with suppress(KeyboardInterrupt):  # a second one, or on_bound's
+            board.read()
         if board.marginals is not None:
             board.marginals = board.marginals.lifted()
         result = _result(working, board, interrupted=interrupted, record=record)
@@ -126,7 +129,7 @@ def _result(
     return LogPartition(
         lower_proof=board.lower,
         upper_proof=board.upper,
-        confident=Confident(board.confident_lower, board.confident_upper, 1.0 - board.ledger.delta),
+        confident=Confident(board.confident_lower, board.confident_upper, board.confidence),
         estimate=point.log_z,
         estimate_error=point.error,
         estimate_source=point.source,

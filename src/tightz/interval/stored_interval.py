@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from tightz.bounds import Bound, Proof
-from tightz.interval.board import Board
+from tightz.interval.board import BETS, Board
 from tightz.interval.interval import LogPartition
 from tightz.models.factor_graph import FactorGraph
 from tightz.paper.stored import model_shape, seed_record
 from tightz.runtime.seeds import stream
 from tightz.runtime.store import Answer, RunReader, RunStore, RunWriter
+from tightz.sampling.ledger import Ledger
 from tightz.workspace.findings import Marginals, Mixing, PointEstimate
-from tightz.workspace.working import Method, Working
+from tightz.workspace.working import Method
 
 SESSION = 2**31 + 1
 """Key of a resumed session's random streams; levels never reach it."""
@@ -25,19 +25,20 @@ SESSION = 2**31 + 1
 class IntervalSession:
     """One session of a stored interval.
 
-    Proven ends are facts about the model and carry over as they are. A certificate spends error
-    probability, and the best of several certificates would spend it several times over: session
-    number s therefore works at confidence 1 - delta / 2^s on random streams of its own, so that
-    all confidence bounds of the run, however many sessions it takes, hold together with
-    probability 1 - delta (union bound).
+    Proven ends are facts about the model and carry over as they are. The certificate is one for
+    all sessions: its ledger is stored, and a later session goes on betting with the wealth that it
+    finds, on random streams of its own, so that all confident ends of the run, however many
+    sessions it takes, hold together with probability 1 - delta.
     """
 
-    def __init__(self, writer: RunWriter) -> None:
+    def __init__(self, writer: RunWriter, delta: float) -> None:
         self.writer = writer
-        self.shared = 0.0
         with RunReader(writer.path) as reader:
             self.bounds: list[Bound] = reader.bounds()
             self.answer: Answer | None = reader.answer()
+            stored = reader.accounts()
+        self.ledger = Ledger.from_records(delta, stored.values())
+        self._written = {n: a.drawn for n, a in zip(stored, self.ledger.accounts, strict=True)}
 
     @classmethod
     def open(
@@ -66,42 +67,43 @@ class IntervalSession:
             resume=resume,
             options={"time_limit": time_limit, "max_memory": max_memory},
         )
-        return cls(writer)
+        return cls(writer, delta)
 
     @property
     def before(self) -> float:
         """Seconds that earlier sessions worked."""
         return self.writer.before
 
-    def delta(self, delta: float) -> float:
-        """This session's share of the error probability."""
-        self.shared = delta
-        return delta / 2.0**self.writer.session
-
-    def together(self, certified: Bound) -> Bound:
-        """The best certificate of all sessions so far, at the confidence they have together."""
-        if certified.proof is not Proof.CONFIDENCE:
-            return certified
-        # delta / 2 + delta / 4 + ... over the sessions so far.
-        spent = self.shared * (1.0 - 2.0**-self.writer.session)
-        return replace(certified, confidence=1.0 - spent)
+    def keep_ledger(self, ledger: Ledger) -> None:
+        """Write down the accounts that have grown."""
+        numbers = [*self._written]
+        # damage may have left gaps: a number is never given twice
+        first = 1 + max(numbers, default=0)
+        numbers += range(first, first + len(ledger.accounts) - len(numbers))
+        accounts = dict(zip(numbers, ledger.accounts, strict=True))
+        news = {n: a for n, a in accounts.items() if a.drawn != self._written.get(n)}
+        if news:
+            self.writer.write_accounts({n: a.record() for n, a in news.items()})
+            self._written |= {n: a.drawn for n, a in news.items()}
 
     def seed(self, root: np.random.SeedSequence) -> np.random.SeedSequence:
         """This session's random streams: fresh ones after the first."""
         return root if self.writer.session == 1 else stream(root, SESSION, self.writer.session)
 
-    def prepare(self, working: Working, board: Board) -> None:
+    def prepare(self, board: Board) -> None:
         """Lay out what earlier sessions concluded, and say what is resumed."""
         board.notes.extend(self.writer.lost)
         if self.writer.session > 1:
+            drawn = sum(account.drawn for account in self.ledger.accounts)
             board.notes.append(
                 f"session {self.writer.session}: {len(self.bounds)} bounds of the first "
-                f"{self.before:.1f} s taken over; searches, trees and certificates start anew, "
-                f"the certificate at confidence {1.0 - working.delta:g}"
+                f"{self.before:.1f} s taken over, the certificate goes on from {drawn:,} draws; "
+                "searches and trees start anew"
             )
         # Facts about the same model (its digest was compared): they hold whatever this session
         # does.
-        board.recall(self.bounds)
+        board.recall([b for b in self.bounds if self._goes_on(b)])
+        board.read()
         if self.answer is None:
             return
         told = self.answer.record
@@ -117,8 +119,16 @@ class IntervalSession:
         if told["estimate_error"] != "inf" and str(told["estimate_family"]).startswith("ais"):
             error = float(told["estimate_error"])
             board.estimates["earlier"] = PointEstimate(
-                float(told["estimate"]), error, str(told["estimate_source"]), "earlier"
+                float(told["estimate"]), error, "earlier sessions", "earlier"
             )
+
+    def _goes_on(self, bound: Bound) -> bool:
+        """Whether a bound of an earlier session is part of what this one says.
+
+        Proven ones are. Of certificates the ledger's are, since its wealth goes on; one that a
+        stream made by itself was its session's.
+        """
+        return bound.proof is Proof.DETERMINISTIC or bound.why == BETS
 
     @property
     def lacks_marginals(self) -> bool:
@@ -135,7 +145,11 @@ class IntervalSession:
             {
                 "lower": result.lower,
                 "upper": result.upper,
-                "certified": result.certified.log_z,
+                "confident": {
+                    "lower": result.confident.lower,
+                    "upper": result.confident.upper,
+                    "confidence": result.confident.confidence,
+                },
                 "estimate": result.estimate,
                 "estimate_error": result.estimate_error,
                 "estimate_source": result.estimate_source,

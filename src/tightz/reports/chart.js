@@ -88,6 +88,8 @@ class Chart {
         button.setAttribute("aria-pressed", String(this.log));
         this.show(this.spec.view);
       }).setAttribute("aria-pressed", "false");
+    if (this.spec.near) action("confident", "zoom in to the confident interval",
+      () => this.show(this.spec.near));
     if (this.spec.full) action("all values", "zoom out to every value",
       () => this.show(this.spec.full));
     action("reset", "back to the first view", () => this.show(this.spec.view));
@@ -119,7 +121,7 @@ class Chart {
     const { spec, svg } = this;
     const total = Math.max(this.root.clientWidth, 240);
     const tall = Math.round(clamp(total * 0.5, 240, 400));
-    const rows = ticks(...this.view.y, tall / 55);
+    const rows = spec.log_y ? logTicks(...this.view.y) : ticks(...this.view.y, tall / 55);
     const wide = Math.max(...rows.map((t) => t.text.length), 3) * 7.2;
     const left = Math.ceil(wide + 32);
     this.box = { left, top: 10, width: total - left - 12, height: tall - 10 - 46 };
@@ -270,7 +272,7 @@ class Chart {
       : this.spec.integer_x ? `${this.spec.short_x} = ${snapped}`
         : `${x.toPrecision(4)} ${this.spec.short_x}`;
     const body = rows.map((row) => ({ ...row,
-      text: row.text ?? shown(row.y, span) + (row.note ? ` (${row.note})` : "") }));
+      text: row.text ?? this.value(row.y, span) + (row.note ? ` (${row.note})` : "") }));
     for (const row of rows) if (finite(row.y) && row.kind !== "bars")
       make(this.mark, "circle", { class: row.color, r: 3.5,
         cx: coordinate(this.px(row.at ?? snapped)), cy: coordinate(this.py(row.y)) });
@@ -280,6 +282,9 @@ class Chart {
     showTip(this.tip, this.root, head, body, X * scale, above + (top + 8) * scale);
     this.said.textContent = [head, ...body.map((r) => `${r.name} ${r.text}`)].join("; ");
   }
+
+  // y is log10 of the value on a logarithmic axis
+  value(y, span) { return this.spec.log_y ? (10 ** y).toPrecision(3) : shown(y, span); }
 
   leave() { this.tip.hidden = true; this.mark?.replaceChildren(); }
 

@@ -75,58 +75,119 @@ def padded(low: float, high: float, share: float = 0.04) -> list[float]:
 
 
 def interval_chart(data: ReportData) -> Spec | None:
-    """Both ends over time; None where nothing changed over time."""
-    last = data.seconds if math.isfinite(data.seconds) else 0.0
-    last = max([last, *(b.seconds for b in data.bounds)])
-    steps = {
-        "upper": _running(data.bounds, ("upper", "exact"), np.minimum),
-        "lower": _running(data.bounds, ("lower", "exact"), np.maximum),
-        "certified": _running(data.bounds, ("certified",), np.maximum),
-    }
+    """Both intervals over time; None where nothing changed over time."""
     times = {b.seconds for b in data.bounds if math.isfinite(b.log_z)}
+    last = _last(data)
     if len(times) < 2 or last <= 0:
         return None
-    names = {
-        "upper": "upper end",
-        "lower": "lower end",
-        "certified": f"lower, confidence {_confidence(data)}",
-    }
-    series: list[Spec] = []
+    steps = _ends(data.bounds)
     low, high = steps["lower"], steps["upper"]
-    if low[0].size and high[0].size:
-        grid = _thin_times(np.union1d(low[0], high[0]))
-        grid = grid[grid >= max(low[0][0], high[0][0])]
-        ends = {"y": plain(_at(low, grid)), "y2": plain(_at(high, grid))}
-        series.append(
-            {"name": "between", "kind": "stepband", "color": "trial", "x": plain(grid, 6), **ends}
-        )
-    for key in ("upper", "certified", "lower"):
+    series = [*_band("between", "trial", low, high)]
+    confident = _confident(steps)
+    if confident is not None:
+        first = min(steps[f"confident {end}"][0].min(initial=last) for end in ("lower", "upper"))
+        name = f"confidence {data.confidence:g}"
+        series += _band(name, "confident", *confident, since=first)
+    for key, color, name in (
+        ("upper", "upper", "upper end"), ("confident upper", "confident", "upper, confident"),
+        ("confident lower", "confident", "lower, confident"), ("lower", "lower", "lower end"),
+    ):  # fmt: skip
         x, y = steps[key]
         if x.size:
             kept = _thin_times(x)
             series.append(
-                {"name": names[key], "kind": "step", "color": key, "x": plain(kept, 6),
+                {"name": name, "kind": "step", "color": color, "x": plain(kept, 6),
                  "y": plain(_at((x, y), kept))}
             )  # fmt: skip
     if data.estimate is not None and math.isfinite(data.estimate) and data.exact is None:
         series.append(_rule("estimate", "estimate", data.estimate))
     if not series:
         return None
-    first = max(min(t for t in times if t > 0), 1e-4) if any(t > 0 for t in times) else 1e-4
     full = [v for s in series for v in (*s["y"], *s.get("y2", ())) if v is not None]
-    view_y = _interval_view(low, high, full, last)
+    near = None
+    if confident is not None and all(end[0].size for end in confident):
+        bottom, top = sorted(float(end[1][-1]) for end in confident)
+        near = {"x": [0.0, last], "y": padded(bottom, top, 2.0)}
     return {
-        "id": "interval", "title": "The interval on log Z over time", "xlabel": "seconds",
-        "ylabel": "log Z [nats]", "short_x": "s", "first": first, "last": last,
-        "log_x": last > 20 * first, "integer_x": False, "series": series,
-        "view": {"x": [0.0, last], "y": view_y},
+        "id": "interval", "title": "The interval on log Z over time",
+        "ylabel": "log Z [nats]", "series": series, **_time_axis(times, last),
+        "view": {"x": [0.0, last], "y": _interval_view(low, high, full, last)}, "near": near,
         "full": {"x": [0.0, last], "y": padded(min(full), max(full))},
     }  # fmt: skip
 
 
-def _confidence(data: ReportData) -> str:
-    given = data.certified.confidence if data.certified is not None else None
-    return "unknown" if given is None else f"{given:g}"
+def width_chart(data: ReportData) -> Spec | None:
+    """log10 of both widths over time; None where no end holds with confidence only."""
+    steps, last = _ends(data.bounds), _last(data)
+    confident = _confident(steps)
+    if confident is None:
+        return None
+    series: list[Spec] = []
+    for name, color, (low, high) in (
+        ("always", "lower", (steps["lower"], steps["upper"])),
+        ("with confidence", "confident", confident),
+    ):
+        for band in _band(name, color, low, high):
+            wide = np.array(band["y2"], dtype=float) - np.array(band["y"], dtype=float)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                series.append({**band, "kind": "step", "y": plain(np.log10(wide)), "y2": []})
+    known = [v for s in series for v in s["y"] if v is not None]
+    if not known:
+        return None
+    times = {t for s in series for t in s["x"]}
+    return {
+        "id": "widths", "title": "Widths of the intervals over time", "ylabel": "width [nats]",
+        "log_y": True, "series": series, **_time_axis(times, last), "full": None,
+        "view": {"x": [0.0, last], "y": padded(min(known), max(known), 0.08)},
+    }  # fmt: skip
+
+
+def _last(data: ReportData) -> float:
+    last = data.seconds if math.isfinite(data.seconds) else 0.0
+    return max([last, *(b.seconds for b in data.bounds)])
+
+
+def _time_axis(times: set[float], last: float) -> Spec:
+    first = max(min((t for t in times if t > 0), default=1e-4), 1e-4)
+    return {
+        "xlabel": "seconds", "short_x": "s", "first": first, "last": last,
+        "log_x": last > 20 * first, "integer_x": False,
+    }  # fmt: skip
+
+
+def _ends(bounds: Sequence[Bound]) -> dict[str, Steps]:
+    """The best of every kind of end so far."""
+    return {
+        "upper": _running(bounds, ("upper", "exact"), np.minimum),
+        "lower": _running(bounds, ("lower", "exact"), np.maximum),
+        "confident upper": _running(bounds, ("confident upper",), np.minimum),
+        "confident lower": _running(bounds, ("confident lower",), np.maximum),
+    }
+
+
+def _confident(steps: dict[str, Steps]) -> tuple[Steps, Steps] | None:
+    """Both ends with the better of certificate and proof; None without any certificate."""
+    if not (steps["confident lower"][0].size or steps["confident upper"][0].size):
+        return None
+    low = _better(steps["lower"], steps["confident lower"], np.maximum)
+    return low, _better(steps["upper"], steps["confident upper"], np.minimum)
+
+
+def _better(a: Steps, b: Steps, best: np.ufunc) -> Steps:
+    times = np.concatenate([a[0], b[0]])
+    order = np.argsort(times, kind="stable")
+    values = np.concatenate([a[1], b[1]])[order]
+    return times[order], best.accumulate(values) if values.size else values
+
+
+def _band(name: str, color: str, low: Steps, high: Steps, since: float = -math.inf) -> list[Spec]:
+    """The area between two ends from the moment both are known, `since` then; nothing before."""
+    if not (low[0].size and high[0].size):
+        return []
+    grid = _thin_times(np.union1d(low[0], high[0]))
+    grid = grid[grid >= max(low[0][0], high[0][0], since)]
+    ends = {"y": plain(_at(low, grid)), "y2": plain(_at(high, grid))}
+    return [{"name": name, "kind": "stepband", "color": color, "x": plain(grid, 6), **ends}]
 
 
 Steps = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -266,8 +327,9 @@ def level_chart(data: ReportData) -> Spec | None:
     values = [v for v in dots["y"] if v is not None]
     values += [v for s in series for v in s["y"] if v is not None]
     for name, color, bound in (
-        ("lower end", "lower", data.lower), ("certified", "certified", data.certified),
-    ):  # fmt: skip
+        ("lower end", "lower", data.lower),
+        ("confident", "confident", data.confident_lower),
+    ):
         if bound is not None and math.isfinite(bound.log_z):
             series.append(_rule(name, color, bound.log_z))
             values.append(bound.log_z)

@@ -73,16 +73,18 @@ class Marginals:
 class ReportData:
     """Everything on the page. Bounds are in the order they arrived, `seconds` since the start.
 
-    certified, certified_upper   ends that hold with a confidence, chosen by who made them: the
-                                 best of several with separate confidences would be a selection
-    estimate                     None where there is none; `estimate_error` is NaN or inf if unknown
+    confident_lower, confident_upper   ends that hold with a confidence, chosen by who made them:
+                     the best of several with separate confidences would be a selection
+    together         confidence of these ends together; NaN: their shares of error add up
+    estimate         None where there is none; `estimate_error` is NaN or inf if unknown
     """
 
     title: str
     method: str
     bounds: Sequence[Bound]
-    certified: Bound | None = None
-    certified_upper: Bound | None = None
+    confident_lower: Bound | None = None
+    confident_upper: Bound | None = None
+    together: float = math.nan
     estimate: float | None = None
     estimate_error: float = math.nan
     estimate_source: str = ""
@@ -111,6 +113,26 @@ class ReportData:
         """The best deterministic upper end; None where every one is +inf."""
         found = [b for b in self.bounds if b.side is Side.UPPER and _always(b)]
         return min(found, key=lambda b: b.log_z, default=None)
+
+    @property
+    def confident(self) -> tuple[Bound | None, Bound | None]:
+        """(lower, upper) that hold with `confidence`; a proven end stands where it is better."""
+        low, high = self.confident_lower, self.confident_upper
+        if low is None or (self.lower is not None and self.lower.log_z >= low.log_z):
+            low = self.lower
+        if high is None or (self.upper is not None and self.upper.log_z <= high.log_z):
+            high = self.upper
+        return low, high
+
+    @property
+    def confidence(self) -> float:
+        """With which the ends of `confident` hold together."""
+        if not math.isnan(self.together):
+            return self.together
+        # Ends of one method hold together; those of different ones add up their shares of error.
+        random = [b for b in self.confident if b is not None and b.proof is Proof.CONFIDENCE]
+        shares = {b.method: 1.0 - (b.confidence or 0.0) for b in random}
+        return max(0.0, 1.0 - sum(shares.values()))
 
     def __repr__(self) -> str:
         return f"ReportData({self.title!r}, {self.method}, {len(self.bounds)} bounds)"

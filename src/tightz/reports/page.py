@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tightz.errors import TightzError
-from tightz.reports.charts import interval_chart, level_chart, plain
+from tightz.reports.charts import interval_chart, level_chart, plain, width_chart
 from tightz.reports.data import ReportData
 from tightz.reports.marginal_charts import marginal_chart, pictures
 from tightz.reports.sections import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def render(data: ReportData) -> str:
     """The whole page as text."""
-    charts = [interval_chart(data), level_chart(data)]
+    charts = [interval_chart(data), width_chart(data), level_chart(data)]
     if data.marginals is not None:
         charts.append(marginal_chart(data.marginals))
     shown = {spec["id"]: spec for spec in charts if spec is not None}
@@ -43,7 +43,7 @@ def render(data: ReportData) -> str:
     ]
     sections = [
         headline_section(data, bool(shown)),
-        interval_section(data, shown.get("interval")),
+        interval_section(data, shown.get("interval"), shown.get("widths")),
         levels_section(data, shown.get("levels")),
         marginals_section(data.marginals, images, shown.get("marginals")),
         certificate_section(data),

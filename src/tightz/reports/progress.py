@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
@@ -42,6 +43,7 @@ class Progress:
         self._start = time.perf_counter()
         self._shown = -float("inf")
         self._ends: dict[str, float] = {}
+        self._confidence: float | None = None
         self._count = 0
         self._handle: Any = None
         self._notebook = stream is None and in_notebook()
@@ -75,10 +77,23 @@ class Progress:
 
     def _take(self, bound: Bound) -> bool:
         """Keep the best ends; whether the interval is closed."""
+        from tightz.bounds import Proof
         from tightz.reports.words import kind_of
 
         self._ends[kind_of(bound)] = bound.log_z
+        if bound.proof is Proof.CONFIDENCE:
+            self._confidence = bound.confidence
         return "exact" in self._ends
+
+    def _confident(self) -> str:
+        """The confident interval; an end without a certificate is the proven one."""
+        ends = self._ends
+        low = max(ends.get("lower", -math.inf), ends.get("confident lower", -math.inf))
+        high = min(ends.get("upper", math.inf), ends.get("confident upper", math.inf))
+        if self._confidence is None:
+            return ""
+        width = f", width {high - low:.4g}" if math.isfinite(high - low) else ""
+        return f"; with confidence {self._confidence:g} in [{low:.4f}, {high:.4f}]{width}"
 
     def line(self) -> str:
         """The state in one line."""
@@ -95,7 +110,7 @@ class Progress:
             low = f"{ends['lower']:.4f} <= " if "lower" in ends else ""
             high = f" <= {ends['upper']:.4f}" if "upper" in ends else ""
             width = f", width {ends['upper'] - ends['lower']:.4f}" if low and high else ""
-            text = f"{low}log Z{high}{width}, {count(self._count, 'bound')}"
+            text = f"{low}log Z{high}{width}{self._confident()}, {count(self._count, 'bound')}"
         return f"{seconds:6.1f} s  {text}"
 
     def _write(self, text: str, last: bool) -> None:

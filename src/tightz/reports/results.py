@@ -64,7 +64,9 @@ def from_interval(result: LogPartition, *, shape: Shape = None) -> ReportData:
         title=result.model.name,
         method="log_partition",
         bounds=result.bounds,
-        certified=best_certified(result.bounds),
+        confident_lower=_random(result.confident.lower_proof),
+        confident_upper=_random(result.confident.upper_proof),
+        together=math.nan if result.is_exact else result.confident.confidence,
         estimate=result.estimate if math.isfinite(result.estimate_error) else None,
         estimate_error=result.estimate_error,
         estimate_source=result.estimate_source,
@@ -78,18 +80,26 @@ def from_interval(result: LogPartition, *, shape: Shape = None) -> ReportData:
     )
 
 
-def best_certified(bounds: Sequence[Bound]) -> Bound | None:
-    """The best lower end of a stream that may be read at any time, with the confidence it has.
+def _random(bound: Bound) -> Bound | None:
+    """The end of a confident interval, where it is not one that holds always."""
+    return bound if bound.proof is Proof.CONFIDENCE else None
 
-    Sessions of a stored run certify at different confidences; the best of all of them holds where
-    none fails, so the shares of error add up (union bound).
+
+def best_confident(bounds: Sequence[Bound], side: Side) -> Bound | None:
+    """The best end of a certificate that may be read at any time."""
+    found = [b for b in bounds if b.proof is Proof.CONFIDENCE and b.side is side]
+    sign = 1.0 if side is Side.LOWER else -1.0
+    return max(found, key=lambda b: sign * b.log_z, default=None)
+
+
+def joint_confidence(bounds: Sequence[Bound]) -> float:
+    """With which all certificates among `bounds` hold together; NaN where there is none.
+
+    All ends of one certificate (one `why`, one confidence) share its probability of error; those
+    of several certificates add up (union bound).
     """
-    found = [b for b in bounds if b.proof is Proof.CONFIDENCE and b.side is Side.LOWER]
-    if not found:
-        return None
-    shares = {1.0 - (b.confidence or 0.0) for b in found}
-    best = max(found, key=lambda b: b.log_z)
-    return best if len(shares) == 1 else replace(best, confidence=max(0.0, 1.0 - sum(shares)))
+    shares = {(b.why, b.confidence or 0.0) for b in bounds if b.proof is Proof.CONFIDENCE}
+    return max(0.0, 1.0 - sum(1.0 - share for _, share in shares)) if shares else math.nan
 
 
 def from_estimate(
@@ -115,8 +125,8 @@ def from_estimate(
         title="",
         method="estimate",
         bounds=[result.lower_proof, certificate, *held],
-        certified=certificate,
-        certified_upper=held[-1] if held else None,
+        confident_lower=certificate,
+        confident_upper=held[-1] if held else None,
         estimate=result.log_z,
         estimate_source=f"max over m of the median, at m = {result.best_level}; a selection",
         table=LevelTable(result.levels, result.log_g),
@@ -154,8 +164,8 @@ def from_wish(result: WishResult) -> ReportData:
         title="",
         method="wish",
         bounds=result.bounds,
-        certified=low,
-        certified_upper=high,
+        confident_lower=low,
+        confident_upper=high,
         estimate=result.log_z,
         estimate_source="the sum of medians of Theorem 2",
         table=LevelTable(result.levels, result.log_maxima + scale, "log(2^m heaviest state)"),
@@ -178,7 +188,8 @@ def from_bound(
         title="",
         method=last.method,
         bounds=[b for b in bounds if b.side is not Side.ESTIMATE],
-        certified=best_certified(bounds),
+        confident_lower=best_confident(bounds, Side.LOWER),
+        confident_upper=best_confident(bounds, Side.UPPER),
         estimate=last.log_z if estimate else None,
         estimate_error=float(getattr(result, "standard_error", math.nan)),
         estimate_source=last.method if estimate else "",

@@ -12,11 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from tightz.bounds import Bound
+from tightz.bounds import Bound, Proof
 from tightz.reports.charts import SEQUENTIAL, Spec, caption, level_rows, png
 from tightz.reports.data import Marginals, ReportData, Statement
 from tightz.reports.marginal_charts import marginal_value
-from tightz.reports.words import assumptions, count, headline, kind_of, number, proofs
+from tightz.reports.words import (
+    assumptions,
+    between,
+    count,
+    headline,
+    kind_of,
+    number,
+    proofs,
+    span,
+)
 
 MAX_ROWS = 1_000
 """Rows of a table on the page; a longer one keeps the latest and says so."""
@@ -30,21 +39,7 @@ PER_LINE = 5
 
 def headline_section(data: ReportData, charts: bool) -> str:
     about = escape("; ".join(part for part in (data.title, data.model) if part))
-    cards = []
-    if data.exact is None:
-        for css, label, bound in (
-            ("lower", "lower end", data.lower),
-            ("certified", "lower end, with confidence", data.certified),
-            ("upper", "upper end", data.upper),
-            ("upper", "upper end, with confidence", data.certified_upper),
-        ):
-            if bound is not None:
-                cards.append(_card(css, label, bound.log_z, f"{bound.holds}: {bound.method}"))
-    if data.estimate is not None and data.exact is None:
-        error = data.estimate_error
-        spread = f"standard error {error:.3g}" if math.isfinite(error) else ""
-        text = "; ".join(p for p in ("not proven", spread, data.estimate_source) if p)
-        cards.append(_card("estimate", "estimate", data.estimate, text))
+    cards = [] if data.exact is not None else _statements(data)
     remarks = [f"note: {note}" for note in data.notes]
     if data.interrupted:
         remarks.insert(0, "The run was interrupted; what it had proven by then holds all the same.")
@@ -62,9 +57,41 @@ def headline_section(data: ReportData, charts: bool) -> str:
 {HINT if charts else ""}"""
 
 
-def _card(css: str, label: str, value: float, text: str) -> str:
+def _statements(data: ReportData) -> list[str]:
+    """One card for each thing that is said: always, with confidence, not proven."""
+    cards = []
+    ends = data.lower, data.upper
+    if ends != (None, None):
+        cards.append(_card("always", "holds always", between(*ends), _makers(*ends)))
+    if (data.confident_lower, data.confident_upper) != (None, None):
+        ends = data.confident
+        both = ", both ends" if None not in ends else ""
+        label = f"with confidence {data.confidence:g}{both}"
+        cards.append(_card("confident", label, between(*ends), _makers(*ends)))
+    if data.estimate is not None:
+        error = data.estimate_error
+        spread = f" \u00b1 {error:.2g}" if math.isfinite(error) else ""
+        text = f"log Z \u2248 {number(data.estimate)}{spread}"
+        cards.append(_card("estimate", "not proven", text, data.estimate_source))
+    return cards
+
+
+def _makers(low: Bound | None, high: Bound | None) -> str:
+    """The width, and who made each end."""
+    width = f"width {span(low, high)}; " if low is not None and high is not None else ""
+    names = dict.fromkeys(
+        f"{b.method} (holds always)" if b.proof is Proof.DETERMINISTIC else b.method
+        for b in (low, high)
+        if b is not None
+    )
+    if {b.proof for b in (low, high) if b is not None} == {Proof.DETERMINISTIC}:
+        names = dict.fromkeys(b.method for b in (low, high) if b is not None)
+    return width + "; ".join(names)
+
+
+def _card(css: str, label: str, value: str, text: str) -> str:
     return (
-        f'<div class="card {css}">{escape(label)}<b>{number(value)}</b>'
+        f'<div class="card {css}">{escape(label)}<b>{escape(value)}</b>'
         f"<span>{escape(text)}</span></div>"
     )
 
@@ -83,7 +110,7 @@ def _figure(spec: Spec, text: str) -> str:
     )
 
 
-def interval_section(data: ReportData, spec: Spec | None) -> str:
+def interval_section(data: ReportData, spec: Spec | None, widths: Spec | None) -> str:
     if spec is None:
         return ""
     text = "The best proven ends so far. The true value is between them at every moment."
@@ -93,7 +120,15 @@ def interval_section(data: ReportData, spec: Spec | None) -> str:
         text = "The best lower end so far; no method gave a finite upper end."
     elif data.lower is None:
         text = "The best upper end so far; no method gave a finite lower end."
-    return f'<section id="interval"><h2>The interval over time</h2>{_figure(spec, text)}</section>'
+    more = ""
+    if widths is not None:
+        told = "The widths of both intervals, on a logarithmic scale."
+        text += " The darker band holds with confidence only."
+        more = _figure(widths, told)
+    return (
+        f'<section id="interval"><h2>The interval over time</h2>{_figure(spec, text)}{more}'
+        "</section>"
+    )
 
 
 def levels_section(data: ReportData, spec: Spec | None) -> str:

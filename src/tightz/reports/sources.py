@@ -14,7 +14,12 @@ import numpy as np
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError
 from tightz.reports.data import LevelTable, ReportData, as_marginals
-from tightz.reports.results import best_certified, from_estimate, from_theorem
+from tightz.reports.results import (
+    best_confident,
+    from_estimate,
+    from_theorem,
+    joint_confidence,
+)
 from tightz.reports.words import describe
 
 if TYPE_CHECKING:
@@ -70,7 +75,9 @@ def _stream(reader: RunReader, model: FactorGraph | None, shape: Shape) -> Repor
         title="",
         method="",
         bounds=bounds,
-        certified=best_certified(bounds),
+        confident_lower=best_confident(bounds, Side.LOWER),
+        confident_upper=best_confident(bounds, Side.UPPER),
+        together=joint_confidence(bounds),
         estimate=estimate if math.isfinite(error) and not math.isnan(estimate) else None,
         estimate_error=error,
         estimate_source=str(told.get("estimate_source", "")),
@@ -201,7 +208,9 @@ def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Sh
         title="",
         method=str(record["command"]),
         bounds=bounds,
-        certified=best_certified(bounds),
+        confident_lower=best_confident(bounds, Side.LOWER),
+        confident_upper=best_confident(bounds, Side.UPPER),
+        together=_number(record.get("confident", {}), "confidence"),
         estimate=None if math.isnan(estimate) else estimate,
         estimate_error=error,
         estimate_source=str(record.get("estimate_source", "")),

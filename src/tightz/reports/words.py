@@ -43,23 +43,31 @@ def headline(data: ReportData) -> str:
 
 def _likely(data: ReportData) -> str:
     """What the ends with a confidence add to those that hold always."""
-    low, high = data.certified, data.certified_upper
-    if low is not None and data.lower is not None and low.log_z <= data.lower.log_z:
-        low = None
-    if high is not None and data.upper is not None and high.log_z >= data.upper.log_z:
-        high = None
-    told = [b for b in (low, high) if b is not None and math.isfinite(b.log_z)]
-    if data.exact is not None or not told:
+    low, high = data.confident
+    random = [b for b in (low, high) if b is not None and b.proof is Proof.CONFIDENCE]
+    if data.exact is not None or not any(math.isfinite(b.log_z) for b in random):
         return ""
+    told = random if len(random) == 1 else [b for b in (low, high) if b is not None]
     words = {Side.LOWER: "at least", Side.UPPER: "at most"}
     text = " and ".join(f"{words[b.side]} {number(b.log_z)}" for b in told)
-    return f"With confidence {_jointly(told):g} it is {text}."
+    width = f" (width {span(low, high)})" if low is not None and high is not None else ""
+    return f"With confidence {data.confidence:g} it is {text}{width}."
 
 
-def _jointly(bounds: list[Bound]) -> float:
-    """Ends of one method hold together; those of different ones add up their shares of error."""
-    shares = {b.method: 1.0 - (b.confidence or 0.0) for b in bounds}
-    return max(0.0, 1.0 - sum(shares.values()))
+def span(low: Bound | None, high: Bound | None) -> str:
+    """The width between two ends, to a few digits; of a narrow one more than `number` shows."""
+    return "unknown" if low is None or high is None else f"{high.log_z - low.log_z:.4g}"
+
+
+def between(low: Bound | None, high: Bound | None) -> str:
+    """`[1.5, 2.5]`, `>= 1.5` or `<= 2.5`: what two ends, or the one there is, say."""
+    if low is None and high is None:
+        return "nothing"
+    if low is None or high is None:
+        one = low or high
+        assert one is not None
+        return f"{one.side.sign} {number(one.log_z)}"
+    return f"[{number(low.log_z)}, {number(high.log_z)}]"
 
 
 def _certain(data: ReportData) -> str:
@@ -101,9 +109,15 @@ def proofs(data: ReportData) -> list[str]:
                 f"log Z {sign} {number(bound.log_z)} holds always, with no probability involved. "
                 f"{_because(bound)}"
             )
-    for bound in (data.certified, data.certified_upper):
+    for bound in (data.confident_lower, data.confident_upper):
         if bound is not None:
             out.append(_confidence(bound, data))
+    if not math.isnan(data.together):
+        out.append(
+            f"Together, log Z in {between(*data.confident)} with confidence {data.confidence:g}: "
+            "both ends, at any stopping time, so the run may be watched and stopped when it "
+            "suffices."
+        )
     if data.estimate is not None:
         error = data.estimate_error
         spread = f" with a standard error of {error:.4g}" if math.isfinite(error) else ""
@@ -122,8 +136,7 @@ def _confidence(bound: Bound, data: ReportData) -> str:
         f"{bound.confidence:g}: over the random draws of such a run it fails with probability at "
         f"most {delta:.3g}. {_because(bound)}"
     )
-    low = data.lower
-    if bound.side is Side.LOWER and low is not None and low.log_z >= bound.log_z:
+    if bound not in data.confident:
         text += " The end that holds always is better here."
     return text
 
@@ -141,7 +154,7 @@ def assumptions(data: ReportData) -> list[str]:
         "Bounds that hold always were evaluated from explicit evidence by code that shares nothing "
         "with their makers, in float64, the rounding of these sums taken outward.",
     ]
-    random = [b for b in (data.certified, data.certified_upper) if b is not None]
+    random = [b for b in (data.confident_lower, data.confident_upper) if b is not None]
     if random or data.statements:
         out.append(
             "Statements with a confidence take the pseudo-random draws as independent and uniform. "
@@ -156,12 +169,10 @@ def assumptions(data: ReportData) -> list[str]:
 
 
 def kind_of(bound: Bound) -> str:
-    """The series a bound is part of: lower, certified, upper, exact, ..."""
+    """The series a bound is part of: lower, upper, confident lower, confident upper, exact, ..."""
     if bound.side is Side.BOTH:
         return "exact"
     if bound.side is Side.ESTIMATE or bound.proof in (Proof.NONE, Proof.IN_EXPECTATION):
         return "estimate"
     sure = bound.proof is Proof.DETERMINISTIC
-    if bound.side is Side.LOWER:
-        return "lower" if sure else "certified"
-    return "upper" if sure else "certified upper"
+    return bound.side.value if sure else f"confident {bound.side.value}"

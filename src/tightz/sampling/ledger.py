@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,9 @@ MAIN = 0.7
 
 REACH = 3.0
 """sqrt(2 log(40 / weights)): standard errors between the mean and the end of the interval."""
+
+MOST_WORTH = 1e3
+"""Bounds the square root of what an old draw counts for in new ones."""
 
 POINTS = 256
 """Points to which an account is thinned when it has twice as many: widths grow by 0.1%."""
@@ -100,6 +103,10 @@ def stakes_of(source: Source) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 _Bet = tuple[str, float, list[Any]]
+
+
+Record = tuple[dict[str, Any], NDArray[np.float64]]
+"""An account as it is stored: numbers by name, and (2, k) points and counts."""
 
 
 @dataclass(eq=False)
@@ -155,6 +162,20 @@ class Account:
         if points.size > 2 * POINTS:
             points, counts = _thinned(points, counts)
         self.points, self.counts = points, counts
+
+    def record(self) -> Record:
+        """Everything that a later session needs to go on with this wealth."""
+        names = ("origin", "zeros", "drawn", "void")
+        told = {"source": vars(self.source)} | {name: getattr(self, name) for name in names}
+        return told, np.stack([self.points, self.counts])
+
+    @classmethod
+    def from_record(cls, told: Mapping[str, Any], points: NDArray[np.float64]) -> Account:
+        """The inverse of `record`; infinities and NaN may come as text, as JSON has them."""
+        source: dict[str, Any] = dict(told["source"])
+        source |= {k: float(v) for k, v in source.items() if k != "track"}
+        rest = {k: v for k, v in told.items() if k != "source"}
+        return cls(Source(**source), points[0], points[1], **rest)
 
     def log_mean(self) -> float:
         if not self.points.size:
@@ -241,17 +262,23 @@ def _log_wealth(log_z, upper, points, counts, zeros, stakes, weights):  # type: 
 
 @dataclass(eq=False)
 class Ledger:
-    """All draws of a run and the interval they prove with confidence 1 - delta.
+    """All draws of a run, and the interval that they prove with confidence 1 - delta.
 
-    `handicap` (nats) is added to what wealth must reach: a ledger with handicap h misses with
-    probability at most delta e^-h. Ledgers whose draws were lost after somebody read them still
-    count: over all ledgers of a run the e^-h must add up to at most 1.
+    A run may take many sessions: `records` go into its store, `from_records` goes on betting with
+    the same wealth at the same delta. Accounts of earlier sessions stay as they are; a later
+    session's sources open accounts of their own, which multiply on within their track.
+
+    Wealth that goes on from a stored state is still a supermartingale as long as what made the
+    session end did not depend on draws that the state lacks. Somebody who saw draws go badly and
+    then had them forgotten would choose among draws, and no fixed charge per lost session pays for
+    that: where coins double or lose the wealth, going back after every loss at the price of one
+    half multiplies it by 4/3 on average, each time. So the state is written BEFORE anything that
+    rests on it is shown or recorded (`Board.secure`): what a killed session loses, nobody has seen.
     """
 
     delta: float
-    handicap: float = 0.0
     accounts: list[Account] = field(default_factory=list)
-    _open: dict[int, Account] = field(default_factory=dict)
+    _open: dict[Source, Account] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_probability("delta", self.delta)
@@ -259,17 +286,34 @@ class Ledger:
     @property
     def target(self) -> float:
         """log of the wealth at which a candidate is rejected, on either side."""
-        return math.log(2.0 / self.delta) + self.handicap + SLACK
+        return math.log(2.0 / self.delta) + SLACK
 
     def add(self, draws: Draws) -> Account:
         """Count a batch; the first batch of a source opens its account."""
-        account = self._open.get(id(draws.source))
+        account = self._open.get(draws.source)
         if account is None:
-            account = Account(draws.source)
-            self._open[id(draws.source)] = account
+            account = Account(self._planned(draws.source))
+            self._open[draws.source] = account
             self.accounts.append(account)
         account.add(draws.log_weights)
         return account
+
+    def _planned(self, source: Source) -> Source:
+        """The source with stakes that count its track's draws of earlier sessions.
+
+        They are to move an end that those draws have brought close already: bets for the new draws
+        alone would be too bold and only lose. Each old draw is worth (spread / its spread)^2 new
+        ones. Known before the first draw of `source`, so free to choose. Draws of this session its
+        stream knows itself.
+        """
+        ours = set(self._open.values())
+        worth = sum(
+            a.drawn * min(source.spread / a.source.spread, MOST_WORTH) ** 2
+            for a in self.accounts
+            if a not in ours and a.source.track == source.track
+            if a.source.spread > 0.0 and source.spread > 0.0
+        )
+        return replace(source, expected=source.expected + worth)
 
     def shares(self, *, upper: bool) -> dict[str, float]:
         """The mixture's weight of every track seen so far; they never change once given."""
@@ -367,14 +411,14 @@ class Ledger:
         values = self.log_wealths(log_z, upper=upper)
         return max(values, key=lambda track: values[track]) if values else ""
 
-    def records(self) -> list[dict[str, Any]]:
-        """Everything that a later session needs to go on betting with this wealth."""
-        return [vars(account) | {"source": vars(account.source)} for account in self.accounts]
+    def records(self) -> list[Record]:
+        """All accounts, in the order in which they were opened."""
+        return [account.record() for account in self.accounts]
 
-    def restore(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Take over the accounts of an earlier session; new sources multiply their wealth."""
-        for record in records:
-            self.accounts.append(Account(**{**record, "source": Source(**record["source"])}))
+    @classmethod
+    def from_records(cls, delta: float, records: Iterable[Record]) -> Ledger:
+        """The ledger of a run that goes on."""
+        return cls(delta, [Account.from_record(*each) for each in records])
 
 
 def _wealths(bets: list[_Bet], log_z: float, upper: bool) -> dict[str, float]:

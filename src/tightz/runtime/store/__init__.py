@@ -12,6 +12,7 @@ Reading (reports, progress views):
         run.bounds() -> list[Bound]    in order of arrival, seconds cumulative over sessions
         run.moments() -> Iterator      (batch, spin moments, pair moments) packed, in order of batch
         run.answer() -> Answer | None  estimate, marginals, spread, marginal_source: latest session
+        run.accounts() -> dict         the certificate's draws by account: (numbers by name, points)
         run.marginals() -> list of probability vectors | None
         run.sessions() -> list[Session]
         run.notes() -> list[str]
@@ -19,7 +20,8 @@ Reading (reports, progress views):
         run.verify() -> list[str]      what is damaged, empty when the file is sound
 
 Writing: `RunStore(path).open(identity, description, resume=...)` gives a `RunWriter`; its
-`append_batch`, `append_bound`, `append_note` and `finish` each commit on their own.
+`append_batch`, `append_bound`, `write_accounts`, `append_note` and `finish` each commit on their
+own. Nothing is ever changed but accounts, which count on.
 `tightz.paper.stored.read_estimate(path)` turns a stored table into an `Estimate`.
 """
 

@@ -133,6 +133,16 @@ class RunReader:
                 )
         return None
 
+    def accounts(self) -> dict[int, tuple[dict[str, Any], NDArray[np.float64]]]:
+        """The certificate's accounts as last written: numbers by name, and (2, k) points."""
+        return {
+            account: (json.loads(record), np.frombuffer(points).reshape(2, -1))
+            for account, session, record, points, crc in self._rows(
+                "SELECT * FROM accounts ORDER BY account"
+            )
+            if text_checksum(account, session, record, points) == crc
+        }
+
     def marginals(self) -> list[NDArray[np.float64]] | None:
         """One probability vector per variable, from the latest answer that has any."""
         answer = self.answer()

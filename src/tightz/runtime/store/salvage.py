@@ -12,7 +12,13 @@ from typing import Any
 
 from tightz.runtime.store.reader import read_batch, read_meta
 from tightz.runtime.store.records import RunMeta, text_checksum
-from tightz.runtime.store.schema import TEXT_TABLES, StoreError, connect, create_tables
+from tightz.runtime.store.schema import (
+    TEXT_TABLES,
+    StoreError,
+    connect,
+    create_tables,
+    create_triggers,
+)
 
 BLIND = 10_000
 """Rows looked for one by one in a table whose size can no longer be read."""
@@ -38,7 +44,11 @@ def salvage(path: Path) -> list[str]:
             )
         new.execute("BEGIN")
         create_tables(new)
-        lost = [text for table in TEXT_TABLES if (text := _copy_rows(old, new, table))]
+        gone = {table: _copy_rows(old, new, table) for table in TEXT_TABLES}
+        if gone["accounts"]:
+            _drop_confident(new)
+            gone["accounts"] += " (with all ends that held with confidence)"
+        lost = [text for text in gone.values() if text]
         lost += [text for text in [_copy_batches(old, new, meta)] if text]
         new.execute("COMMIT")
     kept = _aside(path)
@@ -59,12 +69,24 @@ def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> 
     return f"{lost} of {table}" if lost else ""
 
 
+def _drop_confident(new: sqlite3.Connection) -> None:
+    """Take back the bounds that rest on draws of which some are lost.
+
+    What is left of the draws may go on betting, but as another certificate: both together would
+    spend the probability of error twice.
+    """
+    new.execute("DROP TRIGGER bounds_delete")
+    new.execute('DELETE FROM bounds WHERE record LIKE \'%"proof":"CONFIDENCE"%\'')
+    create_triggers(new, "bounds")
+
+
 TEXT_KEYS = {
     "sessions": "session",
     "ends": "session",
     "bounds": "bound",
     "notes": "note",
     "answers": "answer",
+    "accounts": "account",
 }
 
 

@@ -14,7 +14,7 @@ from tightz.errors import TightzError
 APPLICATION_ID = 0x7469677A
 """"tigz": written into the SQLite header, so that other databases are told apart."""
 
-VERSION = 1
+VERSION = 2
 
 TABLES = {
     "sessions": "session INTEGER PRIMARY KEY, started TEXT, record TEXT, crc INTEGER",
@@ -27,10 +27,15 @@ TABLES = {
     "notes": "note INTEGER PRIMARY KEY, session INTEGER, text TEXT, crc INTEGER",
     "answers": "answer INTEGER PRIMARY KEY, session INTEGER, seconds REAL, record TEXT, "
     "marginals BLOB, spread BLOB, crc INTEGER",
+    "accounts": "account INTEGER PRIMARY KEY, session INTEGER, record TEXT, points BLOB, "
+    "crc INTEGER",
 }
 
-TEXT_TABLES = ("sessions", "ends", "bounds", "notes", "answers")
+TEXT_TABLES = ("sessions", "ends", "bounds", "notes", "answers", "accounts")
 """Tables whose rows stand alone: key first, checksum last."""
+
+COUNTERS = ("accounts",)
+"""Tables whose rows are replaced as they count on; all others are append-only."""
 
 
 class StoreError(TightzError):
@@ -38,17 +43,23 @@ class StoreError(TightzError):
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Everything append-only: SQLite itself refuses to change or delete a row."""
+    """All but counters append-only: SQLite itself refuses to change or delete a row."""
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
     for table, columns in TABLES.items():
         tail = " WITHOUT ROWID" if table == "trials" else ""
         connection.execute(f"CREATE TABLE {table} ({columns}){tail}")
-        for action in ("UPDATE", "DELETE"):
-            connection.execute(
-                f"CREATE TRIGGER {table}_{action.lower()} BEFORE {action} ON {table} "
-                "BEGIN SELECT RAISE(ABORT, 'a run store is append-only'); END"
-            )
+        if table not in COUNTERS:
+            create_triggers(connection, table)
+
+
+def create_triggers(connection: sqlite3.Connection, table: str) -> None:
+    """Have SQLite refuse every change of a row of this table."""
+    for action in ("UPDATE", "DELETE"):
+        connection.execute(
+            f"CREATE TRIGGER IF NOT EXISTS {table}_{action.lower()} BEFORE {action} ON {table} "
+            "BEGIN SELECT RAISE(ABORT, 'a run store is append-only'); END"
+        )
 
 
 def check_header(path: Path) -> None:
@@ -71,7 +82,12 @@ def check_header(path: Path) -> None:
         raise StoreError(f"{path} is another program's SQLite file; give --store a path of its own")
     if version > VERSION:
         raise StoreError(
-            f"{path} has store version {version}; this tightz reads up to {VERSION}: upgrade it"
+            f"{path} has store version {version}; this tightz reads {VERSION}: upgrade it"
+        )
+    if version < VERSION:
+        raise StoreError(
+            f"{path} has store version {version}, of an older tightz; this one reads {VERSION}: "
+            "start a new run at another path"
         )
 
 

@@ -1,11 +1,11 @@
-"""Writing a run store: every append is one transaction, and nothing is ever changed."""
+"""Writing a run store: every append is one transaction; only counters are ever replaced."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -188,6 +188,22 @@ class RunWriter:
     def append_bound(self, bound: Bound) -> None:
         """Commit a bound; its seconds are those of the whole run."""
         self._append("bounds", bound_to_text(bound))
+
+    def write_accounts(
+        self, records: Mapping[int, tuple[dict[str, Any], NDArray[np.float64]]]
+    ) -> None:
+        """Commit the certificate's accounts with these numbers (from 1), all or none of them.
+
+        Each replaces what was stored under its number: the only rows that change.
+        """
+        with self._transaction():
+            for number, (told, points) in records.items():
+                packed = np.ascontiguousarray(points, dtype=np.float64).tobytes()
+                row = (number, self.session, canonical(told), packed)
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO accounts VALUES (?,?,?,?,?)",
+                    (*row, text_checksum(*row)),
+                )
 
     def append_note(self, text: str) -> None:
         """Commit a remark."""
