@@ -1,6 +1,8 @@
 """Exact log Z of square Ising grids by a transfer matrix on a GPU: truths for `certified`.
 
-    python -m benchmarks.transfer FILE 30 101 5  # side, first seed, seeds; needs cupy and 8 * 2^side bytes
+    python -m benchmarks.transfer FILE 30 101 5      # side, first seed, number of seeds
+
+Needs cupy and 8 * 2^side bytes on the GPU.
 
 One vector over the spins of a row, one site at a time, in place: each site replaces its old spin by
 the new one. Shares nothing with the library but the model's couplings.

@@ -342,7 +342,7 @@ class Ledger:
         ]
 
     def _bets(self, *, upper: bool) -> list[_Bet]:
-        """(track, log share, [(origin, lost, arguments of `_log_wealth`) of each of its sources])."""
+        """(track, log share, [(origin, lost, arguments of `_log_wealth`) of its sources])."""
         sound = self._sound(upper=upper)
         return [
             (track, math.log(share), [

@@ -446,7 +446,8 @@ class CappedDraws:
 
     def _drawn(self, source: Source, tally: Tally, drawing: Drawing) -> Finding:
         """STEP seconds of draws; now and then with what all draws say so far."""
-        begun, found = time.perf_counter(), []
+        begun = time.perf_counter()
+        found: list[NDArray[np.float64]] = []
         while not found or time.perf_counter() - begun < STEP:
             found.append(drawing.batch() + tally.proposal.log_u)
             tally.add(drawing, self._noise)
