@@ -216,7 +216,7 @@ def main() -> None:
     rows = []
     for seconds in map(float, os.environ.get("TIGHTZ_SECONDS", "60,10").split(",")):
         for name, (wanted, make) in models(first).items():
-            if wanted_names and not any(name.startswith(n) for n in wanted_names):
+            if wanted_names and not any(f"{name} ".startswith(f"{n} ") for n in wanted_names):
                 continue
             made = make()
             if made is None:
