@@ -31,8 +31,12 @@ class Outlook:
     rate: float
 
     @classmethod
-    def of(cls, log_x: NDArray[np.float64], seconds: float) -> Outlook:
-        """From pilot draws; the scatter of logs stands in where the heavy weights are too rare."""
+    def of(cls, log_x: NDArray[np.float64], seconds: float, most: float = math.inf) -> Outlook:
+        """From pilot draws; the scatter of logs stands in where the heavy weights are too rare.
+
+        `most`: what earlier draws say the gap is at most; heavy weights that a pilot misses make
+        its own too large.
+        """
         alive = log_x[log_x > -np.inf]
         if alive.size < 2:
             return cls(math.inf, math.inf, log_x.size / seconds)
@@ -40,7 +44,7 @@ class Outlook:
         ratios = np.exp(alive - top)
         mean = float(ratios.sum()) / log_x.size
         excess = math.log(float((ratios**2).sum()) / log_x.size / mean**2)
-        gap = max(1e-6, -(top + math.log(mean)))
+        gap = max(1e-6, min(most, -(top + math.log(mean))))
         if math.exp(-excess) * log_x.size < FEW:  # log-normal weights: as much as their logs vary
             excess = max(excess, float(alive.var()))
         # no weight exceeds the cap, so no excess the gap

@@ -50,10 +50,7 @@ MANY = 4000
 """Factors above which orders are neither planned nor compared beyond the two best heuristics."""
 
 SCOUTED = 10
-"""From this ibound on the elimination order is kept that was best at the first one beyond it.
-
-The order that is best at a small ibound need not be so at a large one (linkage_11: 8 nats).
-"""
+"""The ibound from which the order planned for exact elimination is tried too."""
 
 PLANNING = 20.0
 """Seconds that must be left for a search of elimination orders that may take a second or two."""
@@ -253,6 +250,8 @@ class CappedDraws:
         self.drag = 1.0  # wall clock over forecast cost: waiting, judging, glances
         self.promise = (0.0, 0.0)  # when the last step began, and what it was to cost
         self.busy = 0.0  # seconds spent on the bound at hand
+        self.level = -math.inf  # the largest estimate of log Z: too few draws make it too small
+        self.best: tuple[Proposal, Outlook] | None = None
         self.final: Final | None = None
         self._lane = itertools.count()
         self._noise = generator(working.seed, KEY, next(self._lane))
@@ -263,6 +262,10 @@ class CappedDraws:
         while run is not None and not self.clock.expired:
             self.busy = 0.0
             yield from self._iterate(run)
+            if len(run.scouted) > 1:
+                self.ranking = sorted(
+                    ((value, kind) for kind, value in run.scouted.items()), key=lambda item: item[0]
+                )
             bound = run.judged()
             yield bound
             if bound.side is Side.BOTH or self.clock.expired:
@@ -274,13 +277,14 @@ class CappedDraws:
             outlook = self._pilot(proposal, self.busy)
             if math.isfinite(outlook.gap):
                 yield from self._glance(proposal, outlook, self.busy)
+                self._keep_best(proposal, outlook)
+            del proposal
             step = self._next(run, outlook)
             if step is None:
-                if math.isfinite(outlook.gap):
-                    self._prepare(proposal, outlook)
+                if self.best is not None:
+                    self._prepare(*self.best)
                 return
             if step:
-                del proposal
                 # where the larger tables do not fit, the next decision is taken without them
                 run = self._larger(run, step) or run
 
@@ -305,25 +309,39 @@ class CappedDraws:
             yield from self._iterate(even)
             assert even.descent is not None
             self.ranking.append((even.descent.best, kind))
-            even.descent = None if even is not run else even.descent
         if not self.ranking:
             return None
         self.ranking.sort(key=lambda item: item[0])
         return runs[self.ranking[0][1]]
 
+    def _seconds(self, left: float) -> float:
+        """Seconds of drawing, over all workers, in so many seconds of the clock."""
+        return SHARE * max(2, self.working.threads) * left
+
+    def _keep_best(self, proposal: Proposal, outlook: Outlook) -> None:
+        """Larger tables can be cut less well: what promises most is kept."""
+        seconds = self._seconds(min(self.clock.left, HORIZON))
+        if self.best is None or outlook.width(seconds) < self.best[1].width(seconds):
+            self.best = proposal, outlook
+
     def _larger(self, run: Run, step: int) -> Run | None:
-        """The run at a larger ibound: the best orders are compared once more at SCOUTED."""
+        """The run at a larger ibound: the two best orders so far are compared there again.
+
+        How well buckets are cut changes from ibound to ibound: on a 50x50 grid, w = 10, one order
+        is 7 nats behind the other at ibound 10 and 11 nats ahead at 14.
+        """
         ibound = run.config.ibound + step
-        if ibound < SCOUTED or run.config.ibound >= SCOUTED:
-            return self._run(ibound, [run.order])
         kinds = [kind for _, kind in self.ranking[:2]]
-        if self.working.graph.n_factors <= MANY and self.clock.left > PLANNING:
+        if ibound >= SCOUTED > run.config.ibound and self._may_plan():
             # The order of least exact cost, which a run without exact answers has not looked for.
             found = self.working.plan
             if found is not None:
                 self.working.orders.adopt(found.variables)
                 kinds = [*kinds, Order.PLANNED] if Order.PLANNED not in kinds else kinds
-        return self._run(ibound, kinds)
+        return self._run(ibound, kinds or [run.order])
+
+    def _may_plan(self) -> bool:
+        return self.working.graph.n_factors <= MANY and self.clock.left > PLANNING
 
     def _run(self, ibound: int, kinds: list[Order]) -> Run | None:
         """Mini-buckets of this size; None where memory or `exact=False` forbids them."""
@@ -367,12 +385,14 @@ class CappedDraws:
         found = [drawing.batch()]
         while time.perf_counter() - begun < PILOT * spent and not self.clock.expired:
             found.append(drawing.batch())
-        return Outlook.of(np.concatenate(found), time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        outlook = Outlook.of(np.concatenate(found), seconds, proposal.log_u - self.level)
+        self.level = max(self.level, proposal.log_u - outlook.gap)
+        return outlook
 
     def _next(self, run: Run, outlook: Outlook) -> int | None:
         """What to do: None draw, 0 iterate on, otherwise add this to the ibound."""
         pace, ibound, left = self.pace, run.config.ibound, min(self.clock.left, HORIZON)
-        workers = SHARE * max(2, self.working.threads)
         if math.isinf(outlook.gap):
             return 2 if ROUGH * pace * 4.0 < LONGEST * left and ibound + 2 <= self.widest else None
         if not self.gaps or self.gaps[-1][0] != ibound:
@@ -381,7 +401,9 @@ class CappedDraws:
         if cost > 0.0:
             taken = (self.clock.elapsed - began) / cost
             self.drag = 0.5 * (self.drag + min(10.0, max(1.0, taken)))
-        best, width, promised = None, outlook.width(workers * left), 0.0
+        assert self.best is not None
+        known = self.best[1]
+        best, width, promised = None, known.width(self._seconds(left)), 0.0
         # As many iterations again bring about half of what the last ones brought.
         cost = self.drag * (ROUGH + 4) * pace
         history = run.history
@@ -389,15 +411,15 @@ class CappedDraws:
         more = outlook.tightened(outlook.gap - 0.5 * gained)
         if self.settled:
             cost = math.inf
-        if cost < LONGEST * left and more.width(workers * (left - cost)) < GAIN * width:
-            best, width, promised = 0, more.width(workers * (left - cost)), cost
+        if cost < LONGEST * left and more.width(self._seconds(left - cost)) < GAIN * width:
+            best, width, promised = 0, more.width(self._seconds(left - cost)), cost
         for step in range(1, FURTHEST + 1):
-            cost = self.drag * (ROUGH + 8) * pace * 2.0**step
+            cost = self.drag * (ROUGH + 12) * pace * 2.0**step
             if ibound + step > self.widest or cost > LONGEST * left:
                 break
-            larger = outlook.tightened(outlook.gap * self._shrink() ** step, SLOWER**step)
-            if larger.width(workers * (left - cost)) < GAIN * width:
-                best, width, promised = step, larger.width(workers * (left - cost)), cost
+            larger = known.tightened(known.gap * self._shrink() ** step, SLOWER**step)
+            if larger.width(self._seconds(left - cost)) < GAIN * width:
+                best, width, promised = step, larger.width(self._seconds(left - cost)), cost
         self.promise = self.clock.elapsed, promised / self.drag
         return best
 
@@ -429,10 +451,11 @@ class CappedDraws:
         begun = self.clock.elapsed
         while tally.drawn == 0 or self.clock.elapsed - begun < seconds:
             yield self._drawn(source, tally, drawing)
+        self.level = max(self.level, tally.estimate().log_z)
 
     def _prepare(self, proposal: Proposal, outlook: Outlook) -> None:
         """Fix source and stakes of the draws until the end."""
-        draws = outlook.rate * SHARE * max(2, self.working.threads) * min(self.clock.left, HORIZON)
+        draws = outlook.rate * self._seconds(min(self.clock.left, HORIZON))
         source = self._source("mini-bucket", proposal, outlook, draws)
         self.final = Final(source, Tally.of(proposal, source.level), time.perf_counter())
 
