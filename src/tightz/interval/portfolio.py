@@ -69,8 +69,8 @@ LOWER: tuple[Method, ...] = (
     tempering,
     cutset_sums,
 )
-UPPER: tuple[Method, ...] = (tree_reweighted, Planned(capped, 0.5))
-SIDE_BY_SIDE: tuple[Method, ...] = (Planned(annealed, 0.2), *LOWER, *UPPER)
+UPPER: tuple[Method, ...] = (tree_reweighted, capped)
+SIDE_BY_SIDE: tuple[Method, ...] = (Planned(annealed, 0.3), *LOWER, *UPPER)
 """Started together where exact elimination does not fit; quick ones first. Annealing is the very
 first: a run of a second has its estimate and certificate before anything else. It keeps a share,
 since its rounds pay at their end, and a far upper end hides what a lower one gains."""

@@ -9,12 +9,16 @@ import enum
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound
+from tightz.errors import ModelError
+
+if TYPE_CHECKING:
+    from tightz.elimination.exact import ExactResult
 
 
 class Mixing(enum.Enum):
@@ -145,3 +149,13 @@ class Samples:
             f"Samples({len(self.states)} states, worth {self.effective_size:.0f} independent ones; "
             f"{self.status.value})"
         )
+
+
+def exact_marginals(result: ExactResult) -> Iterator[Finding]:
+    """Marginals that nothing replaces; a note where the model's scale leaves them no digits."""
+    try:
+        vectors = result.marginals
+    except ModelError as error:
+        yield Finding(note=str(error))
+        return
+    yield Finding(marginals=Marginals(vectors, "exact", math.inf, Mixing.EXACT))

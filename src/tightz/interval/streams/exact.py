@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 
 from tightz.bounds import Bound
-from tightz.elimination.exact import ExactResult, exact, plan
-from tightz.errors import ModelError, ResourceError, UnsupportedModelError
+from tightz.elimination.exact import exact, plan
+from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.runtime.clock import Clock
-from tightz.workspace.findings import Finding, Marginals, Mixing
+from tightz.workspace.findings import Finding, Marginals, Mixing, exact_marginals
 from tightz.workspace.working import Working
 
 FLOPS_PER_SECOND = 1.5e8
@@ -33,16 +33,6 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     if result.log_z > -math.inf and 4 * result.seconds < clock.left:
         yield from exact_marginals(result)
         yield from _barren_marginals(working, clock)
-
-
-def exact_marginals(result: ExactResult) -> Iterator[Finding]:
-    """Marginals that nothing replaces; a note where the model's scale leaves them no digits."""
-    try:
-        vectors = result.marginals
-    except ModelError as error:
-        yield Finding(note=str(error))
-        return
-    yield Finding(marginals=Marginals(vectors, "exact", math.inf, Mixing.EXACT))
 
 
 def _barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:

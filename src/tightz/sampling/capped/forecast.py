@@ -15,6 +15,9 @@ RARE = 5.2
 """From N draws an unseen weight at the cap may have a share of up to RARE / N (95%, two ends)."""
 
 
+HORIZON = 3600.0
+"""Seconds that a run without a limit plans for."""
+
 FEW = 50.0
 """Effective draws below which their own second moment says too little."""
 

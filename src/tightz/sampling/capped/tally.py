@@ -1,0 +1,153 @@
+"""What draws from one proposal add up to: estimate, marginals, a sample, and the stakes to take."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.runtime.clock import Clock
+from tightz.runtime.seeds import Seed, generator
+from tightz.sampling.capped.forecast import HORIZON
+from tightz.sampling.capped.kernels import tally
+from tightz.sampling.capped.proposal import Drawing, Proposal
+from tightz.workspace.findings import Mixing, PointEstimate, Samples, Source
+
+KEPT = 4096
+"""States kept for samples."""
+
+REFITS = (0.04, 0.2)
+"""Parts of the time for draws after which stakes are chosen by all that was drawn."""
+
+
+@dataclass(eq=False)
+class Tally:
+    """Weighted counts, moments and a sample of all states drawn from one proposal."""
+
+    proposal: Proposal
+    level: float
+    counts: NDArray[np.float64]
+    pointers: NDArray[np.int64]
+    drawn: int = 0
+    mass: float = 0.0
+    square: float = 0.0
+    largest: float = 0.0
+    keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    states: NDArray[np.uint8] | None = None
+    told: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, proposal: Proposal, level: float) -> Tally:
+        cards = proposal.cardinalities
+        pointers = np.concatenate([[0], np.cumsum(cards)]).astype(np.int64)
+        return cls(proposal, level, np.zeros(int(pointers[-1])), pointers)
+
+    def add(self, drawing: Drawing, rng: np.random.Generator) -> None:
+        """Count the drawing's last batch."""
+        logs = drawing.log_x + self.proposal.log_u - self.level
+        weights = np.exp(np.minimum(logs, 600.0))
+        counts = np.zeros_like(self.counts)
+        tally(drawing.states, weights, self.pointers, counts)
+        # Of all draws those with the largest log weight + Gumbel noise are a sample in proportion
+        # to the weights, without replacement.
+        keys = logs + rng.gumbel(size=logs.size)
+        with self._lock:
+            self.counts += counts
+            self.drawn += logs.size
+            self.mass += float(weights.sum())
+            self.square += float((weights**2).sum())
+            self.largest = max(self.largest, float(weights.max()))
+            least = self.keys.min() if self.keys.size >= KEPT else -math.inf
+            new = np.flatnonzero(keys > least)
+            if new.size:
+                rows = drawing.states[:, new].T.copy()
+                self.keys = np.concatenate([self.keys, keys[new]])
+                self.states = rows if self.states is None else np.concatenate([self.states, rows])
+                if self.keys.size > 2 * KEPT:
+                    self._thin()
+
+    def _thin(self) -> None:
+        best = np.argsort(-self.keys)[:KEPT]
+        assert self.states is not None
+        self.keys, self.states = self.keys[best], self.states[best]
+
+    def news(self) -> bool:
+        """Whether a fifth more was drawn since this was last asked and answered yes."""
+        with self._lock:
+            if self.drawn < 1.2 * self.told:
+                return False
+            self.told = self.drawn
+            return True
+
+    @property
+    def effective(self) -> float:
+        return self.mass**2 / self.square if self.square > 0.0 else 0.0
+
+    def estimate(self) -> PointEstimate:
+        """log Z by the mean weight; no error where one draw carries a fifth of it."""
+        if self.mass <= 0.0:
+            return PointEstimate(-math.inf, math.inf, "draws under a cap", "mini-bucket", 0.0)
+        value = self.level + math.log(self.mass / self.drawn)
+        share = self.largest / self.mass
+        variance = max(0.0, self.square / self.mass**2 - 1.0 / self.drawn)
+        # what was not seen is about as heavy as the heaviest that was
+        error = math.hypot(math.sqrt(variance), share) if share < 0.2 else math.inf
+        return PointEstimate(
+            value, error, "draws under a mini-bucket cap", "mini-bucket", self.effective
+        )
+
+    def sampler(self, estimate: PointEstimate, mixing: Mixing) -> Callable[..., Samples]:
+        """Draws in proportion to weight: all that are kept have the same weight after that."""
+        with self._lock:
+            self._thin()
+            assert self.states is not None
+            states = self.states.astype(np.int64)
+        worth = min(self.effective, float(len(states)))
+
+        def sample(k: int, seed: Seed = None) -> Samples:
+            rng = generator(seed)
+            rows = rng.choice(len(states), size=k, replace=k > len(states))
+            return Samples(states[rows], np.full(k, estimate.log_z), mixing, worth)
+
+        return sample
+
+    def marginals(self) -> list[NDArray[np.float64]]:
+        with self._lock:
+            counts = self.counts.copy()
+        parts = np.split(counts, self.pointers[1:-1])
+        return [np.maximum(part, 0.0) / part.sum() for part in parts]
+
+
+@dataclass(eq=False)
+class Final:
+    """The draws until the end. Their stakes are chosen anew once it shows how they scatter.
+
+    Each choice opens a source of its own, made from draws that are counted already.
+    """
+
+    source: Source
+    tally: Tally
+    begun: float
+    refits: list[float] = field(default_factory=lambda: list(REFITS))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def current(self, clock: Clock) -> Source:
+        """Where the next draws belong."""
+        tally, elapsed = self.tally, time.perf_counter() - self.begun
+        with self._lock:
+            left = min(clock.left, HORIZON)
+            if self.refits and elapsed > self.refits[0] * (elapsed + left) and tally.mass > 0.0:
+                del self.refits[0]
+                variance = max(1e-12, tally.drawn * tally.square / tally.mass**2 - 1.0)
+                self.source = replace(
+                    self.source,
+                    spread=math.sqrt(variance),
+                    expected=tally.drawn * (1.0 + left / elapsed),
+                )
+            return self.source

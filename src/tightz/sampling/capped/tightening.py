@@ -1,0 +1,204 @@
+"""Tightening a mini-bucket bound: which order, how many iterations, how large, and when to stop.
+
+Everything is decided by the interval that draws can be expected to give at the deadline.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+
+from tightz.elimination.order import Order
+from tightz.errors import ResourceError
+from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.clock import Clock
+from tightz.sampling.capped.forecast import HORIZON, Outlook
+from tightz.uppers.mini_bucket import MiniBucket
+from tightz.uppers.mini_bucket.run import MAX_IBOUND, Run
+from tightz.workspace.findings import Finding
+from tightz.workspace.working import Working
+
+FIRST = 6
+"""The first ibound."""
+
+MANY = 4000
+"""Factors above which orders are neither planned nor compared beyond the two best heuristics."""
+
+DENSE = 40
+"""Factors a variable beyond which a model is taken to be dense."""
+
+SCOUTED = 10
+"""The ibound from which the order planned for exact elimination is tried too."""
+
+PLANNING = 20.0
+"""Seconds that must be left for a search of elimination orders that may take a second or two."""
+
+ROUGH = 8
+"""Iterations at a new ibound before the next decision."""
+
+FURTHEST = 4
+"""Largest step of the ibound: forecasts are extrapolated over it."""
+
+SLOWER = 1.06
+"""Drawing slows down by about this for each step of the ibound (caches)."""
+
+SHARE = 0.6
+"""Part of the workers' time that draws are expected to get."""
+
+LONGEST = 0.5
+"""Part of the time left that one more step of tightening may take."""
+
+GAIN = 0.97
+"""A step must promise an interval this much narrower than without it."""
+
+
+class Tightening:
+    """The state of the decisions: orders and gaps seen, the pace, what steps really cost."""
+
+    def __init__(self, working: Working, clock: Clock) -> None:
+        self.working, self.clock = working, clock
+        self.widest = MAX_IBOUND
+        self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
+        self.ranking: list[tuple[float, Order]] = []  # bounds at equal work, best first
+        self.pace = 0.0  # seconds of an iteration
+        self.busy = 0.0  # seconds spent on the bound at hand
+        self.settled = False  # whether iterating on is of no use
+        self.drag = 1.0  # wall clock over forecast cost: waiting, judging, glances
+        self.promise = (0.0, 0.0)  # when the last step began, and what it was to cost
+
+    @property
+    def graph(self) -> FactorGraph:
+        return self.working.graph
+
+    @property
+    def dense(self) -> bool:
+        """So many couplings that no tables of a size that fits are any good."""
+        return self.graph.n_factors > max(MANY, DENSE * self.graph.n_variables)
+
+    def drawing(self, left: float) -> float:
+        """Seconds of drawing, over all workers, in so many seconds of the clock."""
+        return SHARE * max(2, self.working.threads) * left
+
+    def scout(self) -> Generator[Finding, None, Run | None]:
+        """Which elimination order, by bounds at about equal work: the best and its run."""
+        orders = self.working.orders
+        kinds = orders.kinds
+        if self.graph.n_factors > MANY:  # setting up tables takes as long as iterating
+            kinds = [Order.MIN_FILL, Order.MIN_SIZE][: 1 if self.dense else 2]
+        seen = {orders[kind].tobytes(): kind for kind in reversed(kinds)}
+        runs = {kind: run for kind in reversed(seen.values()) if (run := self._run(FIRST, [kind]))}
+        exact = [run for run in runs.values() if run.candidates[0][1].exact]
+        if exact or not runs:
+            return exact[0] if exact else self._run(2, kinds)
+        least = min(run.entries for run in runs.values())
+        for kind, run in runs.items():
+            # an order with larger tables gets a smaller ibound
+            fair = FIRST - int(math.log2(run.entries / least))
+            even = run if fair == FIRST else self._run(max(1, fair), [kind])
+            if even is None or self.clock.expired:
+                continue
+            yield from self.iterate(even)
+            assert even.descent is not None
+            self.ranking.append((even.descent.best, kind))
+        if not self.ranking:
+            return None
+        self.ranking.sort(key=lambda item: item[0])
+        return runs[self.ranking[0][1]]
+
+    def larger(self, run: Run, step: int) -> Run | None:
+        """The run at a larger ibound: the two best orders so far are compared there again.
+
+        How well buckets are cut changes from ibound to ibound: on a 50x50 grid, w = 10, one order
+        is 7 nats behind the other at ibound 10 and 11 nats ahead at 14.
+        """
+        ibound = run.config.ibound + step
+        kinds = [kind for _, kind in self.ranking[:2]]
+        if ibound >= SCOUTED > run.config.ibound and self._may_plan():
+            # The order of least exact cost, which a run without exact answers has not looked for.
+            found = self.working.plan
+            if found is not None:
+                self.working.orders.adopt(found.variables)
+                kinds = [*kinds, Order.PLANNED] if Order.PLANNED not in kinds else kinds
+        return self._run(ibound, kinds or [run.order])
+
+    def _may_plan(self) -> bool:
+        return self.graph.n_factors <= MANY and self.clock.left > PLANNING
+
+    def _run(self, ibound: int, kinds: list[Order]) -> Run | None:
+        """Mini-buckets of this size; None where memory or `exact=False` forbids them."""
+        if ibound > self.widest:
+            return None
+        memory = self.working.max_memory // 2
+        config = MiniBucket(ibound, iterations=10**6, max_memory=memory)
+        try:
+            run = Run(self.working.orders, config, time.perf_counter(), kinds)
+        except ResourceError:
+            run = None
+        if run is None or (run.candidates[0][1].exact and not self.working.exact):
+            self.widest = min(self.widest, ibound - 1)
+            return None
+        return run
+
+    def iterate(self, run: Run) -> Generator[Finding, None, None]:
+        """ROUGH iterations more, after all orders had theirs; measures seconds an iteration."""
+        self.busy = 0.0
+        scouts = 0 if run.history else len(run.candidates)
+        spent, before = 0.0, run.passes
+        for done in range(1, ROUGH + scouts + 1):
+            begun = time.perf_counter()
+            self.settled = next(run.steps, None) is None
+            if self.settled or self.clock.expired:
+                break
+            took = time.perf_counter() - begun  # the stream waits between its steps
+            self.busy += took
+            spent += took
+            if done == scouts:  # setting up tables is no iteration
+                spent, before = 0.0, run.passes
+            yield Finding()
+        if run.passes > before:
+            self.pace = spent / (run.passes - before)
+        if len(run.scouted) > 1:
+            found = [(value, kind) for kind, value in run.scouted.items()]
+            self.ranking = sorted(found, key=lambda item: item[0])
+
+    def next_step(self, run: Run, outlook: Outlook, known: Outlook | None) -> int | None:
+        """What to do: None draw, 0 iterate on, otherwise add this to the ibound."""
+        pace, ibound, left = self.pace, run.config.ibound, min(self.clock.left, HORIZON)
+        if known is None:
+            # No draws to go by: the largest tables that a fair part of the time allows.
+            if ROUGH * pace * 8.0 < LONGEST * left and ibound + 2 <= self.widest:
+                return 2
+            return None if self.settled else 0
+        if math.isfinite(outlook.gap) and (not self.gaps or self.gaps[-1][0] != ibound):
+            self.gaps.append((ibound, outlook.gap))
+        began, cost = self.promise
+        if cost > 0.0:
+            taken = (self.clock.elapsed - began) / cost
+            self.drag = 0.5 * (self.drag + min(10.0, max(1.0, taken)))
+        best, width, promised = None, known.width(self.drawing(left)), 0.0
+        # As many iterations again bring about half of what the last ones brought.
+        cost = self.drag * (ROUGH + 4) * pace
+        history = run.history
+        gained = history[-min(ROUGH + 1, len(history))] - history[-1]
+        more = outlook.tightened(outlook.gap - 0.5 * gained)
+        if self.settled or math.isinf(outlook.gap):
+            cost = math.inf
+        if cost < LONGEST * left and more.width(self.drawing(left - cost)) < GAIN * width:
+            best, width, promised = 0, more.width(self.drawing(left - cost)), cost
+        for step in range(1, FURTHEST + 1):
+            cost = self.drag * (ROUGH + 12) * pace * 2.0**step
+            if ibound + step > self.widest or cost > LONGEST * left:
+                break
+            larger = known.tightened(known.gap * self._shrink() ** step, SLOWER**step)
+            if larger.width(self.drawing(left - cost)) < GAIN * width:
+                best, width, promised = step, larger.width(self.drawing(left - cost)), cost
+        self.promise = self.clock.elapsed, promised / self.drag
+        return best
+
+    def _shrink(self) -> float:
+        """The factor by which the gap falls for each step of the ibound, by the last two seen."""
+        if len(self.gaps) < 2:
+            return 0.88
+        (a, gap_a), (b, gap_b) = self.gaps[-2:]
+        return min(0.97, max(0.7, (gap_b / gap_a) ** (1.0 / max(1, b - a))))
