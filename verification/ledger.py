@@ -254,7 +254,7 @@ def proposal_of(rng: np.random.Generator) -> tuple[Proposal, float]:
             descent.advance()
         log_z = enumerated_log_z(model)
         if math.isfinite(log_z) and descent.best > log_z + 1e-3:
-            return Proposal.of(descent), log_z
+            return Proposal.of(model, descent), log_z
 
 
 def drawn_misses(numbers: range) -> Counter[str]:

@@ -34,6 +34,7 @@ from tightz.judge.forests import ForestQ
 from tightz.judge.layers import LayerQ
 from tightz.judge.links import EncodingLink, SpinEvidence, SpinLink
 from tightz.judge.parts import Cell, Court, NoStateEvidence, PartsEvidence, joined
+from tightz.judge.proposals import cap_excess, check_weights
 from tightz.judge.reductions import check_barren, check_substitution
 from tightz.judge.regions import Ceiling, Conditionals, Product, Proof, halves, whole
 from tightz.judge.spanning import Forests
@@ -537,4 +538,29 @@ BARREN = [
     ),
 ]
 
-CASES = [*VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS, *BARREN]
+_AT = np.array([0, 2])
+_ONE = np.array([0, 1])
+_HALVES = np.full(2, 0.5, dtype=np.float32)
+_COIN = tz.FactorGraph([2], [((0,), np.log([0.5, 0.5]))])
+
+
+def _excess(tables: np.ndarray, weight: float) -> float:
+    return cap_excess(np.array([2]), _AT, _ONE, tables.astype(np.float32), np.array([weight]))
+
+
+PROPOSALS = [
+    refuted(
+        "a clique's weight is not positive: its bucket proves no cap",
+        lambda: _excess(_HALVES, -1.0),
+    ),
+    refuted("the weights of a bucket sum to 0.5, not to 1", lambda: _excess(_HALVES, 0.5)),
+    refuted("a table of the proposal is not finite", lambda: _excess(_HALVES * np.inf, 1.0)),
+    refuted(
+        "draws under a cap: a weight differs from p~ / q by 1 nats",
+        lambda: check_weights(
+            _COIN, [(0,)], _AT, _ONE, _HALVES, np.zeros((1, 1), dtype=np.int64), np.ones(1), 1e-6
+        ),
+    ),
+]
+
+CASES = [*VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS, *BARREN, *PROPOSALS]

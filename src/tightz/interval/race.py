@@ -38,6 +38,10 @@ CREDIT = 0.3
 """Share of the interval's width that a stream is believed to take away before it is measured."""
 
 
+FINE = 0.005
+"""Nats of confident width down to which streams get the time that they were promised."""
+
+
 class _Refused(NamedTuple):
     bound: Bound
     reason: str
@@ -98,6 +102,7 @@ class Schedule:
 
     working: Working
     memory: float
+    confident: float = math.inf  # width of the confident interval
     lanes: list[Lane] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -126,6 +131,8 @@ class Schedule:
         live = [lane for lane in self.lanes if not lane.ended]
         spent = sum(lane.seconds for lane in self.lanes)
         promised = [lane for lane in ready if lane.seconds < lane.share * spent]
+        if self.confident < FINE:  # narrow enough: from here on by what is measured
+            promised = []
         if promised:
             return min(promised, key=lambda lane: lane.seconds / lane.share)
         # Starvation guard: rates are estimates from the past, and a stream that needs a long step
@@ -181,7 +188,9 @@ def race(working: Working, board: Board, methods: Sequence[Method]) -> None:
         # both paid.
         before = board.doubt
         _merge(lane, item, board)
-        schedule.reward(lane, before.narrowed_to(board.doubt))
+        after = board.doubt
+        schedule.confident = after.confident
+        schedule.reward(lane, before.narrowed_to(after))
         if board.closed and closing is None:
             closing = lane
         # The stream that closed the interval hands in its marginals after its bound.
