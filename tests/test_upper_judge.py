@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.precise import hostile_model, precise_log_z
-from tightz.bounds import Side
+from tightz.bounds import Bound, Side
 from tightz.elimination.order import Order
 from tightz.judge import RefutedError
 from tightz.judge import cliques as cliques_module
@@ -19,10 +20,11 @@ from tightz.judge.spanning import Forests, components, uniform_forest
 from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
+from tightz.sampling.capped.stream import CappedDraws
 from tightz.uppers.mini_bucket import MiniBucket, mini_bucket, mini_bucket_bounds
 from tightz.uppers.mini_bucket import descent as descent_module
 from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted
-from tightz.uppers.upper_bound import rising_mini_buckets
+from tightz.workspace.working import Working
 
 SEEDS = st.integers(0, 2**32)
 
@@ -60,11 +62,17 @@ def test_float64_values_alone_would_lie():
     assert lies > 0
 
 
+def tightening(model: FactorGraph) -> Iterator[object]:
+    """What the stream of capped draws yields before it draws for good."""
+    clock = Clock(30.0)
+    return CappedDraws(Working(model, clock, exact=False), clock).tighten()
+
+
 def test_every_bound_of_a_stream_carries_evidence():
     model = ising_grid(7, coupling=(-2, 2), field=(-1, 1), seed=2)
     streams = [
         mini_bucket_bounds(model, ibounds=[1, 2, 3], iterations=15),
-        rising_mini_buckets(model, Clock(30.0), widest=8, max_memory=10**9),
+        (b for b in tightening(model) if isinstance(b, Bound)),
         mini_bucket_bounds(model, ibounds=[1, 2], iterations=15, side=Side.LOWER),
     ]
     for stream in streams:
