@@ -139,12 +139,12 @@ CASES: dict[str, Case] = {
     "sources opened by an adversary": Case({"mini-bucket": GENTLE}, RESTLESS, KIND),
     "the same, wild weights and pilots": Case({"mini-bucket": CAPPED}, RESTLESS, tuple(PILOTS)),
     "tracks opened by an adversary": Case(
-        dict.fromkeys(("mini-bucket", "mini-bucket leaves", "a", "b"), GENTLE), RESTLESS, KIND
+        dict.fromkeys(("mini-bucket", "c", "a", "b"), GENTLE), RESTLESS, KIND
     ),
     "all streams, chosen by an adversary": Case(
         {
             "mini-bucket": GENTLE,
-            "mini-bucket leaves": GENTLE,
+            "c": GENTLE,
             **{name: HEAVY for name in SHARES if name.startswith("annealing")},
             **{f"projections: {m}": [projection(m, 0.1)] for m in LEVELS},
         },

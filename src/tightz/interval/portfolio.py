@@ -30,7 +30,7 @@ from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import annealed
 from tightz.sampling.capped.stream import capped
 from tightz.workspace.findings import Finding
-from tightz.workspace.working import Launch, Method, Planned, Working
+from tightz.workspace.working import Launch, Method, Planned, Working, is_dense
 
 LARGE = 20_000
 """Factors above which the other streams do not wait for a plan: it takes seconds there."""
@@ -53,6 +53,18 @@ def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch
         yield Launch(SIDE_BY_SIDE)
 
 
+ANNEALING, DENSE_ANNEALING = 0.3, 0.5
+"""Parts of the workers' time for annealing; on dense models nothing else says much."""
+
+
+def annealing(working: Working, clock: Clock) -> Iterator[Launch]:
+    """Annealing, with the time it is promised."""
+    encoding = encoding_of(working)
+    if encoding is not None:
+        share = DENSE_ANNEALING if is_dense(encoding.polynomial) else ANNEALING
+        yield Launch((Planned(annealed, share),))
+
+
 def tempering(working: Working, clock: Clock) -> Iterator[Launch]:
     """The search for heavy states, and after it the streams that start from them."""
     if encoding_of(working) is not None:
@@ -70,7 +82,7 @@ LOWER: tuple[Method, ...] = (
     cutset_sums,
 )
 UPPER: tuple[Method, ...] = (tree_reweighted, capped)
-SIDE_BY_SIDE: tuple[Method, ...] = (Planned(annealed, 0.3), *LOWER, *UPPER)
+SIDE_BY_SIDE: tuple[Method, ...] = (annealing, *LOWER, *UPPER)
 """Started together where exact elimination does not fit; quick ones first. Annealing is the very
 first: a run of a second has its estimate and certificate before anything else. It keeps a share,
 since its rounds pay at their end, and a far upper end hides what a lower one gains."""

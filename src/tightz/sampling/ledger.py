@@ -39,8 +39,7 @@ LEVELS = (1, 2, 4, 6, 8, 10)
 """Numbers of parities whose trials bet; few, since each is paid for."""
 
 SHARES: Mapping[str, float] = {
-    "mini-bucket": 0.68,
-    "mini-bucket leaves": 0.06,
+    "mini-bucket": 0.74,
     "annealing": 0.06,
     "annealing, fitted start": 0.08,
     **{f"projections: {m}": 0.07 / len(LEVELS) for m in LEVELS},
@@ -50,7 +49,7 @@ SHARES: Mapping[str, float] = {
 The k-th other track to be opened has 1 / (k (k + 1)) of what is left.
 """
 
-CAPPED_SHARES: Mapping[str, float] = {"mini-bucket": 0.86, "mini-bucket leaves": 0.10}
+CAPPED_SHARES: Mapping[str, float] = {"mini-bucket": 0.94}
 """The same from above, where only capped sources can bet."""
 
 MAIN = 0.7

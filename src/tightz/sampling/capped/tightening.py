@@ -23,7 +23,7 @@ FIRST = 6
 """The first ibound."""
 
 MANY = 4000
-"""Factors above which orders are neither planned nor compared beyond the two best heuristics."""
+"""Factors above which only the two best heuristics for orders are compared."""
 
 DENSE = 40
 """Factors a variable beyond which a model is taken to be dense."""
@@ -31,13 +31,14 @@ DENSE = 40
 SCOUTED = 10
 """The ibound from which the order planned for exact elimination is tried too."""
 
-PLANNING = 20.0
-"""Seconds that must be left for a search of elimination orders that may take a second or two."""
+PLANNING, PLANNED = 20.0, 1500
+"""Seconds that must be left, and factors at most, for a search of elimination orders: it takes a
+second or two."""
 
 ROUGH = 8
 """Iterations at a new ibound before the next decision."""
 
-FURTHEST = 4
+FURTHEST = 6
 """Largest step of the ibound: forecasts are extrapolated over it."""
 
 SLOWER = 1.06
@@ -123,7 +124,7 @@ class Tightening:
         return self._run(ibound, kinds or [run.order])
 
     def _may_plan(self) -> bool:
-        return self.graph.n_factors <= MANY and self.clock.left > PLANNING
+        return self.graph.n_factors <= PLANNED and self.clock.left > PLANNING
 
     def _run(self, ibound: int, kinds: list[Order]) -> Run | None:
         """Mini-buckets of this size; None where memory or `exact=False` forbids them."""
