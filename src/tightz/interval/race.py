@@ -134,7 +134,8 @@ class Schedule:
         if self.confident < FINE:  # narrow enough: from here on by what is measured
             promised = []
         if promised:
-            return min(promised, key=lambda lane: lane.seconds / lane.share)
+            # the largest promise first: steps of others may hold the other workers for long
+            return min(promised, key=lambda lane: (-lane.share, lane.seconds))
         # Starvation guard: rates are estimates from the past, and a stream that needs a long step
         # before its first finding would never be tried again.
         fair = LEAST_SHARE * sum(lane.seconds for lane in live) / len(live)

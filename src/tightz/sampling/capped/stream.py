@@ -51,6 +51,9 @@ PILOT = 0.05
 PROMISED, UNPROMISING = 0.5, 0.2
 """Parts of the workers' time while tightening, and where no useful interval is in sight."""
 
+TELLING = 11
+"""The ibound from which forecasts say whether draws will tell anything."""
+
 HOPELESS = 40.0
 """Nats of forecast width that are not worth half of the time."""
 
@@ -92,7 +95,7 @@ class CappedDraws:
     @property
     def share(self) -> float:
         """Part of all workers' time that it should get: little where no draws will tell much."""
-        if self.best is None:
+        if self.best is None or self.bounds.gaps[-1][0] < TELLING:
             return UNPROMISING if self.bounds.dense else PROMISED
         return PROMISED if self.best[1].width(self.left) < HOPELESS else UNPROMISING
 
