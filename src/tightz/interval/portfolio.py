@@ -81,8 +81,11 @@ LOWER: tuple[Method, ...] = (
     tempering,
     cutset_sums,
 )
-UPPER: tuple[Method, ...] = (tree_reweighted, capped)
-SIDE_BY_SIDE: tuple[Method, ...] = (annealing, *LOWER, *UPPER)
+AT_ONCE = 1.0
+"""Promised to openers, which only launch a stream with a promise of its own."""
+
+UPPER: tuple[Method, ...] = (tree_reweighted, Planned(capped, AT_ONCE))
+SIDE_BY_SIDE: tuple[Method, ...] = (Planned(annealing, AT_ONCE), *LOWER, *UPPER)
 """Started together where exact elimination does not fit; quick ones first. Annealing is the very
 first: a run of a second has its estimate and certificate before anything else. It keeps a share,
 since its rounds pay at their end, and a far upper end hides what a lower one gains."""

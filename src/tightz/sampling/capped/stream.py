@@ -48,7 +48,7 @@ GLANCE = 0.1
 PILOT = 0.05
 """Part of the time spent on a bound that pilot draws may take."""
 
-PROMISED, UNPROMISING = 0.5, 0.2
+PROMISED, UNPROMISING = 0.5, 0.3
 """Parts of the workers' time while tightening, and where no useful interval is in sight."""
 
 TELLING = 11
