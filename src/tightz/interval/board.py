@@ -145,6 +145,7 @@ class Board:
     confident_upper: Bound = UNKNOWN_UPPER
     ledger: Ledger = field(default_factory=lambda: Ledger(0.05))
     keep_ledger: Callable[[Ledger], None] | None = None
+    slack: Callable[[], float] = float  # nats of rounding between the draws' model and the model
     marginals: Marginals | None = None
     estimates: dict[str, PointEstimate] = field(default_factory=dict)
     sampler: Callable[..., Samples] | None = None
@@ -239,8 +240,9 @@ class Board:
         """
         self.secure()
         begun = time.perf_counter()
-        ends = ((Side.LOWER, self.ledger.lower()), (Side.UPPER, self.ledger.upper()))
-        for side, value in ends:
+        slack = self.slack() if self.ledger.accounts else 0.0
+        low, high = self.ledger.lower() - slack, self.ledger.upper() + slack
+        for side, value in ((Side.LOWER, low), (Side.UPPER, high)):
             if not math.isfinite(value):
                 continue
             track = self.ledger.leader(value, upper=side is Side.UPPER)

@@ -97,6 +97,7 @@ def log_partition(
             threads=threads or os.cpu_count() or 1, executor=executor, backend=backend,
         )  # fmt: skip
         board = Board(clock, on_bound, notes=scale_warnings(model), ledger=Ledger(delta))
+        board.slack = lambda: working.reduction.rounding
         if session is not None:
             board.keep, board.before = session.writer.append_bound, session.before
             board.ledger, board.keep_ledger = session.ledger, session.keep_ledger

@@ -17,6 +17,7 @@ from tightz.families.layer import LayerMeanField, layer_mean_field
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
 from tightz.judge import Audited
+from tightz.judge.verdict import UNIT
 from tightz.models.spin_polynomial import MAX_ARITY, SpinPolynomial
 from tightz.paper.batches import run_batches
 from tightz.paper.trials import TrialPlan, all_positions
@@ -127,7 +128,8 @@ def projections(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         if m in sources:
             yield Finding(draws=Draws(sources[m], log_g))
         elif math.isfinite(log_g[0]):
-            sources[m] = Source(f"projections: {m}", level=float(log_g[0]))
+            rounding = 64.0 * UNIT * float(np.abs(spins.polynomial.theta).sum())
+            sources[m] = Source(f"projections: {m}", level=float(log_g[0]), rounding=rounding)
 
 
 LAYER_LEAVES = 16

@@ -210,12 +210,10 @@ class CappedDraws:
         estimate = tally.estimate()
         if not math.isfinite(estimate.log_z):
             return Finding(draws=draws)
-        numbers = self.working.orders.numbers
-        source = self.working.graph
         mixed = tally.effective >= FEWEST and math.isfinite(estimate.error)
         mixing = Mixing.MIXED if mixed else Mixing.NOT_MIXED
-        vectors = observe(source, single_states=False).lift_marginals(tally.marginals())
-        assert len(vectors) == source.n_variables, numbers
+        observed = observe(self.working.graph, single_states=False)
+        vectors = observed.lift_marginals(tally.marginals())
         return Finding(
             draws=draws,
             estimate=estimate,
