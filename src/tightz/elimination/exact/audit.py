@@ -26,6 +26,7 @@ CONTEXTS = 16
 """Contexts where a message is checked, beside a large entry; smaller tables are checked whole."""
 
 _STATES = 2
+_ENTRIES = 1 << 17  # summed again for one message, or one context of it
 _SCAN = 1 << 13  # entries; in a longer table the largest of a few, evenly spread, is checked
 _SPREAD = 256
 
@@ -72,18 +73,22 @@ class Audit:
 
     def message(self, b: int, out: Table, inputs: Sequence[Table]) -> None:
         """Copy what message b was made of, and what came out, at some contexts."""
-        digits = self._contexts(out)
-        states = _counted(self._cards[b])
+        summed = self._plan.buckets[b].summed
+        joint = tuple(self._cards[a] for a in summed)
+        # All states are summed again: with very many, at fewer contexts.
+        digits = self._contexts(out)[:, -max(1, _ENTRIES // math.prod(joint)) :]
         arena = self._space.arena
         join = np.add if out.is_log else np.multiply
         product = np.zeros(()) if out.is_log else np.ones(())
         for table in inputs:
-            own = bool(table.axes) and table.axes[0] == b  # b comes before all it meets
+            own = sum(a in summed for a in table.axes)  # they come before all they meet
             at = self._places(table, digits, skip=own)
-            step = table.size // self._cards[b] if own else 0
-            product = join(product, arena[at[:, None] + step * states])
+            strides = self._strides[table.axes][1, :own].tolist()
+            step = dict(zip(table.axes[:own], strides, strict=True))
+            offsets = _offsets(joint, tuple(step.get(a, 0) for a in summed))
+            product = join(product, arena[at[:, None] + offsets])
         entries = arena[self._places(out, digits)]
-        name = f"exact: bucket {b} (variable {self._plan.order[b]})"
+        name = f"exact: bucket {b} ({self._plan.named(b)})"
         taken = _Taken(name, len(inputs), product, entries, out.own_error, out.high)
         self._take(taken, out.is_log)
 
@@ -111,7 +116,7 @@ class Audit:
                 for one in taken:  # say which
                     _check([one], is_log)
                 raise
-        if len(self._seen) == len(self._cards):
+        if len(self._seen) == len(self._plan.buckets):
             self._check_weights()
 
     def _check_weights(self) -> None:
@@ -139,9 +144,9 @@ class Audit:
         self._taken.setdefault(key, []).append(taken)
 
     def _places(
-        self, table: Table, digits: NDArray[np.int64], *, skip: bool = False
+        self, table: Table, digits: NDArray[np.int64], *, skip: int = 0
     ) -> NDArray[np.int64]:
-        """Where a table in C order has the entries of `digits`; `skip`: its first axis at 0."""
+        """Where a table in C order has the entries of `digits`; its first `skip` axes at 0."""
         known = self._strides.get(table.axes)
         if known is None:
             strides = [1] * len(table.axes)
@@ -173,8 +178,11 @@ def _uniforms(log2_rows: int) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=1024)
-def _counted(states: int) -> NDArray[np.int64]:
-    return np.arange(states)
+def _offsets(joint: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]:
+    """Where the joint states of some axes lie, in C order."""
+    digits = _all_digits(joint) if joint else np.zeros((0, 1), np.int64)
+    found: NDArray[np.int64] = np.array(strides, dtype=np.int64) @ digits
+    return found
 
 
 @lru_cache(maxsize=1024)

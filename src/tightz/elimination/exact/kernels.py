@@ -1,4 +1,4 @@
-"""Kernels of bucket elimination: products of tables, summed over one variable, tile by tile.
+"""Kernels of bucket elimination: products of tables, summed over some variables, tile by tile.
 
 All tables live in one flat `arena`. A bucket's result has axes S; its last axes form a tile of
 contiguous entries, the rest are `outer` axes. Each operand says how it meets a tile.
@@ -16,14 +16,14 @@ CONSTANT, CONTIGUOUS, REPEAT, GATHER = 0, 1, 2, 3
 
 
 class Operands(NamedTuple):
-    """K tables as seen from the bucket's axes: offset = base + state * s + outer . digits + tile.
+    """K tables as seen from the bucket's axes: base + state's offset + outer . digits + tile.
 
-    base (K,), state_stride (K,), outer_stride (K, A); `mode` (K,) says how the tile is read:
-    one entry, in step, each entry `repeat` times, or through `gather` (K, tile).
+    base (K,), state_offset (K, states summed), outer_stride (K, A); `mode` (K,) says how the tile
+    is read: one entry, in step, each entry `repeat` times, or through `gather` (K, tile).
     """
 
     base: NDArray[np.int64]
-    state_stride: NDArray[np.int64]
+    state_offset: NDArray[np.int64]
     outer_stride: NDArray[np.int64]
     mode: NDArray[np.int64]
     repeat: NDArray[np.int64]
@@ -56,7 +56,7 @@ def _digits(number: int, dims: NDArray[np.int64], out: NDArray[np.int64]) -> Non
 
 @njit(cache=True, nogil=True)
 def _position(ops: Operands, k: int, state: int, digits: NDArray[np.int64]) -> int:
-    at = ops.base[k] + ops.state_stride[k] * state
+    at = ops.base[k] + ops.state_offset[k, state]
     for a in range(digits.size):
         at += ops.outer_stride[k, a] * digits[a]
     return at
@@ -226,7 +226,7 @@ def sum_product(
         if simple:
             wide = tile // ops.repeat[0]
             a, f = _position(ops, 0, 0, digits), _position(ops, 1, 0, digits)
-            b, g = a + ops.state_stride[0], f + ops.state_stride[1]
+            b, g = a + ops.state_offset[0, 1], f + ops.state_offset[1, 1]
             _sum_pair(
                 result,
                 arena[a : a + wide],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.buckets import bucket_tree
 from tightz.elimination.exact.schedule import (
     ALIGN,
     CUTS,
@@ -21,6 +21,7 @@ from tightz.elimination.exact.schedule import (
     checkpointed_steps,
     forward_steps,
 )
+from tightz.elimination.exact.skeleton import Skeleton, by_order, nodes_of
 from tightz.elimination.graph import Scopes, scopes_of
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.memory import format_bytes, parse_memory
@@ -39,7 +40,7 @@ class EliminationPlan:
 
     `order` numbers the variables that are neither observed nor of one state, `variables` calls them
     by the model's own numbers; `cardinalities` and `buckets` go by place in the order. `width` is
-    the largest number of variables that one message joins; `flops` counts multiplications and
+    one less than the most variables that meet in one product; `flops` counts multiplications and
     additions for log Z; `log_z_bytes` and `marginal_bytes` are the peaks of the work space (keeping
     every message; less is possible by recomputing them).
     """
@@ -47,6 +48,7 @@ class EliminationPlan:
     order: NDArray[np.int64]
     heuristic: str
     numbers: NDArray[np.int64]
+    skeleton: Skeleton
     scopes: Scopes
     cardinalities: NDArray[np.int64]
     buckets: tuple[Bucket, ...]
@@ -86,6 +88,11 @@ class EliminationPlan:
         for a in axes:
             size *= int(self.cardinalities[a])
         return size
+
+    def named(self, b: int) -> str:
+        """The variables that bucket b sums out, for messages."""
+        names = ", ".join(str(v) for v in self.order[list(self.buckets[b].summed)])
+        return f"variable {names}" if names else "a product"
 
     def log_z_schedule(self) -> list[Step]:
         return list(forward_steps(self.buckets))
@@ -128,11 +135,11 @@ class EliminationPlan:
     def reserved_entries(self) -> int:
         """Room at the arena's start for one bucket's merged factors."""
         worst = 0
-        for b, bucket in enumerate(self.buckets):
-            worst = max(worst, sum(self.entries(s) for s in self.group_axes(b, bucket)))
+        for bucket in self.buckets:
+            worst = max(worst, sum(self.entries(s) for s in self.group_axes(bucket)))
         return -(-worst // ALIGN) * ALIGN
 
-    def group_axes(self, b: int, bucket: Bucket) -> list[tuple[int, ...]]:
+    def group_axes(self, bucket: Bucket) -> list[tuple[int, ...]]:
         """Axes of each merged factor as stored: spread along the tile where that is cheap."""
         count = tile_axes(bucket.scope, self.cardinalities)
         tile = bucket.scope[len(bucket.scope) - count :]
@@ -164,51 +171,60 @@ def tile_axes(scope: tuple[int, ...], cards: Sequence[int] | NDArray[np.int64]) 
 
 def build_plan(
     model: FactorGraph,
-    order: NDArray[np.int64],
+    how: NDArray[np.int64] | Skeleton,
     heuristic: str,
     numbers: NDArray[np.int64] | None = None,
 ) -> EliminationPlan:
-    """Follow `order` symbolically. The model has no evidence; cost is linear in scope sizes.
+    """Follow an order of all variables, or a skeleton, symbolically; the model has no evidence.
 
     `numbers`: what the variables are called in the model that this one was conditioned from.
     """
     n = model.n_variables
     scopes = scopes_of(model)
-    order = order[bucket_tree(scopes, order).post_order()]
-    tree = bucket_tree(scopes, order)
+    skeleton = how if isinstance(how, Skeleton) else by_order(scopes, how)
+    nodes = nodes_of(skeleton, scopes, np.log2(model.cardinalities.astype(np.float64)))
+    order = np.array([v for node in nodes for v in node.summed], dtype=np.int64)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
-    ends, places = tree.scope_ptr.tolist(), position[tree.scope].tolist()
+    places = position.tolist()
     cards = model.cardinalities[order].astype(np.int64)
+    parent = [-1] * len(nodes)
+    for b, node in enumerate(nodes):
+        for c in node.children:
+            parent[c] = b
     buckets = []
-    flops = 0.0
-    for b in range(n):
-        groups = _merge_factors(model, position, cards, b, tree.sources[b])
-        rest = tuple(places[ends[b] + 1 : ends[b + 1]])
-        buckets.append(Bucket(rest, groups, tuple(tree.children[b]), int(tree.parent[b])))
-        entries = float(np.prod(cards[[b, *rest]].astype(np.float64)))
-        flops += entries * (len(groups) + len(tree.children[b]))
+    first = 0
+    for b, node in enumerate(nodes):
+        scope = tuple(sorted(places[v] for v in node.scope))
+        groups = _merge_factors(model, position, cards, node.factors)
+        if not groups and not node.children:  # in no factor: its marginal is known all the same
+            groups = (((first,), ()),)
+        buckets.append(Bucket(first, len(node.summed), scope, groups, node.children, parent[b]))
+        first += len(node.summed)
     draft = EliminationPlan(
         order=order,
         heuristic=heuristic,
         numbers=np.arange(n) if numbers is None else numbers,
+        skeleton=skeleton,
         scopes=scopes,
         cardinalities=cards,
         buckets=tuple(buckets),
-        width=tree.width,
-        flops=flops,
+        width=max((len(b.axes) for b in buckets), default=1) - 1,
+        flops=0.0,
     )
     log_z_bytes = draft.peak_bytes(draft.log_z_schedule())
     marginal_bytes = draft.peak_bytes(list(checkpointed_steps(draft.buckets, draft.sizes(), ())))
-    return replace(draft, log_z_bytes=log_z_bytes, marginal_bytes=marginal_bytes)
+    flops = math.fsum(
+        (len(b.groups) + len(b.children)) * float(draft.entries(b.axes)) for b in buckets
+    )
+    return replace(draft, flops=flops, log_z_bytes=log_z_bytes, marginal_bytes=marginal_bytes)
 
 
 def _merge_factors(
     model: FactorGraph,
     position: NDArray[np.int64],
     cards: NDArray[np.int64],
-    b: int,
-    factors: list[int],
+    factors: Sequence[int],
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """Greedy unions of the bucket's factors, each up to GROUP_ENTRIES or one factor alone."""
     groups: list[tuple[set[int], list[int]]] = []
@@ -222,7 +238,5 @@ def _merge_factors(
                 members.append(f)
                 break
         else:
-            groups.append(({b, *scope}, [f]))
-    if not groups:  # a bucket of messages only still reports its variable's marginal
-        groups.append(({b}, []))
+            groups.append((set(scope), [f]))
     return tuple((tuple(sorted(axes)), tuple(members)) for axes, members in groups)

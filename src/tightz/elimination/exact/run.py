@@ -97,7 +97,7 @@ class Elimination:
         start = 0
         tables = []
         for (axes, members), stored in zip(
-            bucket.groups, self.plan.group_axes(b, bucket), strict=True
+            bucket.groups, self.plan.group_axes(bucket), strict=True
         ):
             log, scales, error = self._merged(axes, members)
             top = float(log.max())
@@ -148,12 +148,13 @@ class Elimination:
         is_log = self._space.agree(groups, messages)
         inputs = messages + groups
         out = self._take(b)
+        states = self.plan.entries(bucket.summed)
         out.scale = add_scales(part for t in inputs for part in t.scale)
         out.low = sum(t.low for t in inputs) - 1e-9
-        out.high = sum(t.high for t in inputs) + math.log(self.cards[b]) + 1e-9
+        out.high = sum(t.high for t in inputs) + math.log(states) + 1e-9
         out.is_log = is_log
-        self._set_error(out, inputs, self.cards[b])
-        self._sum_product(b, self.cards[b], out, inputs)
+        self._set_error(out, inputs, states)
+        self._sum_product(bucket.summed, out, inputs)
         self._audit.message(b, out, inputs)
         self._messages[b] = out
 
@@ -162,11 +163,12 @@ class Elimination:
         out.own_error = step_error(len(inputs), states, high, logarithmic=out.is_log)
         out.error = joined(t.error for t in inputs).plus(*out.own_error)
 
-    def _sum_product(self, variable: int, states: int, out: Table, inputs: list[Table]) -> None:
-        """out(S) = sum over `variable` of the product of inputs, all on the scale of `out`."""
+    def _sum_product(self, summed: tuple[int, ...], out: Table, inputs: list[Table]) -> None:
+        """out(S) = sum over `summed` of the product of inputs, all on the scale of `out`."""
+        states = self.plan.entries(summed)
         n_tile = tile_axes(out.axes, self.cards)
         placed = [Placed(t.start, t.axes) for t in inputs]
-        layout = bucket_layout(variable, out.axes, n_tile, self.cards, [placed])
+        layout = bucket_layout(summed, out.axes, n_tile, self.cards, [placed])
         kernel: Callable[..., None] = kernels.sum_product
         cost = states * out.size
         if out.is_log:
@@ -188,7 +190,7 @@ class Elimination:
         self._space.agree([], [onto, message])
         self._set_error(onto, [onto, message], 1)
         before = self._audit.product([onto, message], onto)
-        self._sum_product(-1, 1, onto, [onto, message])
+        self._sum_product((), onto, [onto, message])
         onto.scale = add_scales([*onto.scale, *message.scale])
         onto.low += message.low
         onto.high += message.high
@@ -222,7 +224,8 @@ class Elimination:
                 self._space.to_log(table)
         local = self._divide(belief, message, shift, is_log)
         high = sum(t.high for t in inputs)
-        depth = local + math.log(self.cards[b]) + abs(shift) + high + message.high
+        states = self.plan.entries(bucket.summed)
+        depth = local + math.log(states) + abs(shift) + high + message.high
         slack = belief.slack + message.own_error.at(message.drop + depth)
         slack += (len(inputs) + 4) * UNIT + 4 * LIBRARY + UNIT * abs(shift)
         if is_log:
@@ -230,9 +233,9 @@ class Elimination:
         children = [self._take(c) for c in bucket.children]
         self._beliefs.update(zip(bucket.children, children, strict=True))
         for table in children:
-            table.slack = slack + UNIT * self.cards[b] * belief.size / table.size
+            table.slack = slack + UNIT * states * belief.size / table.size
         sums = self._spread(b, belief, message, inputs, groups, children, shift, is_log)
-        self._record(b, groups, sums, slack + UNIT * self.cards[b] * belief.size)
+        self._record(b, groups, sums, slack + UNIT * states * belief.size)
         self._space.release(belief)
         self._space.release(message)
 
@@ -241,11 +244,12 @@ class Elimination:
         children: list[Table], shift: float, is_log: bool,
     ) -> NDArray[np.float64]:  # fmt: skip
         """Add p(v, S) onto the children's beliefs and onto the sums returned, one per group."""
-        scope, states = self.plan.buckets[b].scope, self.cards[b]
+        scope, summed = self.plan.buckets[b].scope, self.plan.buckets[b].summed
+        states = self.plan.entries(summed)
         first = message if is_log else belief
         starts = np.cumsum([0] + [table.size for table in groups]).tolist()
         layout = bucket_layout(
-            b,
+            summed,
             scope,
             tile_axes(scope, self.cards),
             self.cards,
@@ -312,11 +316,10 @@ class Elimination:
         return 16.0 * UNIT * total_scale(self.model)
 
     def _record(self, b: int, groups: list[Table], sums: NDArray[np.float64], slack: float) -> None:
-        """Marginals of the bucket's variable and of its factors, each normalised.
+        """Marginals of the bucket's factors, and of their variables where not known yet.
 
         They sum to 1 but for `slack` nats of rounding, or something is wrong.
         """
-        self._slack[self.plan.order[b]] = slack
         for k, ((_, members), table) in enumerate(
             zip(self.plan.buckets[b].groups, groups, strict=True)
         ):
@@ -328,13 +331,15 @@ class Elimination:
                 joint, total = np.full(shape, np.nan), 1.0  # `ExactResult.marginals` refuses
             elif not off <= 2.0 * slack and self._blur <= 1e-3:
                 raise RefutedError(
-                    f"exact: the belief of bucket {b} (variable {self.plan.order[b]}, group {k}) "
+                    f"exact: the belief of bucket {b} ({self.plan.named(b)}, group {k}) "
                     f"sums to {total!r}; expected 1 within {slack:.1g}"
                 )
             joint = joint / total
-            if k == 0:
-                single = joint.reshape(self.cards[b], -1).sum(axis=1)
-                self.marginals[int(self.plan.order[b])] = single
+            for j, v in enumerate(self.plan.order[list(table.axes)].tolist()):
+                self._slack[v] = max(self._slack[v], slack)
+                if not self.marginals[v].size:
+                    others = tuple(i for i in range(len(shape)) if i != j)
+                    self.marginals[v] = joint.sum(axis=others)
             for f in members:
                 scope = self.model.scope_vars[self.model.scope_ptr[f] : self.model.scope_ptr[f + 1]]
                 places = [self._place[v] for v in scope.tolist()]
@@ -346,7 +351,7 @@ class Elimination:
 
 
 def _one_in_step(layout: BucketLayout) -> bool:
-    """Whether `spread_ratio` applies: one message, one merged factor, no outer axis summed."""
+    """Whether `spread_ratio` applies: one message, one merged factor, no axis of the child summed."""
     inputs, targets, sums = layout.operands
     return (
         inputs.base.size == 3
@@ -358,6 +363,7 @@ def _one_in_step(layout: BucketLayout) -> bool:
             or (inputs.mode[1] == kernels.REPEAT and inputs.repeat[1] == 2)
         )
         and bool((targets.outer_stride != 0).all())
+        and np.unique(targets.state_offset).size == targets.state_offset.size
     )
 
 

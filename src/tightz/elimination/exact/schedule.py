@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -25,16 +26,28 @@ FORWARD, BACKWARD, FREE, MERGE = 0, 1, 2, 3
 
 
 class Bucket(NamedTuple):
-    """One elimination step. Variables are numbered by their position in the order.
+    """One step: a product of tables, from which `summed` are summed out together (none or more).
 
-    `scope` (ascending) are the axes of its message; `groups` are its own factors, merged:
-    (axes with this variable first, factor numbers).
+    Variables are numbered by their position in the order, so that those of a bucket come right
+    after one another and before all that its message has. `scope` (ascending) are the axes of its
+    message; `groups` are its own factors, merged: (axes, factor numbers).
     """
 
+    first: int
+    count: int
     scope: tuple[int, ...]
     groups: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     children: tuple[int, ...]
     parent: int
+
+    @property
+    def summed(self) -> tuple[int, ...]:
+        return tuple(range(self.first, self.first + self.count))
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Of the product, before anything is summed."""
+        return (*self.summed, *self.scope)
 
 
 class Step(NamedTuple):
@@ -98,7 +111,8 @@ def forward_steps(buckets: Sequence[Bucket]) -> Iterator[Step]:
         if not bucket.scope:
             continue
         siblings = waiting.setdefault(bucket.parent, [])
-        for k, c in enumerate(siblings):
+        few = len(buckets[bucket.parent].children) <= 2
+        for k, c in enumerate([] if few else siblings):
             if set(bucket.scope) <= set(buckets[c].scope):
                 yield Step(MERGE, b, c)
                 break
@@ -159,20 +173,21 @@ class Placed(NamedTuple):
 
 
 def bucket_layout(
-    variable: int,
+    summed: tuple[int, ...],
     scope: tuple[int, ...],
     n_tile: int,
     cards: Sequence[int],
     tables: Sequence[Sequence[Placed]],
     disjoint: int = -1,
 ) -> BucketLayout:
-    """Lay out lists of tables over the axes (variable, *scope), the last `n_tile` as the tile.
+    """Lay out lists of tables over the axes (*summed, *scope), the last `n_tile` as the tile.
 
     `disjoint` names the list whose tables are written: `grain` keeps them apart.
     """
     split = len(scope) - n_tile
     outer, inner = scope[:split], scope[split:]
     inner_dims = tuple(cards[a] for a in inner)
+    joint = tuple(cards[a] for a in summed)
     every = [_strides(t.axes, cards) for placed in tables for t in placed]
     columns = [[s.get(a, 0) for s in every] for a in outer]
     dims, merged = _merge_axes([cards[a] for a in outer], columns)
@@ -195,7 +210,9 @@ def bucket_layout(
         operands.append(
             Operands(
                 np.array([t.start for t in placed], dtype=np.int64),
-                np.array([s.get(variable, 0) for s in strides], dtype=np.int64),
+                np.stack([_offsets(joint, tuple(s.get(a, 0) for a in summed)) for s in strides])
+                if strides
+                else np.zeros((0, math.prod(joint)), np.int64),
                 np.array(
                     [[column[at + j] for column in merged] for j in range(len(placed))],
                     dtype=np.int64,
@@ -213,6 +230,8 @@ def bucket_layout(
         if any(column[j] == 0 for j in written):
             break
         grain //= d
+    if any(a not in every[j] for j in written for a in summed):
+        grain = math.prod(dims) * math.prod(joint)  # states meet in one entry: no two workers
     return BucketLayout(np.array(dims, dtype=np.int64), tile, tuple(operands), grain)
 
 
@@ -247,11 +266,18 @@ def _tile_map(
     none = np.zeros(0, dtype=np.int64)
     if not any(strides):
         return CONSTANT, 1, none
-    index = np.zeros(1, dtype=np.int64)
-    for d, s in zip(dims, strides, strict=True):
-        index = (index[:, None] + s * np.arange(d)).ravel()
+    index = _offsets(dims, strides)
     repeat = int(np.argmax(index != 0))
     if index[repeat] == 1 and np.array_equal(index, np.arange(index.size) // repeat):
         return (CONTIGUOUS if repeat == 1 else REPEAT), repeat, none
-    index.flags.writeable = False
     return GATHER, 1, index
+
+
+@lru_cache(maxsize=4096)
+def _offsets(dims: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]:
+    """Where the joint states of axes lie, in C order."""
+    index = np.zeros(1, dtype=np.int64)
+    for d, s in zip(dims, strides, strict=True):
+        index = (index[:, None] + s * np.arange(d)).ravel()
+    index.flags.writeable = False
+    return index

@@ -45,10 +45,9 @@ def slice_plan(
         v = _heaviest(plan)
         count *= int(current.cardinalities[v])
         fixed.append(int(names[v]))
-        order = plan.order[plan.order != v]
         current = current.with_evidence({v: 0}).condition()
         names = np.delete(names, v)
-        plan = build_plan(current, order - (order > v), plan.heuristic)
+        plan = build_plan(current, plan.skeleton, plan.heuristic)
         if count > _MAX_SLICES or count * plan.flops > MAX_WORK:
             return None
         if plan.fits(max_bytes, marginals=marginals):
@@ -63,8 +62,8 @@ def slice_plan(
 def _heaviest(plan: EliminationPlan) -> int:
     """The variable whose absence shrinks the tables most."""
     saved = np.zeros(len(plan.order))
-    for b, bucket in enumerate(plan.buckets):
-        axes = [b, *bucket.scope]
+    for bucket in plan.buckets:
+        axes = list(bucket.axes)
         cards = plan.cardinalities[axes].astype(np.float64)
         saved[axes] += np.prod(cards) * (1 - 1 / cards)
     return int(plan.order[int(np.argmax(saved))])
