@@ -255,7 +255,7 @@ def choose_order(
     or the lattice, Cuthill-McKee, and in the time given contraction paths of cotengrust and noisy
     repeats of the greedy ones. A try stops as soon as it costs more than the best so far or more
     than 2^`log2_cap` entries; with none below that the cost is inf. By default the search takes a
-    small share of what the elimination itself would, at most 2 s. Time is counted in operations,
+    small share of what the elimination itself would, at most 0.4 s. Time is counted in operations,
     not by a clock: the same model always has the same order.
     """
     n = model.n_variables
@@ -276,10 +276,10 @@ def choose_order(
     search.given("cuthill-mckee", sweep)
     search.given("reverse cuthill-mckee", sweep[::-1].copy())
     if seconds is None:
-        # More search than the elimination takes cannot pay (it visits about 1e9 entries a second),
-        # and a hopeless model stays so.
+        # More search than the elimination takes cannot pay (it visits about 1e9 entries a second);
+        # where much is left to do, contraction trees gain more than further orders (`trees`).
         share = 0.1 * 2.0 ** min(search.best.log2_cost, 60.0) / 1e9
-        seconds = min(0.05, 1e-4 * n) + min(share, 1.4 if search.best.log2_cost < 48.0 else 0.5)
+        seconds = min(0.05, 1e-4 * n) + min(share, 0.3)
     seconds = min(seconds, most_seconds)
     rng = np.random.default_rng(0)
     trial, search.spent = 0, 0.0

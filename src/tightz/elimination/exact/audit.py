@@ -53,7 +53,6 @@ class Audit:
         drawn = _uniforms(len(self._cards).bit_length())[: len(self._cards)]
         self._digits[:, :CONTEXTS] = drawn * plan.cardinalities[:, None]
         self._small = np.zeros((len(self._cards), CONTEXTS), dtype=np.int64)
-        self._strides: dict[tuple[int, ...], NDArray[np.int64]] = {}  # axes -> (axes, strides)
         self._taken: dict[tuple[int, bool], list[_Taken]] = {}
         self._seen: set[int] = set()
         self._weights: list[NDArray[np.float64]] = []
@@ -71,9 +70,11 @@ class Audit:
             self._errors.append(table.error)
             self._scales += table.scale
 
-    def message(self, b: int, out: Table, inputs: Sequence[Table]) -> None:
-        """Copy what message b was made of, and what came out, at some contexts."""
-        summed = self._plan.buckets[b].summed
+    def message(self, b: int, out: Table, inputs: Sequence[Table], summed: tuple[int, ...]) -> None:
+        """Copy what message b was made of, and what came out, at some contexts.
+
+        `summed`: the variables of this bucket, and of those done in the same pass.
+        """
         joint = tuple(self._cards[a] for a in summed)
         # All states are summed again: with very many, at fewer contexts.
         digits = self._contexts(out)[:, -max(1, _ENTRIES // math.prod(joint)) :]
@@ -81,10 +82,9 @@ class Audit:
         join = np.add if out.is_log else np.multiply
         product = np.zeros(()) if out.is_log else np.ones(())
         for table in inputs:
-            own = sum(a in summed for a in table.axes)  # they come before all they meet
-            at = self._places(table, digits, skip=own)
-            strides = self._strides[table.axes][1, :own].tolist()
-            step = dict(zip(table.axes[:own], strides, strict=True))
+            step = dict(zip(table.axes, _strides(table.axes, self._cards), strict=True))
+            others = [a for a in table.axes if a not in summed]
+            at = np.array([step[a] for a in others], np.int64) @ digits[others] + table.start
             offsets = _offsets(joint, tuple(step.get(a, 0) for a in summed))
             product = join(product, arena[at[:, None] + offsets])
         entries = arena[self._places(out, digits)]
@@ -143,20 +143,11 @@ class Audit:
         key = (taken.product.shape[1], is_log)
         self._taken.setdefault(key, []).append(taken)
 
-    def _places(
-        self, table: Table, digits: NDArray[np.int64], *, skip: int = 0
-    ) -> NDArray[np.int64]:
-        """Where a table in C order has the entries of `digits`; its first `skip` axes at 0."""
-        known = self._strides.get(table.axes)
-        if known is None:
-            strides = [1] * len(table.axes)
-            for k in range(len(strides) - 1, 0, -1):
-                strides[k - 1] = strides[k] * self._cards[table.axes[k]]
-            known = np.array([table.axes, strides], dtype=np.int64)
-            self._strides[table.axes] = known
-        at: NDArray[np.int64] = known[1, skip:] @ digits.take(known[0, skip:], axis=0)
-        at += table.start
-        return at
+    def _places(self, table: Table, digits: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where a table in C order has the entries of `digits`."""
+        strides = np.array(_strides(table.axes, self._cards), dtype=np.int64)
+        at: NDArray[np.int64] = strides @ digits[list(table.axes)]
+        return at + table.start
 
     def _contexts(self, out: Table) -> NDArray[np.int64]:
         """(variables, rows) digits of the contexts to check, valid at the axes of `out`."""
@@ -169,6 +160,14 @@ class Audit:
         largest = int(self._space.values(out)[::stride].argmax()) * stride
         self._digits[axes, CONTEXTS] = np.unravel_index(largest, shape)
         return self._digits
+
+
+def _strides(axes: tuple[int, ...], cards: Sequence[int]) -> list[int]:
+    """Of a table in C order; written apart from the ones that the engine walks by."""
+    strides = [1] * len(axes)
+    for k in range(len(axes) - 1, 0, -1):
+        strides[k - 1] = strides[k] * cards[axes[k]]
+    return strides
 
 
 @lru_cache(maxsize=32)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.elimination.exact.planning import EliminationPlan, build_plan
+from tightz.elimination.exact.choice import choose_plan
+from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.run import Elimination
 from tightz.elimination.exact.slices import MAX_WORK, Sliced, run_slices, slice_plan
 from tightz.elimination.graph import interaction_graph, scopes_of
-from tightz.elimination.order import choose_order
 from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
 from tightz.judge.claims import Audited, total_scale
 from tightz.judge.verdict import UNIT
@@ -212,7 +212,7 @@ def exact(
         sliced = found
         log_z, rounding, singles, tables = run_slices(reduced, sliced, allowed, marginals=marginals)
     else:
-        run = Elimination(reduced, chosen)
+        run = Elimination(reduced, chosen if marginals else chosen.in_place())
         run.run(steps if steps is not None else chosen.log_z_schedule())
         log_z, rounding = run.log_z, run.rounding
         singles, tables = run.marginals, run.factor_marginals
@@ -264,9 +264,9 @@ def _plan(
     """A plan, or a refusal where even the lower bound on its width is out of reach."""
     width = interaction_graph(scopes_of(reduced)).degeneracy()
     if width <= _MAX_WIDTH:
-        choice = choose_order(reduced, most_seconds=most_seconds, log2_cap=_MAX_LOG2_COST)
-        if choice.log2_cost < math.inf:
-            return build_plan(reduced, choice.order, choice.heuristic, free)
+        found = choose_plan(reduced, free, most_seconds=most_seconds, log2_cap=_MAX_LOG2_COST)
+        if found is not None:
+            return found
         most = _MAX_LOG2_COST * math.log10(2.0)
         reason = f"visits more than 10^{most:.0f} table entries by every order tried"
     else:

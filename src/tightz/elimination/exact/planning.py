@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.elimination.exact.passes import MOST_ROWS, local_rows
 from tightz.elimination.exact.schedule import (
     ALIGN,
     CUTS,
@@ -28,6 +30,10 @@ from tightz.runtime.memory import format_bytes, parse_memory
 
 GROUP_ENTRIES = 4096  # factors of a bucket are merged while their union stays this small
 TILE_ENTRIES = 1024
+PASS_ENTRIES = 1 << 13  # messages from here on are walked block by block (see `passes`)
+CHAIN_ROWS = 32
+BUCKET_SECONDS = 4e-4
+FLOPS_A_SECOND = 1e9
 SPREAD_ENTRIES = 1 << 15  # a merged factor is copied along the tile while it stays this small
 
 
@@ -81,6 +87,10 @@ class EliminationPlan:
 
     def sizes(self) -> list[int]:
         """Entries of each bucket's message."""
+        return self._sizes
+
+    @cached_property
+    def _sizes(self) -> list[int]:
         return [self.entries(b.scope) for b in self.buckets]
 
     def entries(self, axes: Iterable[int]) -> int:
@@ -94,8 +104,79 @@ class EliminationPlan:
         names = ", ".join(str(v) for v in self.order[list(self.buckets[b].summed)])
         return f"variable {names}" if names else "a product"
 
+    @property
+    def seconds(self) -> float:
+        """Predicted for log Z, on two cores (see docs/decisions.md for how far off it is)."""
+        return len(self.buckets) * BUCKET_SECONDS + self.flops / FLOPS_A_SECOND
+
     def log_z_schedule(self) -> list[Step]:
-        return list(forward_steps(self.buckets))
+        return list(forward_steps(self.buckets, self.chains))
+
+    @cached_property
+    def chains(self) -> dict[int, tuple[int, ...]]:
+        """Buckets that one pass over a large message does together: the last -> those before."""
+        chains: dict[int, tuple[int, ...]] = {}
+        sizes = self.sizes()
+        for b, bucket in enumerate(self.buckets):
+            if len(bucket.children) not in (1, 2) or len(bucket.children) + len(bucket.groups) < 2:
+                continue
+            main = max(bucket.children, key=lambda c: (sizes[c], c))
+            if sizes[main] < PASS_ENTRIES:
+                continue
+            before = chains.get(main)
+            if before is not None and main == b - 1:
+                longer = (*before, main)
+                if self._rows(longer, b) <= CHAIN_ROWS:
+                    del chains[main]
+                    chains[b] = longer
+                    continue
+            if self._rows((), b) <= MOST_ROWS:
+                chains[b] = ()
+        return chains
+
+    def in_place(self) -> EliminationPlan:
+        """The same plan with tables laid out for passes: what comes in lies where it replaces.
+
+        Otherwise axes are in the order in which they are summed out, and a pass would read at one
+        end of a table's axes and write at the other: it would transpose.
+        """
+        if not self.chains:
+            return self
+        buckets: list[Bucket] = []
+        for b, bucket in enumerate(self.buckets):
+            scope = bucket.scope
+            if b in self.chains or any(b in chain for chain in self.chains.values()):
+                main = buckets[self.main_child(b)].scope
+                new = [a for a in scope if a not in main]
+                kept: list[int] = []
+                for a in main:
+                    if a in scope:
+                        kept.append(a)
+                    elif new and self.cardinalities[new[0]] == self.cardinalities[a]:
+                        kept.append(new.pop(0))
+                scope = (*new, *kept)
+            buckets.append(bucket._replace(scope=scope))
+        return replace(self, buckets=tuple(buckets))
+
+    def main_child(self, b: int) -> int:
+        """The child of bucket b with the largest message."""
+        sizes = self.sizes()
+        return max(self.buckets[b].children, key=lambda c: (sizes[c], c))
+
+    def _rows(self, chain: tuple[int, ...], last: int) -> int:
+        """The most rows of a block of the pass over `chain` and `last`."""
+        buckets = [self.buckets[b] for b in (*chain, last)]
+        main = self.main_child((*chain, last)[0])
+        known = {main, *chain}
+        turns = [
+            (
+                b.summed,
+                [*(self.buckets[c].scope for c in b.children if c not in known)]
+                + [axes for axes, _ in b.groups],
+            )
+            for b in buckets
+        ]
+        return max(self.entries(axes) for axes in local_rows(self.buckets[main].scope, turns))
 
     def marginal_schedule(self, max_bytes: int) -> list[Step] | None:
         """The schedule with least recomputation that fits, or None.
@@ -114,11 +195,11 @@ class EliminationPlan:
     def peak_bytes(self, steps: Sequence[Step]) -> int:
         """Largest work space while following `steps`."""
         sizes = self.sizes()
-        reserved = self.reserved_entries()
+        reserved = self.reserved_entries
         arena = Arena(reserved)
         messages: dict[int, int] = {}
         beliefs: dict[int, int] = {}
-        for kind, b, _ in steps:
+        for kind, b, *_ in steps:
             if kind == FORWARD:
                 messages[b] = arena.take(sizes[b])
             elif kind in (FREE, MERGE):
@@ -132,11 +213,15 @@ class EliminationPlan:
                 arena.give_back(messages.pop(b), sizes[b])
         return 8 * arena.peak
 
+    @cached_property
     def reserved_entries(self) -> int:
         """Room at the arena's start for one bucket's merged factors."""
         worst = 0
         for bucket in self.buckets:
             worst = max(worst, sum(self.entries(s) for s in self.group_axes(bucket)))
+        for last, chain in self.chains.items():
+            groups = [axes for b in (*chain, last) for axes, _ in self.buckets[b].groups]
+            worst = max(worst, sum(self.entries(axes) for axes in groups))
         return -(-worst // ALIGN) * ALIGN
 
     def group_axes(self, bucket: Bucket) -> list[tuple[int, ...]]:
@@ -199,8 +284,9 @@ def build_plan(
         groups = _merge_factors(model, position, cards, node.factors)
         if not groups and not node.children:  # in no factor: its marginal is known all the same
             groups = (((first,), ()),)
-        buckets.append(Bucket(first, len(node.summed), scope, groups, node.children, parent[b]))
-        first += len(node.summed)
+        summed = tuple(range(first, first + len(node.summed)))
+        buckets.append(Bucket(summed, scope, groups, node.children, parent[b]))
+        first += len(summed)
     draft = EliminationPlan(
         order=order,
         heuristic=heuristic,

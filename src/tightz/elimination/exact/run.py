@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tightz.elimination.exact import kernels as kernels
 from tightz.elimination.exact import tables
 from tightz.elimination.exact.audit import Audit, check_singles
+from tightz.elimination.exact.passes import Turn, pass_layout, run_pass
 from tightz.elimination.exact.planning import EliminationPlan, tile_axes
 from tightz.elimination.exact.precision import Error, Scale, add_scales, joined, step_error
 from tightz.elimination.exact.schedule import (
@@ -59,13 +60,14 @@ class Elimination:
         roots: dict[int, tuple[list[float], float]] = {}
         self.factor_marginals[self.model.table_ptr[constant]] = 1.0  # their one state is certain
         entries = self.plan.peak_bytes(steps) // 8
-        self._space = TableSpace(entries, self.plan.reserved_entries())
+        self._space = TableSpace(entries, self.plan.reserved_entries)
         self._audit = Audit(self.model, self.plan, self._space)
         complete = False
         try:
-            for kind, b, into in steps:
+            for kind, b, into, chain in steps:
                 if kind == FORWARD:
-                    self._forward(b)
+                    if b not in self.plan.chains or not self._pass((*chain, b)):
+                        self._one_by_one((*chain, b))
                     if not self.plan.buckets[b].scope:
                         roots.setdefault(b, self._space.root(self._messages[b]))
                 elif kind == BACKWARD:
@@ -91,14 +93,12 @@ class Elimination:
     def _take(self, b: int) -> Table:
         return self._space.take(self._sizes[b], self.plan.buckets[b].scope)
 
-    def _group_tables(self, b: int) -> list[Table]:
-        """The bucket's merged factors as normalised log tables at the arena's start."""
+    def _group_tables(self, b: int, start: int = 0, *, spread: bool = True) -> list[Table]:
+        """The bucket's merged factors as normalised log tables, from the arena's `start` on."""
         bucket = self.plan.buckets[b]
-        start = 0
+        stored_as = self.plan.group_axes(bucket) if spread else [axes for axes, _ in bucket.groups]
         tables = []
-        for (axes, members), stored in zip(
-            bucket.groups, self.plan.group_axes(bucket), strict=True
-        ):
+        for (axes, members), stored in zip(bucket.groups, stored_as, strict=True):
             log, scales, error = self._merged(axes, members)
             top = float(log.max())
             finite = log[log > -np.inf]
@@ -140,6 +140,70 @@ class Elimination:
         whole = np.broadcast_to(total, [self.cards[a] for a in axes])
         return whole, tops, Error(0.0, len(members) * UNIT)
 
+    def _one_by_one(self, buckets: tuple[int, ...]) -> None:
+        """The buckets of a chain by themselves; what lies between them is forgotten."""
+        for before, b in zip((-1, *buckets), buckets, strict=False):
+            self._forward(b)
+            if before >= 0:
+                self._space.release(self._messages.pop(before))
+
+    def _pass(self, buckets: tuple[int, ...]) -> bool:
+        """The buckets of a chain in one pass; False where their tables leave the ordinary scale."""
+        plan, reserved = self.plan, self.plan.reserved_entries
+        source = self._messages[plan.main_child(buckets[0])]
+        sides: list[list[Table]] = []
+        groups: list[Table] = []
+        for b in buckets:
+            bucket = plan.buckets[b]
+            start = groups[-1].start + groups[-1].size if groups else 0
+            own = self._group_tables(b, start, spread=False)
+            groups += own
+            others = [self._messages[c] for c in bucket.children if c in self._messages]
+            sides.append([t for t in others if t is not source] + own)
+            self._audit.groups(b, own)
+        inputs = [source, *(t for tables in sides for t in tables)]
+        messages = [source, *(t for tables in sides for t in tables if t.start >= reserved)]
+        if self._space.agree(groups, messages):
+            return False
+        out = self._take(buckets[-1])
+        turns = [
+            Turn(plan.buckets[b].summed, tuple(Placed(t.start, t.axes) for t in tables))
+            for b, tables in zip(buckets, sides, strict=True)
+        ]
+        layout = pass_layout(
+            Placed(source.start, source.axes), turns, Placed(out.start, out.axes), self.cards
+        )
+        if layout is None:
+            self._space.release(out)
+            return False
+        summed = tuple(a for turn in turns for a in turn.summed)
+        self._describe(out, inputs, plan.entries(summed))
+        out.own_error = Error(
+            math.fsum(
+                step_error(len(t.sides) + 1, plan.entries(t.summed), 0.0, logarithmic=False)[0]
+                for t in turns
+            )
+        )
+        out.error = joined(t.error for t in inputs).plus(*out.own_error)
+        cost = source.size * len(turns)
+        workers = self._space.workers
+        kernel: Callable[..., None] = run_pass
+        workers.run(
+            [
+                partial(kernel, self._space.arena, layout, *r)
+                for r in workers.ranges(layout.n_outer, cost)
+            ]
+        )
+        self._audit.message(buckets[-1], out, inputs, summed)
+        self._messages[buckets[-1]] = out
+        return True
+
+    def _describe(self, out: Table, inputs: list[Table], states: int) -> None:
+        """Scale and range of a sum over `states` of the product of `inputs`."""
+        out.scale = add_scales(part for t in inputs for part in t.scale)
+        out.low = sum(t.low for t in inputs) - 1e-9
+        out.high = sum(t.high for t in inputs) + math.log(states) + 1e-9
+
     def _forward(self, b: int) -> None:
         bucket = self.plan.buckets[b]
         groups = self._group_tables(b)
@@ -149,13 +213,11 @@ class Elimination:
         inputs = messages + groups
         out = self._take(b)
         states = self.plan.entries(bucket.summed)
-        out.scale = add_scales(part for t in inputs for part in t.scale)
-        out.low = sum(t.low for t in inputs) - 1e-9
-        out.high = sum(t.high for t in inputs) + math.log(states) + 1e-9
+        self._describe(out, inputs, states)
         out.is_log = is_log
         self._set_error(out, inputs, states)
         self._sum_product(bucket.summed, out, inputs)
-        self._audit.message(b, out, inputs)
+        self._audit.message(b, out, inputs, bucket.summed)
         self._messages[b] = out
 
     def _set_error(self, out: Table, inputs: list[Table], states: int) -> None:
@@ -351,7 +413,7 @@ class Elimination:
 
 
 def _one_in_step(layout: BucketLayout) -> bool:
-    """Whether `spread_ratio` applies: one message, one merged factor, no axis of the child summed."""
+    """Whether `spread_ratio` applies: one message, one factor, no axis of the child summed."""
     inputs, targets, sums = layout.operands
     return (
         inputs.base.size == 3

@@ -29,20 +29,15 @@ class Bucket(NamedTuple):
     """One step: a product of tables, from which `summed` are summed out together (none or more).
 
     Variables are numbered by their position in the order, so that those of a bucket come right
-    after one another and before all that its message has. `scope` (ascending) are the axes of its
-    message; `groups` are its own factors, merged: (axes, factor numbers).
+    after one another and before all that its message has. `scope` are the axes of its message, in
+    the order in which they lie (ascending, or see `EliminationPlan.in_place`); `groups` are its own factors, merged: (axes, factor numbers).
     """
 
-    first: int
-    count: int
+    summed: tuple[int, ...]
     scope: tuple[int, ...]
     groups: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     children: tuple[int, ...]
     parent: int
-
-    @property
-    def summed(self) -> tuple[int, ...]:
-        return tuple(range(self.first, self.first + self.count))
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -54,12 +49,14 @@ class Step(NamedTuple):
     """FORWARD computes a bucket's message, BACKWARD its belief, FREE forgets its message.
 
     MERGE multiplies the message onto that of `into`, a bucket with the same parent whose message
-    has all its axes, and forgets it.
+    has all its axes, and forgets it. FORWARD with a `chain` does those buckets, each the child of
+    the next and the last the child of `bucket`, in the same pass: their messages are never stored.
     """
 
     kind: int
     bucket: int
     into: int = -1
+    chain: tuple[int, ...] = ()
 
 
 class Arena:
@@ -101,13 +98,21 @@ CUTS: list[tuple[int, ...]] = [
 ]
 
 
-def forward_steps(buckets: Sequence[Bucket]) -> Iterator[Step]:
-    """All messages in order; those that wait for one bucket are multiplied as they come."""
+def forward_steps(buckets: Sequence[Bucket], chains: dict[int, tuple[int, ...]]) -> Iterator[Step]:
+    """All messages in order; those that wait for one bucket are multiplied as they come.
+
+    `chains`: last bucket of a pass -> those before it.
+    """
     waiting: dict[int, list[int]] = {}
+    inside = {c for chain in chains.values() for c in chain}
     for b, bucket in enumerate(buckets):
-        yield Step(FORWARD, b)
-        for c in waiting.pop(b, []):
-            yield Step(FREE, c)
+        if b in inside:
+            continue
+        chain = chains.get(b, ())
+        yield Step(FORWARD, b, chain=chain)
+        for done in (*chain, b):
+            for c in waiting.pop(done, []):
+                yield Step(FREE, c)
         if not bucket.scope:
             continue
         siblings = waiting.setdefault(bucket.parent, [])
@@ -188,7 +193,7 @@ def bucket_layout(
     outer, inner = scope[:split], scope[split:]
     inner_dims = tuple(cards[a] for a in inner)
     joint = tuple(cards[a] for a in summed)
-    every = [_strides(t.axes, cards) for placed in tables for t in placed]
+    every = [strides_of(t.axes, cards) for placed in tables for t in placed]
     columns = [[s.get(a, 0) for s in every] for a in outer]
     dims, merged = _merge_axes([cards[a] for a in outer], columns)
     tile = 1
@@ -210,9 +215,10 @@ def bucket_layout(
         operands.append(
             Operands(
                 np.array([t.start for t in placed], dtype=np.int64),
-                np.stack([_offsets(joint, tuple(s.get(a, 0) for a in summed)) for s in strides])
-                if strides
-                else np.zeros((0, math.prod(joint)), np.int64),
+                np.array(
+                    [joint_offsets(joint, tuple(s.get(a, 0) for a in summed)) for s in strides],
+                    dtype=np.int64,
+                ).reshape(len(placed), math.prod(joint)),
                 np.array(
                     [[column[at + j] for column in merged] for j in range(len(placed))],
                     dtype=np.int64,
@@ -235,7 +241,7 @@ def bucket_layout(
     return BucketLayout(np.array(dims, dtype=np.int64), tile, tuple(operands), grain)
 
 
-def _strides(axes: tuple[int, ...], cards: Sequence[int]) -> dict[int, int]:
+def strides_of(axes: tuple[int, ...], cards: Sequence[int]) -> dict[int, int]:
     out = {}
     step = 1
     for a in reversed(axes):
@@ -266,7 +272,7 @@ def _tile_map(
     none = np.zeros(0, dtype=np.int64)
     if not any(strides):
         return CONSTANT, 1, none
-    index = _offsets(dims, strides)
+    index = joint_offsets(dims, strides)
     repeat = int(np.argmax(index != 0))
     if index[repeat] == 1 and np.array_equal(index, np.arange(index.size) // repeat):
         return (CONTIGUOUS if repeat == 1 else REPEAT), repeat, none
@@ -274,7 +280,7 @@ def _tile_map(
 
 
 @lru_cache(maxsize=4096)
-def _offsets(dims: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]:
+def joint_offsets(dims: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]:
     """Where the joint states of axes lie, in C order."""
     index = np.zeros(1, dtype=np.int64)
     for d, s in zip(dims, strides, strict=True):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tightz.elimination.buckets import bucket_tree
 from tightz.elimination.graph import Scopes
+from tightz.elimination.trees import ContractionTree
 
 
 class Skeleton(NamedTuple):
@@ -21,6 +22,11 @@ class Skeleton(NamedTuple):
 
     children: tuple[tuple[int, ...], ...]
     factors: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, tree: ContractionTree) -> Skeleton:
+        children, factors = tree.nodes()
+        return cls(tuple(children), tuple(factors))
 
 
 class Node(NamedTuple):
@@ -47,7 +53,9 @@ def nodes_of(skeleton: Skeleton, scopes: Scopes, log2_card: NDArray[np.float64])
     ends, members = scopes.ptr.tolist(), scopes.members.tolist()
     uses = np.bincount(scopes.members, minlength=scopes.n).tolist()
     nodes: list[Node] = []
-    stands_for: list[int] = []  # the node that holds each skeleton node's result, or -1
+    # Per node of the skeleton the node that holds its result, -1 where that is a number: numbers
+    # are multiplied at the very end.
+    stands_for: list[int] = []
     inside: list[dict[int, int]] = []  # per node: its scope's variables, and factors below
     for children, factors in zip(skeleton.children, skeleton.factors, strict=True):
         below = tuple(k for c in children if (k := stands_for[c]) >= 0)
@@ -64,7 +72,7 @@ def nodes_of(skeleton: Skeleton, scopes: Scopes, log2_card: NDArray[np.float64])
             continue
         for v in summed:
             del held[v]
-        stands_for.append(len(nodes))
+        stands_for.append(len(nodes) if held else -1)
         inside.append(held)
         nodes.append(Node(below, tuple(factors), summed, tuple(held)))
     nodes += [Node((), (), (v,), ()) for v, count in enumerate(uses) if not count]
@@ -79,8 +87,7 @@ def _post_order(nodes: list[Node], log2_card: NDArray[np.float64]) -> list[Node]
     bits = log2_card.tolist()
     sizes = [sum(bits[v] for v in node.scope) for node in nodes]
     need = [
-        max([size + sum(bits[v] for v in node.summed), *(0.0 for _ in node.children)])
-        for node, size in zip(nodes, sizes, strict=True)
+        size + sum(bits[v] for v in node.summed) for node, size in zip(nodes, sizes, strict=True)
     ]
     child_of = [False] * len(nodes)
     for k, node in enumerate(nodes):

@@ -190,8 +190,16 @@ class TableSpace:
         self.workers.close()
 
     def take(self, size: int, axes: tuple[int, ...]) -> Table:
-        """Room for a table; its entries are whatever was there before."""
-        return Table(self._holes.take(size), size, axes)
+        """Room for a table; its entries are whatever was there before.
+
+        A pass that has to be done bucket by bucket may need more than was planned for it.
+        """
+        table = Table(self._holes.take(size), size, axes)
+        if table.start + size > self.arena.size:
+            more = np.empty(table.start + size)
+            more[: self.arena.size] = self.arena
+            self.arena = more
+        return table
 
     def release(self, table: Table) -> None:
         self._holes.give_back(table.start, table.size)
