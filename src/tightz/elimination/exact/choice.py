@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.exact.planning import FLOPS_A_SECOND, EliminationPlan, build_plan
+from tightz.elimination.exact.planning import EliminationPlan, build_plan
 from tightz.elimination.exact.skeleton import Skeleton
 from tightz.elimination.graph import scopes_of
 from tightz.elimination.order import choose_order
@@ -46,7 +46,7 @@ def choose_plan(
     spent = 0.0
     for k in range(_MOST_ROUNDS if model.n_factors <= _MOST_LEAVES else 0):
         spent += ROUND
-        if spent > min(most_seconds, SHARE * best.flops / FLOPS_A_SECOND):
+        if spent > min(most_seconds, SHARE * best.table_seconds):
             break
         if start is None:
             start = tree_by_order(scopes_of(model), model.cardinalities, choice.order)

@@ -212,7 +212,7 @@ def exact(
         sliced = found
         log_z, rounding, singles, tables = run_slices(reduced, sliced, allowed, marginals=marginals)
     else:
-        run = Elimination(reduced, chosen if marginals else chosen.in_place())
+        run = Elimination(reduced, chosen if marginals else chosen.in_place)
         run.run(steps if steps is not None else chosen.log_z_schedule())
         log_z, rounding = run.log_z, run.rounding
         singles, tables = run.marginals, run.factor_marginals

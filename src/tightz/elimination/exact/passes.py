@@ -10,9 +10,10 @@ coefficients being entries of the small tables that the step multiplies in.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numba import njit
@@ -25,6 +26,12 @@ BLOCK_ENTRIES = 16384
 
 MOST_ROWS = 256
 LEAST_TILE, MOST_TILE = 16, 512
+GOOD_TILE = 32
+SHORT = 16  # entries; shorter runs are walked column by column
+
+
+Axes: TypeAlias = tuple[tuple[int, ...], Sequence[tuple[int, ...]]]
+"""What a step sums out, and the axes of each of its side tables."""
 
 
 class Turn(NamedTuple):
@@ -59,13 +66,16 @@ class _Steps(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """Where the pass reads or writes: base + outer . digits + row + tile."""
+    """Where the pass reads or writes: base + outer . digits + row + tile.
+
+    `run` entries of the tile at a time lie one after the other.
+    """
 
     base: int
     outer: NDArray[np.int64]
     row: NDArray[np.int64]
     tile: NDArray[np.int64]
-    in_step: bool
+    run: int
 
 
 class PassLayout(NamedTuple):
@@ -82,10 +92,8 @@ class PassLayout(NamedTuple):
         return int(np.prod(self.dims))
 
 
-def local_rows(
-    main: tuple[int, ...], turns: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]]
-) -> list[tuple[int, ...]]:
-    """The local axes before the first step and after each: turns are (summed, axes of sides)."""
+def local_rows(main: tuple[int, ...], turns: Sequence[Axes]) -> list[tuple[int, ...]]:
+    """The local axes before the first step and after each."""
     gone = {a for summed, _ in turns for a in summed}
     rows = [tuple(a for a in main if a in gone)]
     known = set(main)
@@ -100,18 +108,17 @@ def pass_layout(
     main: Placed, turns: Sequence[Turn], out: Placed, cards: Sequence[int]
 ) -> PassLayout | None:
     """How a pass from `main` to `out` walks; None where blocks would be too large or too thin."""
-    rows = local_rows(main.axes, [(t.summed, [s.axes for s in t.sides]) for t in turns])
+    axes = [(t.summed, [s.axes for s in t.sides]) for t in turns]
+    rows = local_rows(main.axes, axes)
     counts = [math.prod(cards[a] for a in axes) for axes in rows]
     if max(counts) > MOST_ROWS:
         return None
     gone = {a for t in turns for a in t.summed}
-    rest = [a for a in main.axes if a not in gone]
-    touched = {a for t in turns for s in t.sides for a in s.axes}
-    tile = _tile(rest, touched, cards, min(MOST_TILE, BLOCK_ENTRIES // max(counts)))
+    tile = tile_of(main.axes, axes, cards, max(counts))
     inner = tuple(cards[a] for a in tile)
     if math.prod(inner) < LEAST_TILE:
         return None
-    outer = [a for a in rest if a not in tile]
+    outer = [a for a in main.axes if a not in tile and a not in gone]
 
     def ends(table: Placed, local: tuple[int, ...]) -> _Ends:
         step = strides_of(table.axes, cards)
@@ -121,7 +128,7 @@ def pass_layout(
             np.array([step[a] for a in outer], dtype=np.int64),
             joint_offsets(tuple(cards[a] for a in local), tuple(step[a] for a in local)),
             along,
-            bool((along == np.arange(along.size)).all()),
+            _run(along),
         )
 
     return PassLayout(
@@ -133,18 +140,46 @@ def pass_layout(
     )
 
 
-def _tile(rest: list[int], touched: set[int], cards: Sequence[int], most: int) -> tuple[int, ...]:
-    """Axes that run along a row: the last ones that no side table has, then others at need."""
-    chosen: list[int] = []
-    size = 1
-    for pool in ([a for a in rest if a not in touched], [a for a in rest if a in touched]):
-        for a in reversed(pool):
-            if size >= LEAST_TILE and pool and a in touched:
+def _run(along: NDArray[np.int64]) -> int:
+    """The largest part of a tile such that all parts of that length are in step."""
+    size = along.size
+    while not (along.reshape(-1, size) - along[::size, None] == np.arange(size)).all():
+        size = next(k for k in range(size - 1, 0, -1) if along.size % k == 0)
+    return size
+
+
+def tile_of(
+    main: tuple[int, ...], turns: Sequence[Axes], cards: Sequence[int], rows: int
+) -> tuple[int, ...]:
+    """The axes that run along a row of a block of `rows` rows, as they shall lie in the result.
+
+    The table's fastest ones as long as the pass touches none of them. Where too few of those are
+    left, the ones that are summed out last (numbers go by that), and before them what is left of
+    the fastest, so that the read finds whole stretches of the table.
+    """
+    most = min(MOST_TILE, BLOCK_ENTRIES // rows)
+    gone = {a for summed, _ in turns for a in summed}
+    touched = gone.union(*(axes for _, sides in turns for axes in sides))
+
+    def fitting(axes: Iterable[int], most: int) -> list[int]:
+        chosen: list[int] = []
+        size = 1
+        for a in axes:
+            if size * cards[a] > most:
                 break
-            if size * cards[a] <= most:
-                chosen.append(a)
-                size *= cards[a]
-    return tuple(sorted(chosen))
+            chosen.append(a)
+            size *= cards[a]
+        return chosen
+
+    last = fitting(itertools.takewhile(lambda a: a not in touched, reversed(main)), most)
+    if math.prod(cards[a] for a in last) < GOOD_TILE:
+        free = sorted((a for a in main if a not in touched), reverse=True)
+        last = fitting(free, min(2 * GOOD_TILE, most))
+    more = [a for a in reversed(main) if a not in touched and a not in last]
+    if not more and not last:  # side tables change along the tile: slower, but it works
+        more = [a for a in reversed(main) if a not in gone]
+    near = fitting(more, most // math.prod(cards[a] for a in last))
+    return (*reversed(near), *reversed(last))
 
 
 def _flat_steps(
@@ -365,19 +400,28 @@ def run_pass(arena, layout, low, high):  # type: ignore[no-untyped-def]
             number //= dims[a]
         read = _place(source.base, source.outer, digits)
         write = _place(target.base, target.outer, digits)
-        if source.in_step:
+        if source.run == size:
             for j in range(there.size):
                 there[j] = read + source.row[j]
             _turn(arena, steps, 0, digits, arena, there, block, size, weights, factors)
         else:
-            _gather(arena[read:], source, other)
+            if source.run >= SHORT:
+                for j in range(there.size):
+                    for t in range(0, size, source.run):
+                        at = read + source.row[j] + source.tile[t]
+                        other[j * size + t : j * size + t + source.run] = arena[
+                            at : at + source.run
+                        ]
+            else:
+                _gather(arena[read:], source, other)
             _turn(arena, steps, 0, digits, other, starts, block, size, weights, factors)
         for s in range(1, steps.rows.size):
             _turn(arena, steps, s, digits, block, starts, other, size, weights, factors)
             block, other = other, block
-        if target.in_step:
+        if target.run >= SHORT:
             for j in range(target.row.size):
-                into = arena[write + target.row[j] : write + target.row[j] + size]
-                into[:] = block[j * size : (j + 1) * size]
+                for t in range(0, size, target.run):
+                    at = write + target.row[j] + target.tile[t]
+                    arena[at : at + target.run] = block[j * size + t : j * size + t + target.run]
         else:
             _scatter(arena[write:], target, block)

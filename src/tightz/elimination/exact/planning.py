@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.exact.passes import MOST_ROWS, local_rows
+from tightz.elimination.exact.chains import Chain, arrange
 from tightz.elimination.exact.schedule import (
     ALIGN,
     CUTS,
@@ -30,10 +30,11 @@ from tightz.runtime.memory import format_bytes, parse_memory
 
 GROUP_ENTRIES = 4096  # factors of a bucket are merged while their union stays this small
 TILE_ENTRIES = 1024
-PASS_ENTRIES = 1 << 13  # messages from here on are walked block by block (see `passes`)
-CHAIN_ROWS = 32
-BUCKET_SECONDS = 4e-4
-FLOPS_A_SECOND = 1e9
+
+# Seconds on two cores, measured by benchmarks/exact.py: for looking after a bucket; for an entry of
+# the message that a pass walks over, and a product in it; for a product outside of passes.
+BUCKET_SECONDS = 3e-4
+WALK, PRODUCT, SLOW_PRODUCT = 1.2e-9, 0.15e-9, 0.8e-9
 SPREAD_ENTRIES = 1 << 15  # a merged factor is copied along the tile while it stays this small
 
 
@@ -62,6 +63,7 @@ class EliminationPlan:
     flops: float
     log_z_bytes: int = 0
     marginal_bytes: int = 0
+    chains: dict[int, Chain] = field(default_factory=dict)
 
     @property
     def variables(self) -> NDArray[np.int64]:
@@ -106,77 +108,33 @@ class EliminationPlan:
 
     @property
     def seconds(self) -> float:
-        """Predicted for log Z, on two cores (see docs/decisions.md for how far off it is)."""
-        return len(self.buckets) * BUCKET_SECONDS + self.flops / FLOPS_A_SECOND
-
-    def log_z_schedule(self) -> list[Step]:
-        return list(forward_steps(self.buckets, self.chains))
+        """Predicted for log Z, on two cores."""
+        return self.table_seconds + BUCKET_SECONDS * len(self.buckets)
 
     @cached_property
-    def chains(self) -> dict[int, tuple[int, ...]]:
-        """Buckets that one pass over a large message does together: the last -> those before."""
-        chains: dict[int, tuple[int, ...]] = {}
+    def table_seconds(self) -> float:
+        """The part of `seconds` that goes into tables, and not into looking after buckets."""
+        chains = self.in_place.chains
+        passes = {b: last for last, chain in chains.items() for b in (*chain.before, last)}
         sizes = self.sizes()
+        total = math.fsum(WALK * sizes[chain.main] for chain in chains.values())
         for b, bucket in enumerate(self.buckets):
-            if len(bucket.children) not in (1, 2) or len(bucket.children) + len(bucket.groups) < 2:
-                continue
-            main = max(bucket.children, key=lambda c: (sizes[c], c))
-            if sizes[main] < PASS_ENTRIES:
-                continue
-            before = chains.get(main)
-            if before is not None and main == b - 1:
-                longer = (*before, main)
-                if self._rows(longer, b) <= CHAIN_ROWS:
-                    del chains[main]
-                    chains[b] = longer
-                    continue
-            if self._rows((), b) <= MOST_ROWS:
-                chains[b] = ()
-        return chains
+            inputs = len(bucket.groups) + len(bucket.children)
+            price = PRODUCT if b in passes else SLOW_PRODUCT * inputs
+            total += price * float(self.entries(bucket.axes))
+        return total
 
+    def log_z_schedule(self) -> list[Step]:
+        """For `in_place`."""
+        return list(
+            forward_steps(self.buckets, {b: c.before for b, c in self.in_place.chains.items()})
+        )
+
+    @cached_property
     def in_place(self) -> EliminationPlan:
-        """The same plan with tables laid out for passes: what comes in lies where it replaces.
-
-        Otherwise axes are in the order in which they are summed out, and a pass would read at one
-        end of a table's axes and write at the other: it would transpose.
-        """
-        if not self.chains:
-            return self
-        buckets: list[Bucket] = []
-        for b, bucket in enumerate(self.buckets):
-            scope = bucket.scope
-            if b in self.chains or any(b in chain for chain in self.chains.values()):
-                main = buckets[self.main_child(b)].scope
-                new = [a for a in scope if a not in main]
-                kept: list[int] = []
-                for a in main:
-                    if a in scope:
-                        kept.append(a)
-                    elif new and self.cardinalities[new[0]] == self.cardinalities[a]:
-                        kept.append(new.pop(0))
-                scope = (*new, *kept)
-            buckets.append(bucket._replace(scope=scope))
-        return replace(self, buckets=tuple(buckets))
-
-    def main_child(self, b: int) -> int:
-        """The child of bucket b with the largest message."""
-        sizes = self.sizes()
-        return max(self.buckets[b].children, key=lambda c: (sizes[c], c))
-
-    def _rows(self, chain: tuple[int, ...], last: int) -> int:
-        """The most rows of a block of the pass over `chain` and `last`."""
-        buckets = [self.buckets[b] for b in (*chain, last)]
-        main = self.main_child((*chain, last)[0])
-        known = {main, *chain}
-        turns = [
-            (
-                b.summed,
-                [*(self.buckets[c].scope for c in b.children if c not in known)]
-                + [axes for axes, _ in b.groups],
-            )
-            for b in buckets
-        ]
-        return max(self.entries(axes) for axes in local_rows(self.buckets[main].scope, turns))
+        """The same plan with `chains`, and tables laid out for them: see `arrange`."""
+        buckets, chains = arrange(self.buckets, self.cardinalities.tolist())
+        return replace(self, buckets=buckets, chains=chains)
 
     def marginal_schedule(self, max_bytes: int) -> list[Step] | None:
         """The schedule with least recomputation that fits, or None.
@@ -220,7 +178,7 @@ class EliminationPlan:
         for bucket in self.buckets:
             worst = max(worst, sum(self.entries(s) for s in self.group_axes(bucket)))
         for last, chain in self.chains.items():
-            groups = [axes for b in (*chain, last) for axes, _ in self.buckets[b].groups]
+            groups = [axes for b in (*chain.before, last) for axes, _ in self.buckets[b].groups]
             worst = max(worst, sum(self.entries(axes) for axes in groups))
         return -(-worst // ALIGN) * ALIGN
 
@@ -298,7 +256,7 @@ def build_plan(
         width=max((len(b.axes) for b in buckets), default=1) - 1,
         flops=0.0,
     )
-    log_z_bytes = draft.peak_bytes(draft.log_z_schedule())
+    log_z_bytes = draft.in_place.peak_bytes(draft.log_z_schedule())
     marginal_bytes = draft.peak_bytes(list(checkpointed_steps(draft.buckets, draft.sizes(), ())))
     flops = math.fsum(
         (len(b.groups) + len(b.children)) * float(draft.entries(b.axes)) for b in buckets

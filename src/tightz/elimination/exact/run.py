@@ -150,7 +150,7 @@ class Elimination:
     def _pass(self, buckets: tuple[int, ...]) -> bool:
         """The buckets of a chain in one pass; False where their tables leave the ordinary scale."""
         plan, reserved = self.plan, self.plan.reserved_entries
-        source = self._messages[plan.main_child(buckets[0])]
+        source = self._messages[plan.chains[buckets[-1]].main]
         sides: list[list[Table]] = []
         groups: list[Table] = []
         for b in buckets:

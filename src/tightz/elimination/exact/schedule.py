@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,8 +29,9 @@ class Bucket(NamedTuple):
     """One step: a product of tables, from which `summed` are summed out together (none or more).
 
     Variables are numbered by their position in the order, so that those of a bucket come right
-    after one another and before all that its message has. `scope` are the axes of its message, in
-    the order in which they lie (ascending, or see `EliminationPlan.in_place`); `groups` are its own factors, merged: (axes, factor numbers).
+    after one another and before all that its message has. `scope` are the axes of its message as
+    they lie (ascending, or see `EliminationPlan.in_place`); `groups` are its own factors, merged:
+    (axes, factor numbers).
     """
 
     summed: tuple[int, ...]
@@ -98,7 +99,9 @@ CUTS: list[tuple[int, ...]] = [
 ]
 
 
-def forward_steps(buckets: Sequence[Bucket], chains: dict[int, tuple[int, ...]]) -> Iterator[Step]:
+def forward_steps(
+    buckets: Sequence[Bucket], chains: Mapping[int, tuple[int, ...]]
+) -> Iterator[Step]:
     """All messages in order; those that wait for one bucket are multiplied as they come.
 
     `chains`: last bucket of a pass -> those before it.

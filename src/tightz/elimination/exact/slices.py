@@ -73,7 +73,7 @@ def run_slices(
     model: FactorGraph, sliced: Sliced, max_bytes: int, *, marginals: bool
 ) -> tuple[float, float, list[NDArray[np.float64]], NDArray[np.float64]]:
     """(log Z, its rounding, marginals, factor marginals) of `model`, summed over all slices."""
-    plan = sliced.plan if marginals else sliced.plan.in_place()
+    plan = sliced.plan if marginals else sliced.plan.in_place
     steps = plan.marginal_schedule(max_bytes) if marginals else None
     free = np.delete(np.arange(model.n_variables), sliced.variables)
     singles = [np.zeros(int(c)) for c in model.cardinalities]

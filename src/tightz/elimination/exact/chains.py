@@ -1,0 +1,92 @@
+"""Which buckets one pass does together, and how tables are laid out so that passes run smoothly.
+
+A pass reads its main message and writes its result in blocks (see `passes`): along a row of a block
+lie axes that the pass leaves alone, its tile. The result is laid out with the tile as its fastest
+axes, so it is written row by row, and the next pass reads row by row unless it needs one of those
+axes itself. Then it takes the axes that are summed out last as its new tile: that read is slow,
+and many that follow are fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tightz.elimination.exact.passes import MOST_ROWS, Axes, local_rows, tile_of
+from tightz.elimination.exact.schedule import Bucket
+
+PASS_ENTRIES = 1 << 13
+"""Messages from here on are walked block by block."""
+
+CHAIN_ROWS = 32
+"""Rows of a block, beyond which a chain does not grow."""
+
+
+class Chain(NamedTuple):
+    """A pass that ends with some bucket: the buckets before it, and the child it walks over."""
+
+    before: tuple[int, ...]
+    main: int
+
+
+def arrange(
+    buckets: Sequence[Bucket], cards: Sequence[int]
+) -> tuple[tuple[Bucket, ...], dict[int, Chain]]:
+    """The buckets with their messages laid out for the passes, and those by their last bucket."""
+    chains = _chains(buckets, cards)
+    arranged = list(buckets)
+    for b, chain in chains.items():  # in order: a chain's main child comes before
+        source, scope = arranged[chain.main].scope, buckets[b].scope
+        turns = _turns(buckets, chain, b)
+        rows = max(_entries(axes, cards) for axes in local_rows(source, turns))
+        tile = tile_of(source, turns, cards, rows)
+        others = [a for a in source if a in scope and a not in tile]
+        new = [a for a in scope if a not in source]
+        arranged[b] = buckets[b]._replace(scope=(*new, *others, *tile))
+    return tuple(arranged), chains
+
+
+def _chains(buckets: Sequence[Bucket], cards: Sequence[int]) -> dict[int, Chain]:
+    """Every bucket that works on a large message, joined to the one before where blocks stay small.
+
+    Only buckets with few messages: with many, they are multiplied as they come (`schedule`).
+    """
+    sizes = [_entries(b.scope, cards) for b in buckets]
+    chains: dict[int, Chain] = {}
+    for b, bucket in enumerate(buckets):
+        if len(bucket.children) not in (1, 2) or len(bucket.children) + len(bucket.groups) < 2:
+            continue
+        main = max(bucket.children, key=lambda c: (sizes[c], c))
+        if sizes[main] < PASS_ENTRIES:
+            continue
+        known = chains.get(main)
+        if known is not None and main == b - 1:
+            longer = Chain((*known.before, main), known.main)
+            if _rows(buckets, longer, b, cards) <= CHAIN_ROWS:
+                del chains[main]
+                chains[b] = longer
+                continue
+        if _rows(buckets, Chain((), main), b, cards) <= MOST_ROWS:
+            chains[b] = Chain((), main)
+    return chains
+
+
+def _entries(axes: Sequence[int], cards: Sequence[int]) -> int:
+    return math.prod(cards[a] for a in axes)
+
+
+def _turns(buckets: Sequence[Bucket], chain: Chain, last: int) -> list[Axes]:
+    """Per bucket of a pass what it sums out, and the axes of the tables that it multiplies in."""
+    done = {chain.main, *chain.before}
+    turns: list[Axes] = []
+    for b in (*chain.before, last):
+        sides = [buckets[c].scope for c in buckets[b].children if c not in done]
+        turns.append((buckets[b].summed, [*sides, *(axes for axes, _ in buckets[b].groups)]))
+    return turns
+
+
+def _rows(buckets: Sequence[Bucket], chain: Chain, last: int, cards: Sequence[int]) -> int:
+    """The most rows of a block of the pass over `chain` and the bucket `last`."""
+    rows = local_rows(buckets[chain.main].scope, _turns(buckets, chain, last))
+    return max(_entries(axes, cards) for axes in rows)
