@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tightz.elimination.exact.passes import MOST_ROWS, Axes, local_rows, tile_of
+from tightz.elimination.exact.passes import MOST_ROWS, Axes, local_rows, repeated, tile_of
 from tightz.elimination.exact.schedule import Bucket
 
 PASS_ENTRIES = 1 << 13
@@ -39,7 +39,7 @@ def arrange(
     for b, chain in chains.items():  # in order: a chain's main child comes before
         source, scope = arranged[chain.main].scope, buckets[b].scope
         turns = _turns(buckets, chain, b)
-        rows = max(_entries(axes, cards) for axes in local_rows(source, turns))
+        rows = _rows(buckets, chain, b, cards)
         tile = tile_of(source, turns, cards, rows)
         others = [a for a in source if a in scope and a not in tile]
         new = [a for a in scope if a not in source]
@@ -88,5 +88,7 @@ def _turns(buckets: Sequence[Bucket], chain: Chain, last: int) -> list[Axes]:
 
 def _rows(buckets: Sequence[Bucket], chain: Chain, last: int, cards: Sequence[int]) -> int:
     """The most rows of a block of the pass over `chain` and the bucket `last`."""
-    rows = local_rows(buckets[chain.main].scope, _turns(buckets, chain, last))
+    main, turns = buckets[chain.main].scope, _turns(buckets, chain, last)
+    loops = repeated(main, turns, cards)
+    rows = ([a for a in axes if a not in loops] for axes in local_rows(main, turns))
     return max(_entries(axes, cards) for axes in rows)

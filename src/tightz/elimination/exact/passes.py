@@ -104,12 +104,28 @@ def local_rows(main: tuple[int, ...], turns: Sequence[Axes]) -> list[tuple[int, 
     return rows
 
 
+def repeated(main: tuple[int, ...], turns: Sequence[Axes], cards: Sequence[int]) -> tuple[int, ...]:
+    """New axes that a pass of one step loops over, since as rows they would be too many."""
+    if len(turns) > 1:
+        return ()
+    new = [a for a in local_rows(main, turns)[-1] if a not in main]
+    most = MOST_ROWS
+    loops: list[int] = []
+    for a in reversed(new):
+        if cards[a] <= most and not loops:
+            most //= cards[a]
+        else:
+            loops.append(a)
+    return tuple(reversed(loops))
+
+
 def pass_layout(
     main: Placed, turns: Sequence[Turn], out: Placed, cards: Sequence[int]
 ) -> PassLayout | None:
     """How a pass from `main` to `out` walks; None where blocks would be too large or too thin."""
     axes = [(t.summed, [s.axes for s in t.sides]) for t in turns]
-    rows = local_rows(main.axes, axes)
+    loops = repeated(main.axes, axes, cards)
+    rows = [tuple(a for a in r if a not in loops) for r in local_rows(main.axes, axes)]
     counts = [math.prod(cards[a] for a in axes) for axes in rows]
     if max(counts) > MOST_ROWS:
         return None
@@ -118,14 +134,14 @@ def pass_layout(
     inner = tuple(cards[a] for a in tile)
     if math.prod(inner) < LEAST_TILE:
         return None
-    outer = [a for a in main.axes if a not in tile and a not in gone]
+    outer = [*(a for a in main.axes if a not in tile and a not in gone), *loops]
 
     def ends(table: Placed, local: tuple[int, ...]) -> _Ends:
         step = strides_of(table.axes, cards)
         along = joint_offsets(inner, tuple(step[a] for a in tile))
         return _Ends(
             table.start,
-            np.array([step[a] for a in outer], dtype=np.int64),
+            np.array([step.get(a, 0) for a in outer], dtype=np.int64),
             joint_offsets(tuple(cards[a] for a in local), tuple(step[a] for a in local)),
             along,
             _run(along),

@@ -7,6 +7,7 @@ its factors lie. So a node may sum out several variables at once, or none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from tightz.elimination.buckets import bucket_tree
 from tightz.elimination.graph import Scopes
 from tightz.elimination.trees import ContractionTree
+
+LOG2_STATES = 8.0
+"""Of the joint states that a node sums out at once."""
 
 
 class Skeleton(NamedTuple):
@@ -56,6 +60,7 @@ def nodes_of(skeleton: Skeleton, scopes: Scopes, log2_card: NDArray[np.float64])
     # Per node of the skeleton the node that holds its result, -1 where that is a number: numbers
     # are multiplied at the very end.
     stands_for: list[int] = []
+    bits = log2_card.tolist()
     inside: list[dict[int, int]] = []  # per node: its scope's variables, and factors below
     for children, factors in zip(skeleton.children, skeleton.factors, strict=True):
         below = tuple(k for c in children if (k := stands_for[c]) >= 0)
@@ -70,13 +75,29 @@ def nodes_of(skeleton: Skeleton, scopes: Scopes, log2_card: NDArray[np.float64])
         if not factors and not summed and len(below) <= 1:
             stands_for.append(below[0] if below else -1)
             continue
-        for v in summed:
-            del held[v]
-        stands_for.append(len(nodes) if held else -1)
-        inside.append(held)
-        nodes.append(Node(below, tuple(factors), summed, tuple(held)))
+        # Very many states are not summed out at once: products first, then sums of the result.
+        for part in _parts(summed, bits):
+            for v in part:
+                del held[v]
+            inside.append(dict(held))
+            nodes.append(Node(below, tuple(factors), part, tuple(held)))
+            below, factors = (len(nodes) - 1,), ()
+        stands_for.append(len(nodes) - 1 if held else -1)
     nodes += [Node((), (), (v,), ()) for v, count in enumerate(uses) if not count]
     return _post_order(nodes, log2_card)
+
+
+def _parts(summed: tuple[int, ...], bits: Sequence[float]) -> list[tuple[int, ...]]:
+    """`summed` cut into parts of up to LOG2_STATES joint states each; at least one part."""
+    parts: list[list[int]] = [[]]
+    used = 0.0
+    for v in summed:
+        if parts[-1] and used + bits[v] > LOG2_STATES:
+            parts.append([])
+            used = 0.0
+        parts[-1].append(v)
+        used += bits[v]
+    return [tuple(part) for part in parts]
 
 
 def _post_order(nodes: list[Node], log2_card: NDArray[np.float64]) -> list[Node]:
