@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tightz.elimination.graph import Scopes
 
-WRITE = 8.0
+WRITE = 24.0
 """What an entry of a result costs (written, and read again) beside one product, which costs 1."""
 
 HOT, COLD = 1.0, 0.05

@@ -25,7 +25,7 @@ BLOCK_ENTRIES = 16384
 """Rows times tile: two such blocks stay in the first or second level of the cache."""
 
 MOST_ROWS = 256
-LEAST_TILE, MOST_TILE = 16, 512
+LEAST_TILE, MOST_TILE = 8, 512
 GOOD_TILE = 32
 SHORT = 16  # entries; shorter runs are walked column by column
 

@@ -32,9 +32,11 @@ GROUP_ENTRIES = 4096  # factors of a bucket are merged while their union stays t
 TILE_ENTRIES = 1024
 
 # Seconds on two cores, measured by benchmarks/exact.py: for looking after a bucket; for an entry of
-# the message that a pass walks over, and a product in it; for a product outside of passes.
+# the message that a pass walks over, and a product in it; for a product outside of passes; for a
+# byte of memory when it is used first (much more where the machine has to find it).
 BUCKET_SECONDS = 3e-4
-WALK, PRODUCT, SLOW_PRODUCT = 1.2e-9, 0.15e-9, 0.8e-9
+WALK, PRODUCT, SLOW_PRODUCT = 1.5e-9, 0.15e-9, 0.8e-9
+TOUCH = 0.25e-9
 SPREAD_ENTRIES = 1 << 15  # a merged factor is copied along the tile while it stays this small
 
 
@@ -118,6 +120,7 @@ class EliminationPlan:
         passes = {b: last for last, chain in chains.items() for b in (*chain.before, last)}
         sizes = self.sizes()
         total = math.fsum(WALK * sizes[chain.main] for chain in chains.values())
+        total += TOUCH * self.log_z_bytes
         for b, bucket in enumerate(self.buckets):
             inputs = len(bucket.groups) + len(bucket.children)
             price = PRODUCT if b in passes else SLOW_PRODUCT * inputs

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tightz.elimination.exact import kernels as kernels
 from tightz.elimination.exact import tables
+from tightz.elimination.exact.adjoints import MeetLayout, meet_layout, run_meet
 from tightz.elimination.exact.audit import Audit, check_singles
-from tightz.elimination.exact.passes import Turn, pass_layout, run_pass
+from tightz.elimination.exact.passes import PassLayout, Turn, pass_layout, run_pass
 from tightz.elimination.exact.planning import EliminationPlan, tile_axes
 from tightz.elimination.exact.precision import Error, Scale, add_scales, joined, step_error
 from tightz.elimination.exact.schedule import (
@@ -28,6 +29,12 @@ from tightz.elimination.exact.tables import LIMIT, LOG_COST, Table, TableSpace
 from tightz.judge.claims import total_scale
 from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
+
+MEET = 1 << 16
+"""Products of a bucket of two tables from which on its backward step goes by `adjoints`."""
+
+PRIVATE = 1 << 16
+"""Entries of a table that every worker may have a copy of."""
 
 
 class Elimination:
@@ -274,7 +281,9 @@ class Elimination:
         if belief is None:
             belief = self._take(b)
             self._space.values(belief)[:] = 1.0
-        groups = self._group_tables(b)
+        states = self.plan.entries(bucket.summed)
+        pair = len(bucket.children) + len(bucket.groups) == 2 and states * message.size >= MEET
+        groups = self._group_tables(b, spread=not pair)
         messages = [self._messages[c] for c in bucket.children]
         inputs = messages + groups
         is_log = self._space.agree(groups, messages)
@@ -286,7 +295,6 @@ class Elimination:
                 self._space.to_log(table)
         local = self._divide(belief, message, shift, is_log)
         high = sum(t.high for t in inputs)
-        states = self.plan.entries(bucket.summed)
         depth = local + math.log(states) + abs(shift) + high + message.high
         slack = belief.slack + message.own_error.at(message.drop + depth)
         slack += (len(inputs) + 4) * UNIT + 4 * LIBRARY + UNIT * abs(shift)
@@ -296,14 +304,17 @@ class Elimination:
         self._beliefs.update(zip(bucket.children, children, strict=True))
         for table in children:
             table.slack = slack + UNIT * states * belief.size / table.size
-        sums = self._spread(b, belief, message, inputs, groups, children, shift, is_log)
+        scale = math.exp(shift) if belief.is_ratio and not is_log else 1.0
+        sums = self._meet(belief, inputs, children, scale) if pair and not is_log else None
+        if sums is None:
+            sums = self._spread(b, belief, message, inputs, groups, children, shift, is_log, scale)
         self._record(b, groups, sums, slack + UNIT * states * belief.size)
         self._space.release(belief)
         self._space.release(message)
 
     def _spread(
         self, b: int, belief: Table, message: Table, inputs: list[Table], groups: list[Table],
-        children: list[Table], shift: float, is_log: bool,
+        children: list[Table], shift: float, is_log: bool, scale: float,
     ) -> NDArray[np.float64]:  # fmt: skip
         """Add p(v, S) onto the children's beliefs and onto the sums returned, one per group."""
         scope, summed = self.plan.buckets[b].scope, self.plan.buckets[b].summed
@@ -326,7 +337,6 @@ class Elimination:
         cost = states * belief.size * (LOG_COST if is_log else 1)
         ranges = workers.ranges(states * layout.n_outer, cost, layout.grain)
         private = np.zeros((len(ranges), starts[-1]))
-        scale = math.exp(shift) if belief.is_ratio and not is_log else 1.0
         if not is_log and _one_in_step(layout):
             children[0].is_ratio = True
             ratio: Callable[..., None] = kernels.spread_ratio
@@ -343,6 +353,61 @@ class Elimination:
         workers.run(calls)
         total: NDArray[np.float64] = private.sum(axis=0)
         return total
+
+    def _meet(
+        self, ratio: Table, inputs: list[Table], children: list[Table], scale: float
+    ) -> NDArray[np.float64] | None:
+        """`_spread` where two tables met: each gets the other times p / message (see `adjoints`).
+
+        Children receive p over their own message, zero where that is zero: there it says nothing,
+        and it could leave float64's range. None where the tables do not fit the kernels.
+        """
+        arena, workers = self._space.arena, self._space.workers
+        placed = Placed(ratio.start, ratio.axes)
+        work: list[tuple[Table, Table | None, PassLayout | MeetLayout]] = []
+        for k, (table, other) in enumerate(zip(inputs, reversed(inputs), strict=True)):
+            child = children[k] if k < len(children) else None
+            if not set(table.axes) <= set(ratio.axes).union(other.axes):
+                return None
+            partner = Placed(other.start, other.axes)
+            layout: PassLayout | MeetLayout | None
+            if child is not None and table.size >= other.size:
+                gone = tuple(a for a in ratio.axes if a not in table.axes)
+                onto = Placed(child.start, child.axes)
+                layout = pass_layout(placed, [Turn(gone, (partner,))], onto, self.cards)
+            else:
+                layout = meet_layout(partner, placed, table.axes, self.cards)
+            if layout is None:
+                return None
+            work.append((table, child, layout))
+        if scale != 1.0:
+            self._space.each(tables.scale_in_place, ratio, scale)
+        sums = [np.zeros(0)]
+        for table, child, layout in work:
+            if isinstance(layout, PassLayout):
+                kernel: Callable[..., None] = run_pass
+                ranges = workers.ranges(layout.n_outer, ratio.size)
+                workers.run([partial(kernel, arena, layout, *r) for r in ranges])
+            else:
+                found = np.zeros(table.size)
+                self._add_meet(layout, found, ratio.size)
+                if child is None:
+                    sums.append(found * self._space.values(table))
+                else:
+                    self._space.values(child)[:] = found
+            if child is not None:
+                child.is_ratio = True
+                self._space.each(tables.zero_in_place, child, self._space.values(table))
+        return np.concatenate(sums)
+
+    def _add_meet(self, layout: MeetLayout, onto: NDArray[np.float64], cost: int) -> None:
+        """`run_meet` by all workers, each onto its own copy, unless those would be large."""
+        workers, kernel = self._space.workers, partial(run_meet, self._space.arena, layout)
+        ranges = workers.ranges(layout.n_outer, cost if onto.size <= PRIVATE else 0)
+        copies = [onto, *(np.zeros(onto.size) for _ in ranges[1:])]
+        workers.run([partial(kernel, copy, *r) for copy, r in zip(copies, ranges, strict=True)])
+        for copy in copies[1:]:
+            onto += copy
 
     def _divide(self, belief: Table, message: Table, shift: float, is_log: bool) -> float:
         """Prepare p / message: in place of p, or in logs -message in place of the message.

@@ -102,6 +102,16 @@ def multiply_in_place(
 
 
 @njit(cache=True, nogil=True)
+def zero_in_place(
+    top: NDArray[np.float64], low: int, high: int, bottom: NDArray[np.float64]
+) -> None:
+    """top = 0 where bottom is."""
+    for t in range(low, high):
+        if bottom[t] == 0.0:
+            top[t] = 0.0
+
+
+@njit(cache=True, nogil=True)
 def mean_depth(
     logs: NDArray[np.float64],
     low: int,
