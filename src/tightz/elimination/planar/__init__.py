@@ -1,0 +1,1 @@
+"""Exact sums of planar spin models without fields, by Pfaffians."""

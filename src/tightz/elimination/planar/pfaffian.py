@@ -1,0 +1,191 @@
+"""log |Pf K| along the fronts, what rounding can have moved it, and entries of the inverse.
+
+Every front's elimination is exact for a front that differs by a small matrix (`kernels`). All these
+differences together are one skew matrix E, and the pivots found are exactly those of K + E. With
+the smallest singular value s of K and ||E|| < s,
+
+    |log |Pf(K + E)| - log |Pf K|| <= 1/2 ||E||_* / (s - ||E||),        ||E||_* the nuclear norm
+
+(d log |det K| = tr K^-1 dK along K + x E, 0 <= x <= 1). Fronts that do not meet in the tree hold
+different rows, so ||E|| is at most the largest sum of norms from a cell to the root, and the
+nuclear norm at most the sum over fronts of sqrt(rows) times the Frobenius norm.
+
+s is proven by Sylvester's law: i K is Hermitian with eigenvalues in pairs +-, so if i K - c + E',
+eliminated along the same fronts, has as many negative as positive pivots, then s >= c - ||E'||.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.elimination.planar.embedding import Embedding
+from tightz.elimination.planar.fronts import Front
+from tightz.elimination.planar.kernels import (
+    add_slopes,
+    eliminate_hermitian,
+    eliminate_skew,
+    fill_cell,
+    measure,
+    scatter,
+)
+from tightz.judge.verdict import LIBRARY, UNIT
+
+TRIES = 12
+"""Shifts tried for the smallest singular value, each an eighth of the one before."""
+
+
+class Problem(NamedTuple):
+    """K = D A D + W and its order of elimination."""
+
+    embedding: Embedding
+    fronts: list[Front]
+    sign: NDArray[np.float64]
+
+    @property
+    def weight(self) -> NDArray[np.float64]:
+        """(2E,) the diagonal of D: 1, tanh J, 1, tanh J, ..."""
+        weight = np.ones(2 * self.embedding.n_edges)
+        weight[1::2] = np.tanh(self.embedding.coupling)
+        return weight
+
+
+class Pfaffian(NamedTuple):
+    """Pf K / Pf W = sign * exp(log), log within `rounding` of the truth (inf: nothing is known)."""
+
+    log: float
+    sign: int
+    rounding: float
+    smallest: float
+
+
+class _Pass:
+    """K, or with a shift the Hermitian i K - shift, eliminated front by front."""
+
+    def __init__(self, problem: Problem, shift: float = 0.0) -> None:
+        self.problem, self.shift = problem, shift
+        self.weight = problem.weight
+        self.place = np.zeros(self.weight.size, dtype=np.int64)
+        self.rests: dict[int, NDArray] = {}  # given up when the parent takes them
+        self.norms: dict[int, float] = {}  # of all noise in a front and below it
+        self.nuclear = 0.0
+
+    def assemble(self, front: Front) -> tuple[NDArray, NDArray[np.float64]]:
+        """The front's matrix (upper triangle) and the noise it starts with."""
+        leaves, size = front.leaves.size, front.size
+        unit = 1j if self.shift else 1.0
+        noise = np.zeros((size, size))
+        matrix = np.zeros((size, size))
+        if front.cell.size:
+            self.place[front.leaves] = np.arange(leaves)
+            self.place[front.stays] = leaves + np.arange(front.stays.size)
+            ptr, around = self.problem.embedding.ptr, self.problem.embedding.around
+            fill_cell(matrix, noise, front.cell, ptr, around, self.place, self.weight)
+        if self.shift:
+            matrix = 1j * matrix - self.shift * np.eye(size) * (front.cell.size > 0)
+        for child, at in zip(front.children, front.places, strict=True):
+            scatter(matrix, self.rests.pop(child), at, 1.0 if self.shift else -1.0)
+        first = np.arange(0, leaves, 2)
+        matrix[first, first + 1] += unit * self.problem.sign[front.leaves[0::2] // 2]
+        noise[first, first + 1] += 2.0  # where a coupling of the two halves was there before
+        return matrix, noise
+
+    def leave(self, index: int, matrix: NDArray, noise: NDArray[np.float64]) -> None:
+        front = self.problem.fronts[index]
+        self.rests[index] = matrix[front.leaves.size :, front.leaves.size :].copy()
+        spectral, frobenius = measure(noise)
+        below = max((self.norms.pop(c) for c in front.children), default=0.0)
+        self.norms[index] = below + UNIT * spectral * 1.01
+        self.nuclear += UNIT * math.sqrt(front.size) * frobenius * 1.01
+
+
+def pfaffian(problem: Problem, keep: list[NDArray[np.float64]] | None = None) -> Pfaffian:
+    """log |Pf K / Pf W| with its certificate; `keep` collects leaving rows for `edge_slopes`."""
+    forward = _Pass(problem)
+    logs: list[float] = []
+    sign = 1
+    smallest = math.inf
+    for index, front in enumerate(problem.fronts):
+        matrix, noise = forward.assemble(front)
+        if keep is not None:
+            keep.append(matrix[: front.leaves.size].copy())
+        pivots = np.empty(front.leaves.size // 2)
+        if not eliminate_skew(matrix, noise, front.leaves.size, pivots):
+            return Pfaffian(-math.inf, 0, math.inf, 0.0)
+        forward.leave(index, matrix, noise)
+        negative = int((pivots < 0.0).sum() + (problem.sign[front.leaves[0::2] // 2] < 0.0).sum())
+        sign *= -1 if negative % 2 else 1
+        size = np.abs(pivots)
+        smallest = min(smallest, float(size.min(initial=math.inf)))
+        logs += np.log(size).tolist()
+    if not logs:
+        return Pfaffian(0.0, 1, 0.0, math.inf)
+    total = math.fsum(logs)
+    rounding = 2.0 * LIBRARY * math.fsum(map(abs, logs)) + UNIT * abs(total)
+    distance = forward.norms[len(problem.fronts) - 1]
+    proven = smallest_singular(problem, smallest / 2.0, distance)
+    if not proven > 2.0 * distance:
+        return Pfaffian(total, sign, math.inf, proven)
+    rounding += 0.5 * forward.nuclear / (proven - distance) * 1.01
+    return Pfaffian(total, sign, rounding, proven)
+
+
+def smallest_singular(problem: Problem, guess: float, floor: float) -> float:
+    """A proven lower bound on the smallest singular value of K; 0 where none above floor is."""
+    shift = guess
+    for _ in range(TRIES):
+        if not shift > 2.0 * floor:
+            break
+        distance = _half_negative(problem, shift)
+        if distance < 0.5 * shift:
+            return shift - distance
+        if math.isfinite(distance):
+            break  # a smaller shift has the same noise
+        shift /= 8.0
+    return 0.0
+
+
+def _half_negative(problem: Problem, shift: float) -> float:
+    """||E'|| if i K - shift + E' has one negative eigenvalue in every pivot; inf if not."""
+    run = _Pass(problem, shift)
+    for index, front in enumerate(problem.fronts):
+        matrix, noise = run.assemble(front)
+        if not eliminate_hermitian(matrix, noise, front.leaves.size):
+            return math.inf
+        run.leave(index, matrix, noise)
+    return run.norms[len(problem.fronts) - 1]
+
+
+def edge_slopes(problem: Problem, kept: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """(E,) d log Pf K / d tanh(J_e), from the entries of K^-1 that fronts hold.
+
+    With Q = K^-1 on the halves that stay, P the leaving part of a front and U = P to the rest:
+    X = -P^-1 U gives Q = X Q to the rest and Q = P^-1 + X Q X' among those that leave.
+    """
+    weight = problem.weight
+    slopes = np.zeros(problem.embedding.n_edges)
+    place = np.zeros(weight.size, dtype=np.int64)
+    inverse: dict[int, NDArray[np.float64]] = {len(kept) - 1: np.zeros((0, 0))}
+    for index in range(len(kept) - 1, -1, -1):
+        front, rows = problem.fronts[index], kept[index]
+        leaves = front.leaves.size
+        rest = inverse.pop(index)
+        upper = rows[:, :leaves]
+        within = np.linalg.inv(np.triu(upper, 1) - np.triu(upper, 1).T) if leaves else upper
+        across = -within @ rows[:, leaves:]
+        whole = np.empty((front.size, front.size))
+        whole[leaves:, leaves:] = rest
+        whole[:leaves, leaves:] = across @ rest
+        whole[leaves:, :leaves] = -whole[:leaves, leaves:].T
+        whole[:leaves, :leaves] = within + whole[:leaves, leaves:] @ across.T
+        for child, at in zip(front.children, front.places, strict=True):
+            inverse[child] = whole[np.ix_(at, at)]
+        if front.cell.size:
+            place[front.leaves] = np.arange(leaves)
+            place[front.stays] = leaves + np.arange(front.stays.size)
+            ptr, around = problem.embedding.ptr, problem.embedding.around
+            add_slopes(whole, front.cell, ptr, around, place, weight, slopes)
+    return slopes
