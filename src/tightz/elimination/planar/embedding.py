@@ -89,11 +89,11 @@ def _by_planarity_test(graph: SpinGraph) -> Embedding | Refused:
 
 
 def _obstacle(net: object, graph: SpinGraph) -> str:
-    """Where the plane is left: the corners of a subdivided K5 or K3,3, in graphs of some size."""
+    """Where the plane is left: the corners of a subdivided K5 or K3,3, in small graphs."""
     import networkx as nx
 
     ghost = "; without fields it may be" if graph.ghost else ""
-    if graph.n_edges > 2000:
+    if graph.n_edges > 100:  # the search tests planarity once per edge
         return ghost
     _, kuratowski = nx.check_planarity(net, counterexample=True)
     corners = sorted(v for v, degree in kuratowski.degree() if degree > 2)

@@ -39,11 +39,24 @@ TRIES = 12
 
 
 class Problem(NamedTuple):
-    """K = D A D + W and its order of elimination."""
+    """K = D A D + W and its order of elimination.
+
+    W is `sign` between the halves of an edge, but for one edge that `altered` names, if any, with
+    a factor: Pf K is linear in it, Pf W the same for all.
+    """
 
     embedding: Embedding
     fronts: list[Front]
     sign: NDArray[np.float64]
+    altered: tuple[int, float] | None = None
+
+    @property
+    def links(self) -> NDArray[np.float64]:
+        """(E,) the entries of W."""
+        links = self.sign.copy()
+        if self.altered:
+            links[self.altered[0]] *= self.altered[1]
+        return links
 
     @property
     def weight(self) -> NDArray[np.float64]:
@@ -54,12 +67,18 @@ class Problem(NamedTuple):
 
 
 class Pfaffian(NamedTuple):
-    """Pf K / Pf W = sign * exp(log), log within `rounding` of the truth (inf: nothing is known)."""
+    """Pf K / Pf W = sign * exp(log), log within `rounding` of the truth (inf: nothing is known).
+
+    `blur` is how far rounding moves entries of K^-1, to first order.
+    """
 
     log: float
     sign: int
     rounding: float
-    smallest: float
+    blur: float
+
+
+NOTHING = Pfaffian(-math.inf, 0, math.inf, math.inf)
 
 
 class _Pass:
@@ -67,7 +86,7 @@ class _Pass:
 
     def __init__(self, problem: Problem, shift: float = 0.0) -> None:
         self.problem, self.shift = problem, shift
-        self.weight = problem.weight
+        self.weight, self.links = problem.weight, problem.links
         self.place = np.zeros(self.weight.size, dtype=np.int64)
         self.rests: dict[int, NDArray] = {}  # given up when the parent takes them
         self.norms: dict[int, float] = {}  # of all noise in a front and below it
@@ -89,7 +108,7 @@ class _Pass:
         for child, at in zip(front.children, front.places, strict=True):
             scatter(matrix, self.rests.pop(child), at, 1.0 if self.shift else -1.0)
         first = np.arange(0, leaves, 2)
-        matrix[first, first + 1] += unit * self.problem.sign[front.leaves[0::2] // 2]
+        matrix[first, first + 1] += unit * self.links[front.leaves[0::2] // 2]
         noise[first, first + 1] += 2.0  # where a coupling of the two halves was there before
         return matrix, noise
 
@@ -103,7 +122,7 @@ class _Pass:
 
 
 def pfaffian(problem: Problem, keep: list[NDArray[np.float64]] | None = None) -> Pfaffian:
-    """log |Pf K / Pf W| with its certificate; `keep` collects leaving rows for `edge_slopes`."""
+    """log |Pf K / Pf W| with its certificate; `keep` collects leaving rows for `edge_correlations`."""
     forward = _Pass(problem)
     logs: list[float] = []
     sign = 1
@@ -114,7 +133,7 @@ def pfaffian(problem: Problem, keep: list[NDArray[np.float64]] | None = None) ->
             keep.append(matrix[: front.leaves.size].copy())
         pivots = np.empty(front.leaves.size // 2)
         if not eliminate_skew(matrix, noise, front.leaves.size, pivots):
-            return Pfaffian(-math.inf, 0, math.inf, 0.0)
+            return NOTHING
         forward.leave(index, matrix, noise)
         negative = int((pivots < 0.0).sum() + (problem.sign[front.leaves[0::2] // 2] < 0.0).sum())
         sign *= -1 if negative % 2 else 1
@@ -122,15 +141,15 @@ def pfaffian(problem: Problem, keep: list[NDArray[np.float64]] | None = None) ->
         smallest = min(smallest, float(size.min(initial=math.inf)))
         logs += np.log(size).tolist()
     if not logs:
-        return Pfaffian(0.0, 1, 0.0, math.inf)
+        return Pfaffian(0.0, 1, 0.0, 0.0)
     total = math.fsum(logs)
     rounding = 2.0 * LIBRARY * math.fsum(map(abs, logs)) + UNIT * abs(total)
     distance = forward.norms[len(problem.fronts) - 1]
     proven = smallest_singular(problem, smallest / 2.0, distance)
     if not proven > 2.0 * distance:
-        return Pfaffian(total, sign, math.inf, proven)
+        return Pfaffian(total, sign, math.inf, math.inf)
     rounding += 0.5 * forward.nuclear / (proven - distance) * 1.01
-    return Pfaffian(total, sign, rounding, proven)
+    return Pfaffian(total, sign, rounding, distance / proven**2)
 
 
 def smallest_singular(problem: Problem, guess: float, floor: float) -> float:
@@ -159,8 +178,8 @@ def _half_negative(problem: Problem, shift: float) -> float:
     return run.norms[len(problem.fronts) - 1]
 
 
-def edge_slopes(problem: Problem, kept: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """(E,) d log Pf K / d tanh(J_e), from the entries of K^-1 that fronts hold.
+def edge_correlations(problem: Problem, kept: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """(E,) E[s s'] = tanh J + (1 - tanh^2 J) d log Pf K / d tanh J, from entries of K^-1.
 
     With Q = K^-1 on the halves that stay, P the leaving part of a front and U = P to the rest:
     X = -P^-1 U gives Q = X Q to the rest and Q = P^-1 + X Q X' among those that leave.
@@ -188,4 +207,5 @@ def edge_slopes(problem: Problem, kept: list[NDArray[np.float64]]) -> NDArray[np
             place[front.stays] = leaves + np.arange(front.stays.size)
             ptr, around = problem.embedding.ptr, problem.embedding.around
             add_slopes(whole, front.cell, ptr, around, place, weight, slopes)
-    return slopes
+    small = np.exp(-2.0 * np.abs(problem.embedding.coupling))
+    return weight[1::2] + 4.0 * small / (1.0 + small) ** 2 * slopes
