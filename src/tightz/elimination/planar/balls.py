@@ -8,48 +8,89 @@ bits are doubled until the answer's ball is small.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+import time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.planar.fronts import Front
-from tightz.elimination.planar.pfaffian import NOTHING, Pfaffian, Problem
+from tightz.elimination.planar.pfaffian import Problem, Sum
+from tightz.judge.verdict import UNIT
 
-MOST_BITS = 8192
+MOST_BITS = 100_000
 FIRST_BITS = 192
 
 Balls = Any  # a numpy array of flint.arb, 0 (int) where an entry is zero by structure
 
 
-class BallSum(NamedTuple):
-    """What was found, and E[s s'] for every edge if that was asked for."""
+def ball_sum(
+    terms: list[tuple[float, Problem]],
+    *,
+    correlations: bool,
+    time_limit: float = math.inf,
+    target: float = 1e-12,
+) -> Sum:
+    """The sum of coefficients times Pf K / Pf W, all numbers within `target`; or rounding inf.
 
-    pfaffian: Pfaffian
-    correlations: NDArray[np.float64] | None
-    bits: int
-
-
-def ball_pfaffian(problem: Problem, target: float, *, correlations: bool) -> BallSum:
-    """All numbers within `target` if MOST_BITS bits reach that, else with rounding inf."""
+    More bits are not begun when twice the time of the last try is more than what is left.
+    """
     import flint
 
     bits, before = FIRST_BITS, flint.ctx.prec
+    start = time.monotonic()
     try:
         while bits <= MOST_BITS:
+            begun = time.monotonic()
             flint.ctx.prec = bits
-            found = _run(problem, correlations, target)
-            if found is not None and found.pfaffian.rounding <= target:
+            found = _total(terms, correlations, target)
+            if found is not None:
                 return found
             bits *= 2
+            now = time.monotonic()
+            if now - start + 2.0 * (now - begun) > time_limit:
+                break
     finally:
         flint.ctx.prec = before
-    return BallSum(NOTHING, None, bits)
+    return Sum(-math.inf, math.inf, math.inf, None, bits)
 
 
-def _run(problem: Problem, correlations: bool, target: float) -> BallSum | None:
-    """One elimination with the bits that are set; None where a pivot's ball holds zero or a correlation is vague."""
+def _total(terms: list[tuple[float, Problem]], correlations: bool, target: float) -> Sum | None:
+    """With the bits that are set; None where they do not say enough."""
     import flint
+    from flint import arb
+
+    parts = []
+    for coefficient, problem in terms:
+        found = _term(problem, correlations)
+        if found is not None:
+            parts.append((arb(coefficient) * found[0], found[1]))
+        elif len(terms) > 1:  # one of the four may vanish
+            halves = [_term(altered, correlations) for altered in problem.split()]
+            parts += [(arb(0.5 * coefficient) * h[0], h[1]) for h in halves if h is not None]
+            found = None if None in halves else halves[0]
+        if found is None:
+            return None
+    total = sum((value for value, _ in parts), arb(0))
+    if not total > 0:
+        return None
+    exact = total.log()
+    log = float(exact.mid())
+    rounding = float((exact - arb(log)).abs_upper()) * (1.0 + 1e-15)
+    if not rounding <= max(target, 4.0 * UNIT * abs(log)):
+        return None
+    if not correlations:
+        return Sum(log, rounding, 0.0, None, flint.ctx.prec)
+    means = [
+        sum((value * m[e] for value, m in parts), arb(0)) / total for e in range(len(parts[0][1]))
+    ]
+    if any(not float(ball.rad()) <= target for ball in means):
+        return None
+    return Sum(log, rounding, 0.0, np.array([float(m.mid()) for m in means]), flint.ctx.prec)
+
+
+def _term(problem: Problem, correlations: bool) -> tuple[Any, list[Any]] | None:
+    """Pf K / Pf W and all E[s s']; None where a ball holds zero that may not."""
     from flint import arb
 
     weight: list[Any] = [1] * (2 * problem.embedding.n_edges)
@@ -57,7 +98,7 @@ def _run(problem: Problem, correlations: bool, target: float) -> BallSum | None:
         weight[2 * e + 1] = 1 if coupling == math.inf else arb(coupling).tanh() if coupling else 0
     rests: dict[int, Balls] = {}
     kept: list[Balls] = []
-    total, negative = arb(0), 0
+    value = arb(1)
     for index, front in enumerate(problem.fronts):
         matrix = _assembled(problem, front, weight, rests)
         if correlations:
@@ -66,20 +107,14 @@ def _run(problem: Problem, correlations: bool, target: float) -> BallSum | None:
             pivot = _eliminate(matrix, k, front.leaves.size)
             if pivot is None:
                 return None
-            negative += bool(pivot < 0)
-            total += abs(pivot).log()
-        negative += int((problem.sign[front.leaves[0::2] // 2] < 0.0).sum())
+            value *= pivot * int(problem.sign[front.leaves[k] // 2])
         rests[index] = matrix[front.leaves.size :, front.leaves.size :]
-    log = float(total.mid())
-    away = float((total - arb(log)).abs_upper())
-    found = Pfaffian(log, -1 if negative % 2 else 1, away * (1.0 + 1e-15), 0.0)
-    if not correlations or away > target:
-        return BallSum(found, None, flint.ctx.prec)
-    means = _correlations(problem, kept, weight)
-    vague = any(not float(ball.rad()) <= target for ball in means)
-    if vague:
+    if not correlations:
+        return value, []
+    try:
+        return value, _correlations(problem, kept, weight)
+    except ZeroDivisionError:  # an inverse that these bits do not prove to exist
         return None
-    return BallSum(found, np.array([float(ball.mid()) for ball in means]), flint.ctx.prec)
 
 
 def _assembled(problem: Problem, front: Front, weight: list[Any], rests: dict[int, Balls]) -> Balls:

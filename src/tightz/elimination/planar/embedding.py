@@ -65,7 +65,37 @@ def planar_embedding(graph: SpinGraph, rows: int = 0, cols: int = 0) -> Embeddin
         return Refused(
             f"{graph.n_edges} edges on {seen} vertices are too many for the plane{fields}"
         )
-    return _by_planarity_test(graph)
+    crowd = _crowded_fields(graph) if graph.ghost else ""
+    return Refused(crowd) if crowd else _by_planarity_test(graph)
+
+
+def _crowded_fields(graph: SpinGraph) -> str:
+    """Why the spins with fields do not lie around one face, where counting edges tells; or "".
+
+    They and the edges among them would be outerplanar: at most 2 h - 3 edges, and (3 h - 4) / 2
+    without odd cycles. This spares a lattice with fields everywhere the test of planarity.
+    """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    ghost = graph.n - 1
+    held = np.zeros(graph.n, dtype=bool)
+    held[graph.first[graph.second == ghost]] = True
+    among = held[graph.first] & held[graph.second]
+    a, b, h = graph.first[among], graph.second[among], int(held.sum())
+    pieces = [
+        connected_components(
+            coo_matrix((np.ones(x.size), (x, y)), shape=(size, size)), directed=False
+        )[0]
+        for x, y, size in (
+            (a, b, graph.n),
+            (np.append(a, a + graph.n), np.append(b + graph.n, b), 2 * graph.n),
+        )
+    ]
+    even = pieces[1] == 2 * pieces[0]  # every piece has two colours
+    if h > 1 and a.size > ((3 * h - 4) / 2 if even else 2 * h - 3):
+        return f"{h} spins have fields, and with {a.size} edges among them they are not all on one face"
+    return ""
 
 
 def _by_planarity_test(graph: SpinGraph) -> Embedding | Refused:
@@ -79,7 +109,7 @@ def _by_planarity_test(graph: SpinGraph) -> Embedding | Refused:
     half = {}
     for e, (u, v) in enumerate(pairs):
         half[u, v], half[v, u] = 2 * e, 2 * e + 1
-    lists = [[] for _ in range(graph.n)]  # type: list[list[int]]
+    lists: list[list[int]] = [[] for _ in range(graph.n)]
     for u, neighbours in found.get_data().items():
         lists[u] = [half[u, v] for v in neighbours]
     made = _from_lists(lists, graph.coupling)

@@ -4,7 +4,9 @@ The matrix K = D A D + W (`embedding`) has D = 1 at the first and tanh(J) at the
 edge. Every region of a dissection has a front: the halves on its edge to the outside after all
 others of the region are eliminated. Those halves are the only ones it shares with the rest, and the
 entry between two of them is, up to sign and D, the correlation of their spins in the region cut
-free: at most 1. Both halves of an edge leave in the smallest region that holds both.
+free: at most 1. Both halves of an edge leave in the smallest region that holds both; edges across
+the seams of a torus only at the end, because a ring of spins closed with a wrong sign can have a
+Pfaffian of nearly zero where the whole torus has not.
 """
 
 from __future__ import annotations
@@ -36,18 +38,27 @@ class Front(NamedTuple):
         return self.leaves.size + self.stays.size
 
 
-def make_fronts(embedding: Embedding) -> list[Front]:
-    """Children before parents; the last front is the whole graph's, and nothing stays in it."""
+def make_fronts(embedding: Embedding, seam: NDArray[np.bool_] | None = None) -> list[Front]:
+    """Children before parents; the last front is the whole graph's, and nothing stays in it.
+
+    `seam` (E,) marks edges that leave in the last one.
+    """
     vertex = embedding.vertex
-    beside = vertex[embedding.around ^ 1]
-    regions = dissect(embedding.ptr, beside)
+    late = np.zeros(vertex.size, dtype=bool) if seam is None else np.repeat(seam, 2)
+    early = ~late[embedding.around]
+    ptr = np.concatenate([[0], np.cumsum(early)])[embedding.ptr]
+    regions = dissect(ptr, vertex[embedding.around[early] ^ 1])
     rank = np.empty(embedding.n, dtype=np.int64)
     rank[regions.order] = np.arange(embedding.n)
     rank_of_half = rank[vertex]
     place = np.empty(vertex.size, dtype=np.int64)
     fronts: list[Front] = []
-    for k in range(regions.low.size):
-        fronts.append(_front(embedding, regions, k, fronts, rank_of_half, place))
+    # An edge of the seam has its other end nowhere until the last region asks.
+    beside = np.where(late, -1, rank_of_half[np.arange(vertex.size) ^ 1])
+    last = regions.low.size - 1
+    for k in range(last + 1):
+        other = beside if k < last else np.zeros(vertex.size, dtype=np.int64)
+        fronts.append(_front(embedding, regions, k, fronts, other, place))
     return fronts
 
 
@@ -56,7 +67,7 @@ def _front(
     regions: Regions,
     k: int,
     fronts: list[Front],
-    rank_of_half: NDArray[np.int64],
+    beside: NDArray[np.int64],
     place: NDArray[np.int64],
 ) -> Front:
     low, high = int(regions.low[k]), int(regions.high[k])
@@ -71,7 +82,7 @@ def _front(
         met = np.concatenate(
             [np.zeros(0, dtype=np.int64), *(around[ptr[v] : ptr[v + 1]] for v in cell.tolist())]
         )
-    other = rank_of_half[met ^ 1]
+    other = beside[met]
     inside = (other >= low) & (other < high)
     even = met[inside & (met % 2 == 0)]
     leaves = np.stack([even, even + 1], axis=1).ravel()

@@ -65,6 +65,11 @@ class Problem(NamedTuple):
         weight[1::2] = np.tanh(self.embedding.coupling)
         return weight
 
+    def split(self) -> list[Problem]:
+        """Two problems whose mean Pf is this one's: a link of the last front cut, and doubled."""
+        edge = int(self.fronts[-1].leaves[0]) // 2
+        return [self._replace(altered=(edge, factor)) for factor in (0.0, 2.0)]
+
 
 class Pfaffian(NamedTuple):
     """Pf K / Pf W = sign * exp(log), log within `rounding` of the truth (inf: nothing is known).
@@ -76,6 +81,19 @@ class Pfaffian(NamedTuple):
     sign: int
     rounding: float
     blur: float
+
+
+class Sum(NamedTuple):
+    """log of a sum of coefficients times Pf K / Pf W, its rounding, and E[s s'] of every edge.
+
+    `bits` is the precision of the arithmetic, 53 for float64.
+    """
+
+    log: float
+    rounding: float
+    blur: float
+    correlations: NDArray[np.float64] | None
+    bits: int
 
 
 NOTHING = Pfaffian(-math.inf, 0, math.inf, math.inf)

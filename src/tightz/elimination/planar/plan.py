@@ -9,10 +9,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.planar.balls import ball_pfaffian
+from tightz.elimination.planar.balls import ball_sum
 from tightz.elimination.planar.embedding import Embedding, planar_embedding, signs
 from tightz.elimination.planar.fronts import Front, make_fronts, work
-from tightz.elimination.planar.pfaffian import Pfaffian, Problem, edge_correlations, pfaffian
+from tightz.elimination.planar.pfaffian import (
+    Pfaffian,
+    Problem,
+    Sum,
+    edge_correlations,
+    pfaffian,
+)
 from tightz.elimination.planar.spins import Refused, SpinGraph, spin_graph
 from tightz.elimination.planar.torus import find_torus
 from tightz.errors import UnsupportedModelError
@@ -51,10 +57,16 @@ class PlanarPlan:
     graph: SpinGraph
     embedding: Embedding
     terms: list[tuple[float, NDArray[np.float64]]]
+    seam: NDArray[np.bool_] | None = None
 
     @cached_property
     def fronts(self) -> list[Front]:
-        return make_fronts(self.embedding)
+        return make_fronts(self.embedding, self.seam)
+
+    @cached_property
+    def problems(self) -> list[tuple[float, Problem]]:
+        """(coefficient, Pfaffian) of every term of the sum."""
+        return [(c, Problem(self.embedding, self.fronts, sign)) for c, sign in self.terms]
 
     @cached_property
     def _work(self) -> tuple[float, int]:
@@ -63,9 +75,7 @@ class PlanarPlan:
     @property
     def seconds(self) -> float:
         """Predicted for log Z and marginals in float64 on one core."""
-        return len(self.terms) * (
-            _FRONT_SECONDS * len(self.fronts) + _FLOP_SECONDS * self._work[0]
-        )
+        return len(self.terms) * (_FRONT_SECONDS * len(self.fronts) + _FLOP_SECONDS * self._work[0])
 
     @property
     def ball_seconds(self) -> float:
@@ -97,15 +107,14 @@ class PlanarPlan:
         found = _float_sum(self, marginals)
         blurred = marginals and not found.blur <= GOOD
         if (not found.rounding <= good or blurred) and self.ball_seconds <= time_limit:
-            better = _ball_sum(self, marginals)
+            better = ball_sum(self.problems, correlations=marginals, time_limit=time_limit)
             if better.rounding <= found.rounding:
                 found = better
         if not found.rounding <= USEFUL:
             raise UnsupportedModelError(
-                "planar: terms of the Pfaffian cancel beyond float64 (frustrated and cold), and "
-                f"more bits would take about {self.ball_seconds:.0f} s of {time_limit:g} s allowed"
-                if self.ball_seconds > time_limit
-                else "planar: terms of the Pfaffian cancel beyond 8192 bits"
+                "planar: the model is frustrated and cold, its terms cancel beyond float64, and "
+                f"more bits take longer than time_limit={time_limit:g} s allows (a first try about "
+                f"{self.ball_seconds:.2g} s)"
             )
         log_z = prefactor + found.log
         rounding = error + found.rounding + 2.0 * UNIT * abs(log_z)
@@ -163,17 +172,6 @@ class PlanarPlan:
         return out
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """log of sum_k c_k Pf_k, its rounding, the blur of correlations, those, and bits."""
-
-    log: float
-    rounding: float
-    blur: float
-    correlations: NDArray[np.float64]
-    bits: int
-
-
 def planar_plan(model: FactorGraph) -> PlanarPlan | Refused:
     """A plan, or why Pfaffians do not sum this model."""
     graph = spin_graph(model)
@@ -182,27 +180,24 @@ def planar_plan(model: FactorGraph) -> PlanarPlan | Refused:
     layout = model.layout if isinstance(model.layout, Grid) else Grid(0, 0)
     torus = find_torus(graph, layout.rows, layout.cols)
     if torus is not None:
-        return PlanarPlan(model, graph, torus.embedding, torus.choices)
+        return PlanarPlan(model, graph, torus.embedding, torus.choices, torus.seam)
     embedding = planar_embedding(graph, layout.rows, layout.cols)
     if isinstance(embedding, Refused):
         return embedding
     return PlanarPlan(model, graph, embedding, [(1.0, signs(embedding))])
 
 
-def _float_sum(plan: PlanarPlan, correlations: bool) -> _Sum:
+def _float_sum(plan: PlanarPlan, correlations: bool) -> Sum:
     parts = []
-    for coefficient, sign in plan.terms:
-        problem = Problem(plan.embedding, plan.fronts, sign)
+    for coefficient, problem in plan.problems:
         found = _float_term(problem, correlations)
         if not found[0].blur <= GOOD and len(plan.terms) > 1:
             # One of the four vanishes, or nearly: the mean of two that differ in one link.
-            edge = int(plan.fronts[-1].leaves[0]) // 2
-            for factor in (0.0, 2.0):
-                altered = problem._replace(altered=(edge, factor))
+            for altered in problem.split():
                 parts.append((0.5 * coefficient, *_float_term(altered, correlations)))
         else:
             parts.append((coefficient, *found))
-    return _total(parts, 53)
+    return _total(parts)
 
 
 def _float_term(problem: Problem, correlations: bool) -> tuple[Pfaffian, NDArray[np.float64]]:
@@ -213,35 +208,23 @@ def _float_term(problem: Problem, correlations: bool) -> tuple[Pfaffian, NDArray
     return found, edge_correlations(problem, kept)
 
 
-def _ball_sum(plan: PlanarPlan, correlations: bool) -> _Sum:
-    parts, bits = [], 0
-    for coefficient, sign in plan.terms:
-        problem = Problem(plan.embedding, plan.fronts, sign)
-        found = ball_pfaffian(problem, 1e-12, correlations=correlations)
-        means, bits = found.correlations, max(bits, found.bits)
-        parts.append(
-            (coefficient, found.pfaffian, np.zeros(sign.size) if means is None else means)
-        )
-    return _total(parts, bits)
-
-
-def _total(parts: list[tuple[float, Pfaffian, NDArray[np.float64]]], bits: int) -> _Sum:
+def _total(parts: list[tuple[float, Pfaffian, NDArray[np.float64]]]) -> Sum:
     """The sum of signed terms, which is positive; errors of terms add up, each with its size."""
     top = max(p.log for _, p, _ in parts)
     weights = [c * p.sign * math.exp(p.log - top) if p.sign else 0.0 for c, p, _ in parts]
     total = math.fsum(weights)
     if any(p.rounding == math.inf for _, p, _ in parts):
-        return _Sum(top, math.inf, math.inf, parts[0][2], bits)
+        return Sum(top, math.inf, math.inf, parts[0][2], 53)
     errors = [abs(w) * (math.expm1(p.rounding) + 20.0 * UNIT * (1.0 + abs(p.log - top)))
               for w, (_, p, _) in zip(weights, parts, strict=True)]  # fmt: skip
     error = math.fsum(errors)
     if total <= -error:
         raise RefutedError(f"planar: the signed sum of Pfaffians is {total!r}, below zero")
     if len(parts) == 1:
-        return _Sum(parts[0][1].log, parts[0][1].rounding, parts[0][1].blur, parts[0][2], bits)
+        return Sum(parts[0][1].log, parts[0][1].rounding, parts[0][1].blur, parts[0][2], 53)
     if total <= 2.0 * error:
-        return _Sum(top, math.inf, math.inf, parts[0][2], bits)
+        return Sum(top, math.inf, math.inf, parts[0][2], 53)
     means = sum((w / total) * m for w, (_, _, m) in zip(weights, parts, strict=True))
     blur = math.fsum(abs(w) / total * p.blur for w, (_, p, _) in zip(weights, parts, strict=True))
     rounding = error / (total - error) + 20.0 * UNIT * (1.0 + abs(math.log(total)))
-    return _Sum(top + math.log(total), rounding, blur, np.asarray(means), bits)
+    return Sum(top + math.log(total), rounding, blur, np.asarray(means), 53)

@@ -72,9 +72,9 @@ def spin_graph(model: FactorGraph) -> SpinGraph | Refused:
         if table.shape[1] == 1:
             continue
         # A table J, -J, -J, J or h, -h is read without any rounding.
-        plain = (table[:, :1] == -table[:, 1:2]).all(axis=1) & (table[:, 0] == table[:, -1] * (
-            1.0 if table.shape[1] == 4 else -1.0
-        ))
+        plain = (table[:, :1] == -table[:, 1:2]).all(axis=1) & (
+            table[:, 0] == table[:, -1] * (1.0 if table.shape[1] == 4 else -1.0)
+        )
         if table.shape[1] == 2:
             found = [(scopes[:, 0], 0.5 * (table[:, 0] - table[:, 1]))]
         else:

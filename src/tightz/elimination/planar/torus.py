@@ -29,9 +29,10 @@ from tightz.elimination.planar.spins import SpinGraph
 
 
 class Torus(NamedTuple):
-    """Its embedding, and the four choices: (coefficient, signs of edges)."""
+    """Its embedding, the edges on its seams, and four choices: (coefficient, signs of edges)."""
 
     embedding: Embedding
+    seam: NDArray[np.bool_]
     choices: list[tuple[float, NDArray[np.float64]]]
 
 
@@ -42,7 +43,7 @@ def find_torus(graph: SpinGraph, rows: int = 0, cols: int = 0) -> Torus | None:
     for c in [cols] if rows * cols else _widths(graph):
         embedding = lattice_embedding(graph, graph.n // c, c)
         if embedding is not None and genus(embedding) == 1 and (np.diff(embedding.ptr) == 4).all():
-            return Torus(embedding, _choices(graph, embedding, graph.n // c, c))
+            return _torus(embedding, graph.n // c, c)
     return None
 
 
@@ -52,19 +53,17 @@ def _widths(graph: SpinGraph) -> list[int]:
     return [s for s in steps if s > 2 and graph.n % s == 0] if len(steps) <= 4 else []
 
 
-def _choices(
-    graph: SpinGraph, embedding: Embedding, rows: int, cols: int
-) -> list[tuple[float, NDArray[np.float64]]]:
+def _torus(embedding: Embedding, rows: int, cols: int) -> Torus:
     # Every vertex has its four halves in the order right, down, left, up.
     halves = embedding.around.reshape(rows, cols, 4)
     row, column = halves[0, :, 0].tolist(), halves[:, 0, 1].tolist()
-    across, along = np.ones(graph.n_edges), np.ones(graph.n_edges)
+    across, along = np.ones(embedding.n_edges), np.ones(embedding.n_edges)
     across[halves[:, -1, 0] // 2] = -1.0
     along[halves[-1, :, 1] // 2] = -1.0
     base = signs(embedding)
-    found = []
-    for flip in (np.ones(graph.n_edges), across, along, across * along):
+    choices = []
+    for flip in (np.ones(embedding.n_edges), across, along, across * along):
         sign = base * flip
         both = turn_of(embedding, sign, row) == 1 and turn_of(embedding, sign, column) == 1
-        found.append((-0.5 if both else 0.5, sign))
-    return found
+        choices.append((-0.5 if both else 0.5, sign))
+    return Torus(embedding, across * along < 0.0, choices)
