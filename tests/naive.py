@@ -503,8 +503,8 @@ def log_wealth_of_bets(log_weights, log_z, stakes, weights, log_cap=None) -> flo
 def kac_ward_log_z(points, pairs, couplings) -> float:
     """log Z of spins without fields on a graph drawn in the plane with straight edges.
 
-    Z = 2^n prod cosh(J) sqrt(det(1 - T)), T over directed edges: tanh(J) exp(i turn / 2), no turning
-    back (Kac and Ward 1952).
+    Z = 2^n prod cosh(J) sqrt(det(1 - T)), T over directed edges: tanh(J) exp(i turn / 2), without
+    turning back (Kac and Ward 1952).
     """
     points = np.asarray(points, dtype=float)
     directed = [(a, b, j) for (a, b), j in zip(pairs, couplings, strict=True)]

@@ -12,7 +12,6 @@ import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tightz.elimination.planar.fronts import Front
 from tightz.elimination.planar.pfaffian import Problem, Sum

@@ -94,7 +94,7 @@ def _crowded_fields(graph: SpinGraph) -> str:
     ]
     even = pieces[1] == 2 * pieces[0]  # every piece has two colours
     if h > 1 and a.size > ((3 * h - 4) / 2 if even else 2 * h - 3):
-        return f"{h} spins have fields, and with {a.size} edges among them they are not all on one face"
+        return f"{h} spins with fields and {a.size} edges among them do not lie around one face"
     return ""
 
 

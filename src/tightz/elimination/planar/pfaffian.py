@@ -115,7 +115,7 @@ class _Pass:
         leaves, size = front.leaves.size, front.size
         unit = 1j if self.shift else 1.0
         noise = np.zeros((size, size))
-        matrix = np.zeros((size, size))
+        matrix: NDArray = np.zeros((size, size))
         if front.cell.size:
             self.place[front.leaves] = np.arange(leaves)
             self.place[front.stays] = leaves + np.arange(front.stays.size)
@@ -126,8 +126,9 @@ class _Pass:
         for child, at in zip(front.children, front.places, strict=True):
             scatter(matrix, self.rests.pop(child), at, 1.0 if self.shift else -1.0)
         first = np.arange(0, leaves, 2)
-        matrix[first, first + 1] += unit * self.links[front.leaves[0::2] // 2]
-        noise[first, first + 1] += 2.0  # where a coupling of the two halves was there before
+        there = matrix[first, first + 1]
+        matrix[first, first + 1] = there + unit * self.links[front.leaves[0::2] // 2]
+        noise[first, first + 1] += 2.0 * np.abs(matrix[first, first + 1]) * (there != 0.0)
         return matrix, noise
 
     def leave(self, index: int, matrix: NDArray, noise: NDArray[np.float64]) -> None:
@@ -140,7 +141,7 @@ class _Pass:
 
 
 def pfaffian(problem: Problem, keep: list[NDArray[np.float64]] | None = None) -> Pfaffian:
-    """log |Pf K / Pf W| with its certificate; `keep` collects leaving rows for `edge_correlations`."""
+    """log |Pf K / Pf W| with its certificate; `keep` collects what `edge_correlations` needs."""
     forward = _Pass(problem)
     logs: list[float] = []
     sign = 1

@@ -31,6 +31,8 @@ GOOD = 1e-6
 USEFUL = 1e-2
 """Nats: where balls take too long, float64 may still answer with a rounding up to this."""
 
+Means = NDArray[np.float64] | None
+
 _FRONT_SECONDS, _FLOP_SECONDS, _BALL_SECONDS = 1e-3, 1.5e-8, 2e-6
 
 
@@ -118,7 +120,7 @@ class PlanarPlan:
             )
         log_z = prefactor + found.log
         rounding = error + found.rounding + 2.0 * UNIT * abs(log_z)
-        if not marginals or not found.blur <= 1e-3:
+        if found.correlations is None or not found.blur <= 1e-3:
             return PlanarSum(log_z, rounding, found.bits)
         means = np.clip(found.correlations[: self.graph.n_edges], -1.0, 1.0)
         singles = self._singles(means)
@@ -127,7 +129,7 @@ class PlanarPlan:
         )
 
     def _singles(self, means: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """1/2 without fields; with a ghost its correlation with a spin, where they share an edge."""
+        """1/2 without fields; else the correlation with the ghost, where an edge tells it."""
         n = self.model.n_variables
         mean = np.zeros(n)
         if self.graph.ghost:
@@ -200,31 +202,36 @@ def _float_sum(plan: PlanarPlan, correlations: bool) -> Sum:
     return _total(parts)
 
 
-def _float_term(problem: Problem, correlations: bool) -> tuple[Pfaffian, NDArray[np.float64]]:
+def _float_term(problem: Problem, correlations: bool) -> tuple[Pfaffian, Means]:
     kept: list[NDArray[np.float64]] | None = [] if correlations else None
     found = pfaffian(problem, kept)
     if kept is None or not found.rounding < math.inf:
-        return found, np.zeros(problem.embedding.n_edges)
+        return found, None
     return found, edge_correlations(problem, kept)
 
 
-def _total(parts: list[tuple[float, Pfaffian, NDArray[np.float64]]]) -> Sum:
+def _total(parts: list[tuple[float, Pfaffian, Means]]) -> Sum:
     """The sum of signed terms, which is positive; errors of terms add up, each with its size."""
-    top = max(p.log for _, p, _ in parts)
-    weights = [c * p.sign * math.exp(p.log - top) if p.sign else 0.0 for c, p, _ in parts]
-    total = math.fsum(weights)
+    nothing = Sum(-math.inf, math.inf, math.inf, None, 53)
     if any(p.rounding == math.inf for _, p, _ in parts):
-        return Sum(top, math.inf, math.inf, parts[0][2], 53)
-    errors = [abs(w) * (math.expm1(p.rounding) + 20.0 * UNIT * (1.0 + abs(p.log - top)))
-              for w, (_, p, _) in zip(weights, parts, strict=True)]  # fmt: skip
-    error = math.fsum(errors)
+        return nothing
+    top = max(p.log for _, p, _ in parts)
+    weights = [c * p.sign * math.exp(p.log - top) for c, p, _ in parts]
+    total = math.fsum(weights)
+    error = math.fsum(
+        abs(w) * (math.expm1(p.rounding) + 20.0 * UNIT * (1.0 + top - p.log))
+        for w, (_, p, _) in zip(weights, parts, strict=True)
+    )
     if total <= -error:
         raise RefutedError(f"planar: the signed sum of Pfaffians is {total!r}, below zero")
     if len(parts) == 1:
-        return Sum(parts[0][1].log, parts[0][1].rounding, parts[0][1].blur, parts[0][2], 53)
+        only = parts[0][1]
+        return Sum(only.log, only.rounding, only.blur, parts[0][2], 53)
     if total <= 2.0 * error:
-        return Sum(top, math.inf, math.inf, parts[0][2], 53)
-    means = sum((w / total) * m for w, (_, _, m) in zip(weights, parts, strict=True))
-    blur = math.fsum(abs(w) / total * p.blur for w, (_, p, _) in zip(weights, parts, strict=True))
+        return nothing
+    shares = [w / total for w in weights]
+    blur = math.fsum(abs(w) * p.blur for w, (_, p, _) in zip(shares, parts, strict=True))
+    means = [w * m for w, (_, _, m) in zip(shares, parts, strict=True) if m is not None]
     rounding = error / (total - error) + 20.0 * UNIT * (1.0 + abs(math.log(total)))
-    return Sum(top + math.log(total), rounding, blur, np.asarray(means), 53)
+    whole = np.sum(means, axis=0) if means else None
+    return Sum(top + math.log(total), rounding, blur, whole, 53)

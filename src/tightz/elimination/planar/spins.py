@@ -24,10 +24,9 @@ class Refused(NamedTuple):
 class SpinGraph(NamedTuple):
     """log p~(s) = sum of parts + sum_e coupling[e] s[first[e]] s[second[e]], every pair once.
 
-    With `ghost` the last spin is an added one: a field h s_i of the model is the pair h s_i s_ghost,
-    every state of the model stands for two of these, equal by symmetry. `slack` bounds what the
-    numbers here can move log Z against the tables as given; `pair_of` names the edge of each factor
-    (-1: no pair).
+    With `ghost` the last spin is an added one: a field h s_i is the pair h s_i s_ghost, and every
+    state of the model stands for two of these, equal by symmetry. `slack` bounds how far these
+    numbers move log Z against the tables as given; `pair_of` names each factor's edge (-1: none).
     """
 
     n: int

@@ -2,8 +2,8 @@
 
 On a torus the signs of `embedding` can be chosen in four ways that differ by flips across the two
 seams. Each Pfaffian counts a set S of edges with (-1)^q, where q depends only on how often S winds
-around: q(row), q(column), and q(row + column) = q(row) + q(column) + 1. The one choice with
-q(row) = q(column) = 1 enters with a minus, the others with a plus (Kasteleyn 1961; Arf's invariant):
+around: q(row), q(column), and q(row + column) = q(row) + q(column) + 1. The one choice that has
+q(row) = q(column) = 1 enters with a minus, the others with a plus (Kasteleyn 1961; Arf 1941):
 
     sum over S = 1/2 sum over choices of (-1)^(q(row) q(column)) Pf K / Pf W.
 
@@ -37,7 +37,7 @@ class Torus(NamedTuple):
 
 
 def find_torus(graph: SpinGraph, rows: int = 0, cols: int = 0) -> Torus | None:
-    """The rows x cols torus that `graph` is, numbered row by row; sides are guessed if not given."""
+    """The torus that `graph` is, numbered row by row; sides are guessed if not given."""
     if graph.ghost or graph.n_edges != 2 * graph.n:
         return None
     for c in [cols] if rows * cols else _widths(graph):
