@@ -178,6 +178,20 @@ def test_one_field_and_fields_on_one_face():
         assert not all(known)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.1, 1.0, 5.0, 40.0]))
+def test_fields_around_a_ring_with_spokes(seed, scale):
+    """Fields on the outer face of a wheel, some zero, some below what counts."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(4, 9))
+    pairs = [(0, v) for v in range(1, n)] + [(v, v % (n - 1) + 1) for v in range(1, n)]
+    fields = scale * rng.normal(size=n) * rng.choice([0.0, 1e-14, 1.0], size=n)
+    model = model_of(
+        n, pairs, scale * rng.normal(size=len(pairs)), [(v, fields[v]) for v in range(1, n)]
+    )
+    check(model)
+
+
 def test_fields_on_a_tree_are_planar_and_all_marginals_known():
     model = model_of(5, [(0, 1), (1, 2), (1, 3), (3, 4)], [1.0, -2.0, 0.5, 3.0],
                      [(v, 0.3 * v - 0.5) for v in range(5)])  # fmt: skip

@@ -151,8 +151,8 @@ def measure(noise):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def fill_cell(matrix, noise, cell, ptr, around, place, weight):  # type: ignore[no-untyped-def]
-    """d_h d_k between halves h before k of one vertex, in a front where half h is at place[h].
+def fill_cell(matrix, noise, cell, ptr, around, place, weight, unit):  # type: ignore[no-untyped-def]
+    """unit d_h d_k between halves h before k of one vertex, in a front where h is at place[h].
 
     A weight comes from tanh: 8 units each, and one for their product; 1e-200 covers underflow.
     """
@@ -165,7 +165,7 @@ def fill_cell(matrix, noise, cell, ptr, around, place, weight):  # type: ignore[
                 i, j = place[h], place[k]
                 if i > j:
                     i, j, entry = j, i, -entry
-                matrix[i, j] = entry
+                matrix[i, j] = unit * entry
                 if weight[h] != 0.0 and weight[k] != 0.0:
                     noise[i, j] = 18.0 * abs(entry) + 1e-200
 

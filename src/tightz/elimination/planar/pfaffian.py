@@ -113,18 +113,17 @@ class _Pass:
     def assemble(self, front: Front) -> tuple[NDArray, NDArray[np.float64]]:
         """The front's matrix (upper triangle) and the noise it starts with."""
         leaves, size = front.leaves.size, front.size
-        unit = 1j if self.shift else 1.0
+        unit, mirror = (1j, 1.0) if self.shift else (1.0, -1.0)
         noise = np.zeros((size, size))
-        matrix: NDArray = np.zeros((size, size))
+        matrix = np.zeros((size, size), dtype=type(unit))
         if front.cell.size:
             self.place[front.leaves] = np.arange(leaves)
             self.place[front.stays] = leaves + np.arange(front.stays.size)
             ptr, around = self.problem.embedding.ptr, self.problem.embedding.around
-            fill_cell(matrix, noise, front.cell, ptr, around, self.place, self.weight)
-        if self.shift:
-            matrix = 1j * matrix - self.shift * np.eye(size) * (front.cell.size > 0)
+            fill_cell(matrix, noise, front.cell, ptr, around, self.place, self.weight, unit)
+            matrix.flat[:: size + 1] = -self.shift
         for child, at in zip(front.children, front.places, strict=True):
-            scatter(matrix, self.rests.pop(child), at, 1.0 if self.shift else -1.0)
+            scatter(matrix, self.rests.pop(child), at, mirror)
         first = np.arange(0, leaves, 2)
         there = matrix[first, first + 1]
         matrix[first, first + 1] = there + unit * self.links[front.leaves[0::2] // 2]
@@ -150,6 +149,7 @@ def pfaffian(problem: Problem, keep: list[NDArray[np.float64]] | None = None) ->
         matrix, noise = forward.assemble(front)
         if keep is not None:
             keep.append(matrix[: front.leaves.size].copy())
+        last = matrix[: front.leaves.size, : front.leaves.size].copy()
         pivots = np.empty(front.leaves.size // 2)
         if not eliminate_skew(matrix, noise, front.leaves.size, pivots):
             return NOTHING
@@ -164,11 +164,20 @@ def pfaffian(problem: Problem, keep: list[NDArray[np.float64]] | None = None) ->
     total = math.fsum(logs)
     rounding = 2.0 * LIBRARY * math.fsum(map(abs, logs)) + UNIT * abs(total)
     distance = forward.norms[len(problem.fronts) - 1]
-    proven = smallest_singular(problem, smallest / 2.0, distance)
+    proven = smallest_singular(problem, _guess(smallest, last), distance)
     if not proven > 2.0 * distance:
         return Pfaffian(total, sign, math.inf, math.inf)
     rounding += 0.5 * forward.nuclear / (proven - distance) * 1.01
     return Pfaffian(total, sign, rounding, distance / proven**2)
+
+
+def _guess(pivot: float, last: NDArray[np.float64]) -> float:
+    """A shift to begin with: below half of any pivot and of the last front's singular values.
+
+    The inverse of the last front is a part of K^-1, so its norm is not more than that of K^-1.
+    """
+    singular = np.linalg.svd(np.triu(last, 1) - np.triu(last, 1).T, compute_uv=False)
+    return 0.5 * min(pivot, float(singular.min(initial=math.inf)))
 
 
 def smallest_singular(problem: Problem, guess: float, floor: float) -> float:
