@@ -15,10 +15,11 @@ import os
 import time
 
 import numpy as np
-from benchmarks.certified import kac_ward, spins
 
 import tightz as tz
+from benchmarks.certified import kac_ward, spins
 from tightz.elimination.planar import PlanarPlan, planar_plan
+from tightz.models.factor_graph import Grid
 
 CRITICAL = 0.5 * math.log(1.0 + math.sqrt(2.0))
 
@@ -34,9 +35,8 @@ def reweighted(side: int, weights: np.ndarray, *, lattice: bool) -> tz.FactorGra
     right = np.stack([site[:, :-1].ravel(), site[:, 1:].ravel()], axis=1)
     down = np.stack([site[:-1].ravel(), site[1:].ravel()], axis=1)
     model = spins(side**2, np.concatenate([right, down]), weights, np.zeros(side**2))
-    if lattice:
-        model.layout = tz.ising_grid(2, coupling=(1, 1), field=(0, 0)).layout.__class__(side, side)
-    return model
+    layout = Grid(side, side) if lattice else None
+    return tz.FactorGraph(model.cardinalities, model.factors, layout=layout)
 
 
 def show(name: str, model: tz.FactorGraph, truth: float = math.nan) -> None:
