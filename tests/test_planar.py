@@ -388,6 +388,21 @@ def test_refusals_say_why():
     assert "evidence" in refusal(seen)
 
 
+def test_a_test_of_planarity_that_takes_too_long_is_not_begun():
+    _, pairs = drawing(np.random.default_rng(0), 60)
+    model = model_of(60, pairs, np.ones(len(pairs)))
+    found = planar_plan(model, time_limit=1e-3)
+    assert isinstance(found, Refused)
+    assert f"testing {len(pairs)} edges for planarity would take about" in found.reason
+    lattice = tz.ising_grid(30, coupling=(1, 1), field=(0, 0))
+    assert isinstance(planar_plan(lattice, time_limit=1e-3), PlanarPlan)
+
+
+def test_numbers_beyond_float64_are_refused_or_exact():
+    check(model_of(3, [(0, 1), (1, 2), (0, 2)], [1e5, 1e5, 1e5]), marginals=False)
+    assert "exceeds float64" in refusal(model_of(2, [(0, 1)], [1e300]))
+
+
 def test_a_plan_describes_itself_before_it_runs():
     plan = planned(tz.ising_grid(40, coupling=(1, 1), field=(0, 0)))
     assert "planar, one Pfaffian: 3120 edges" in plan.describe()

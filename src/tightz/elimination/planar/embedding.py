@@ -15,6 +15,7 @@ all faces is (-1)^(V+E) = (-1)^F. In the plane (*) determines Pf; on a torus the
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,9 @@ from tightz.judge.verdict import RefutedError
 
 MOST = 6
 """Halves at one vertex; a vertex with more becomes a chain, joined by infinite couplings."""
+
+
+_EDGE_SECONDS = 8e-5
 
 
 class Embedding(NamedTuple):
@@ -54,7 +58,9 @@ class Embedding(NamedTuple):
         return at
 
 
-def planar_embedding(graph: SpinGraph, rows: int = 0, cols: int = 0) -> Embedding | Refused:
+def planar_embedding(
+    graph: SpinGraph, rows: int = 0, cols: int = 0, *, time_limit: float = math.inf
+) -> Embedding | Refused:
     """An embedding in the plane (rows x cols: try that lattice first), or why there is none."""
     lattice = lattice_embedding(graph, rows, cols) if rows * cols else None
     if lattice is not None and genus(lattice) == 0:
@@ -66,7 +72,14 @@ def planar_embedding(graph: SpinGraph, rows: int = 0, cols: int = 0) -> Embeddin
             f"{graph.n_edges} edges on {seen} vertices are too many for the plane{fields}"
         )
     crowd = _crowded_fields(graph) if graph.ghost else ""
-    return Refused(crowd) if crowd else _by_planarity_test(graph)
+    if crowd:
+        return Refused(crowd)
+    if _EDGE_SECONDS * graph.n_edges > time_limit:
+        return Refused(
+            f"testing {graph.n_edges} edges for planarity would take about "
+            f"{_EDGE_SECONDS * graph.n_edges:.2g} s of {time_limit:g} s"
+        )
+    return _by_planarity_test(graph)
 
 
 def _crowded_fields(graph: SpinGraph) -> str:

@@ -162,6 +162,8 @@ def pfaffian(problem: Problem, keep: list[NDArray[np.float64]] | None = None) ->
     if not logs:
         return Pfaffian(0.0, 1, 0.0, 0.0)
     total = math.fsum(logs)
+    if not math.isfinite(total):
+        return NOTHING
     rounding = 2.0 * LIBRARY * math.fsum(map(abs, logs)) + UNIT * abs(total)
     distance = forward.norms[len(problem.fronts) - 1]
     proven = smallest_singular(problem, _guess(smallest, last), distance)
