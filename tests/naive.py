@@ -498,3 +498,39 @@ def log_wealth_of_bets(log_weights, log_z, stakes, weights, log_cap=None) -> flo
             logs.append(np.log(real(weight)) + np.log(factors).sum())
     top = max(logs)
     return float(top if np.isinf(top) else top + np.log(np.exp(np.array(logs) - top).sum()))
+
+
+def kac_ward_log_z(points, pairs, couplings) -> float:
+    """log Z of spins without fields on a graph drawn in the plane with straight edges.
+
+    Z = 2^n prod cosh(J) sqrt(det(1 - T)), T over directed edges: tanh(J) exp(i turn / 2), without
+    turning back (Kac and Ward 1952).
+    """
+    points = np.asarray(points, dtype=float)
+    directed = [(a, b, j) for (a, b), j in zip(pairs, couplings, strict=True)]
+    directed += [(b, a, j) for a, b, j in directed]
+    angle = [math.atan2(*(points[b] - points[a])[::-1]) for a, b, _ in directed]
+    matrix = np.eye(len(directed), dtype=complex)
+    for e, (a, b, j) in enumerate(directed):
+        for f, (c, d, _) in enumerate(directed):
+            if b == c and d != a:
+                turn = (angle[f] - angle[e] + math.pi) % (2.0 * math.pi) - math.pi
+                matrix[e, f] -= math.tanh(j) * np.exp(0.5j * turn)
+    _, log_det = np.linalg.slogdet(matrix)
+    cosh = sum(abs(j) + math.log1p(math.exp(-2.0 * abs(j))) - math.log(2.0) for j in couplings)
+    return len(points) * math.log(2.0) + cosh + 0.5 * float(log_det)
+
+
+def kaufman_log_z(rows: int, cols: int, coupling: float) -> float:
+    """log Z of the uniform ferromagnet on a torus (Kaufman 1949, equation 7)."""
+    k = coupling
+    base = math.cosh(2 * k) / math.tanh(2 * k)
+    gamma = [math.acosh(base - math.cos(math.pi * r / cols)) for r in range(2 * cols)]
+    gamma[0] = 2 * k + math.log(math.tanh(k))
+    cosh = [abs(rows * g) / 2 + math.log1p(math.exp(-abs(rows * g))) for g in gamma]
+    sinh = [abs(rows * g) / 2 + math.log(-math.expm1(-abs(rows * g))) for g in gamma]
+    logs = [sum(cosh[1::2]), sum(sinh[1::2]), sum(cosh[0::2]), sum(sinh[0::2])]
+    signs = [1.0, 1.0, 1.0, math.copysign(1.0, gamma[0])]
+    top = max(logs)
+    total = sum(s * math.exp(x - top) for s, x in zip(signs, logs, strict=True))
+    return -math.log(2) + rows * cols / 2 * math.log(2 * math.sinh(2 * k)) + top + math.log(total)
