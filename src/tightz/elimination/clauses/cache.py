@@ -8,14 +8,13 @@ holds exactly these two sets and is compared word for word; the hash only says w
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
-
 from tightz.elimination.clauses import arrays as a
+from tightz.elimination.clauses.arrays import inner
 
 _BITS = np.uint64(1) << np.uint64(63)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _pack(key, at, numbers, low, high):  # type: ignore[no-untyped-def]
     """Write the ascending numbers[low:high] as bits or as 16-bit numbers, whichever is shorter.
 
@@ -45,7 +44,7 @@ def _pack(key, at, numbers, low, high):  # type: ignore[no-untyped-def]
     return at + 1 + listed
 
 
-@njit(cache=True, nogil=True)
+@inner
 def describe(work, part):  # type: ignore[no-untyped-def]
     """Write the key of component `part` into cache.key; (its length, its hash)."""
     parts, cache = work.parts, work.cache
@@ -64,7 +63,7 @@ def describe(work, part):  # type: ignore[no-untyped-def]
     return size, h
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _find_in(cache, g, size, h):  # type: ignore[no-untyped-def]
     i = cache.head[g, np.int64(h & np.uint64(cache.head.shape[1] - 1))]
     while i >= 0:
@@ -80,7 +79,7 @@ def _find_in(cache, g, size, h):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def look_up(work, part):  # type: ignore[no-untyped-def]
     """(generation, entry) of component `part`, or (-1, -1). One found among the old is renewed."""
     cache, r = work.cache, work.registers
@@ -105,7 +104,7 @@ def look_up(work, part):  # type: ignore[no-untyped-def]
     return old, i
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add(work, size, h):  # type: ignore[no-untyped-def]
     """Put cache.key into the new generation, which has room; the entry."""
     cache, r = work.cache, work.registers
@@ -124,7 +123,7 @@ def _add(work, size, h):  # type: ignore[no-untyped-def]
     return i
 
 
-@njit(cache=True, nogil=True)
+@inner
 def store(work, part, value, node, pure):  # type: ignore[no-untyped-def]
     """Keep value = (mantissa, exponent, error) of component `part`."""
     cache, r = work.cache, work.registers
@@ -148,14 +147,14 @@ def store(work, part, value, node, pure):  # type: ignore[no-untyped-def]
     r[a.STORED] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def serial(work):  # type: ignore[no-untyped-def]
     """The number that the next entry will have."""
     g = work.registers[a.GENERATION]
     return work.cache.base[g] + work.cache.count[g]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def withdraw(work, since):  # type: ignore[no-untyped-def]
     """Forget what was stored from number `since` on with the help of learned clauses."""
     cache, r = work.cache, work.registers

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
-
 from tightz.elimination.clauses import arrays as a
+from tightz.elimination.clauses.arrays import inner
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _walk(work, root, mark, tail):  # type: ignore[no-untyped-def]
     """Everything connected to variable `root`: marks it, queues its variables from `tail` on.
 
@@ -21,7 +20,7 @@ def _walk(work, root, mark, tail):  # type: ignore[no-untyped-def]
     part_of[root] = mark
     head, tail, n_clauses = tail, tail + 1, 0
     while head < tail:
-        v = parts.queue[head]
+        v = np.int64(parts.queue[head])
         head += 1
         for literal in (2 * v, 2 * v + 1):
             count = 0
@@ -62,7 +61,20 @@ def _walk(work, root, mark, tail):  # type: ignore[no-untyped-def]
     return tail, n_clauses
 
 
-@njit(cache=True, nogil=True)
+@inner
+def _by_size(sizes, count):  # type: ignore[no-untyped-def]
+    """Components, the largest first; there are few, mostly in order."""
+    rank = np.empty(count, np.int64)
+    for k in range(count):
+        at = k
+        while at > 0 and sizes[2 * rank[at - 1]] < sizes[2 * k]:
+            rank[at] = rank[at - 1]
+            at -= 1
+        rank[at] = k
+    return rank
+
+
+@inner
 def split(work, part):  # type: ignore[no-untyped-def]
     """Find the components of what is open of component `part` and push them, largest first.
 
@@ -72,13 +84,13 @@ def split(work, part):  # type: ignore[no-untyped-def]
     low, high = parts.var_ptr[part], parts.var_ptr[part + 1]
     # Marks grow for ever, so that none has to be taken back.
     base = r[a.STAMP]
-    found, tail = 0, 0
+    found, tail = 0, np.int64(0)
     for i in range(low, high):
         v = parts.variables[i]
         if value[v] >= 0 or parts.part_of[v] > base:
             continue
         begin = tail
-        tail, n_clauses = _walk(work, v, base + found + 1, tail)
+        tail, n_clauses = _walk(work, np.int64(v), base + found + 1, tail)
         if tail == begin + 1:  # a clause of one open variable would have been propagated
             trace.free[r[a.FREE]] = v
             r[a.FREE] += 1
@@ -93,7 +105,7 @@ def split(work, part):  # type: ignore[no-untyped-def]
         return 0
     # Where each begins on the stack; the last one pushed is counted first: the smallest.
     top = r[a.PARTS]
-    rank = np.argsort(-parts.sizes[: 2 * found : 2], kind="mergesort")
+    rank = _by_size(parts.sizes, found)
     var_at = np.empty(found, np.int64)
     clause_at = np.empty(found, np.int64)
     at, clause_pos = parts.var_ptr[top], parts.clause_ptr[top]

@@ -11,16 +11,16 @@ neighbourhood everything follows.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tightz.elimination.clauses import arrays as a
+from tightz.elimination.clauses.arrays import inner
 
 NO_CONFLICT = -1
 FACT = -(1 << 30)  # the reason of a literal that follows from the clauses alone
 FLIP, CLOSE, NOTHING_LEFT = 0, 1, 2
 
 
-@njit(cache=True, nogil=True)
+@inner
 def assign(work, literal, reason):  # type: ignore[no-untyped-def]
     trail, r = work.trail, work.registers
     v = literal >> 1
@@ -31,7 +31,7 @@ def assign(work, literal, reason):  # type: ignore[no-untyped-def]
     r[a.TRAIL] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def undo(work, size):  # type: ignore[no-untyped-def]
     """Shorten the trail to `size`."""
     trail, r = work.trail, work.registers
@@ -41,7 +41,7 @@ def undo(work, size):  # type: ignore[no-untyped-def]
     r[a.QUEUE] = size
 
 
-@njit(cache=True, nogil=True)
+@inner
 def propagate(work):  # type: ignore[no-untyped-def]
     """Follow implications to the end; NO_CONFLICT, or where it went wrong.
 
@@ -57,11 +57,11 @@ def propagate(work):  # type: ignore[no-untyped-def]
         for i in range(formula.implied_ptr[p], formula.implied_ptr[p + 1]):
             m = formula.implied[i]
             if value[m >> 1] < 0:
-                assign(work, m, -2 - p)
+                assign(work, np.int64(m), np.int64(-2 - p))
             elif value[m >> 1] != (m & 1):
                 trail.clause[0] = m
                 trail.clause[1] = p ^ 1
-                return -2
+                return np.int64(-2)
         false = p ^ 1
         before, watch = -1, head[false]
         while watch >= 0:
@@ -87,19 +87,19 @@ def propagate(work):  # type: ignore[no-untyped-def]
                     if value[other >> 1] >= 0:
                         if c >= own:
                             r[a.USES] += 1
-                        return c
+                        return np.int64(c)
                     if c < own:
-                        assign(work, other, c)
+                        assign(work, np.int64(other), np.int64(c))
                     elif trail.owner[other >> 1] == level:
                         r[a.USES] += 1
-                        assign(work, other, c)
+                        assign(work, np.int64(other), np.int64(c))
             if not moved:
                 before = watch
             watch = after
-    return NO_CONFLICT
+    return np.int64(NO_CONFLICT)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _meet(work, literal, count):  # type: ignore[no-untyped-def]
     """Note the false `literal` of a clause that is being resolved; facts of level 0 are left out."""
     trail = work.trail
@@ -112,17 +112,17 @@ def _meet(work, literal, count):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _meet_clause(work, c, skip, count):  # type: ignore[no-untyped-def]
     clauses = work.clauses
     clauses.use[c] += work.trail.bump[1]
     for i in range(clauses.start[c], clauses.start[c] + clauses.length[c]):
         if clauses.pool[i] >> 1 != skip:
-            count = _meet(work, clauses.pool[i], count)
+            count = _meet(work, np.int64(clauses.pool[i]), count)
     return count
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _cut(work, count, out):  # type: ignore[no-untyped-def]
     """The clause of all met and unresolved variables, the one assigned last first; its length."""
     trail = work.trail
@@ -135,7 +135,7 @@ def _cut(work, count, out):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True, nogil=True)
+@inner
 def analyse(work, conflict):  # type: ignore[no-untyped-def]
     """Resolve a conflict backwards along the trail until a decision is reached.
 
@@ -147,12 +147,12 @@ def analyse(work, conflict):  # type: ignore[no-untyped-def]
     """
     trail, r = work.trail, work.registers
     if conflict >= 0:
-        count = _meet_clause(work, conflict, -1, 0)
+        count = _meet_clause(work, np.int64(conflict), np.int64(-1), 0)
     else:
-        count = _meet(work, trail.clause[0], 0)
-        count = _meet(work, trail.clause[1], count)
+        count = _meet(work, np.int64(trail.clause[0]), 0)
+        count = _meet(work, np.int64(trail.clause[1]), count)
     here = r[a.LEVEL]
-    first, outcome, level, size = 0, NOTHING_LEFT, 0, 0
+    first, outcome, level, size = 0, NOTHING_LEFT, np.int64(0), 0
     open_here = 0
     for i in range(count):
         open_here += trail.level[trail.met[i]] == here
@@ -169,7 +169,7 @@ def analyse(work, conflict):  # type: ignore[no-untyped-def]
                         trail.first_cut[i],
                     )
         if trail.reason[v] == -1:
-            level = trail.level[v]
+            level = np.int64(trail.level[v])
             outcome = FLIP if work.levels.branch[level] == 0 else CLOSE
             size = _cut(work, count, trail.clause)
             if first and level == here and trail.first_cut[0] >> 1 == v:
@@ -178,9 +178,9 @@ def analyse(work, conflict):  # type: ignore[no-untyped-def]
         trail.seen[v] = 2
         before = count
         if trail.reason[v] >= 0:
-            count = _meet_clause(work, trail.reason[v], v, count)
+            count = _meet_clause(work, np.int64(trail.reason[v]), np.int64(v), count)
         elif trail.reason[v] != FACT:
-            count = _meet(work, (-2 - trail.reason[v]) ^ 1, count)
+            count = _meet(work, np.int64(-2 - trail.reason[v]) ^ 1, count)
         open_here -= trail.level[v] == here
         for i in range(before, count):
             open_here += trail.level[trail.met[i]] == here
@@ -189,24 +189,17 @@ def analyse(work, conflict):  # type: ignore[no-untyped-def]
     trail.bump[0] *= 1.0 / 0.95
     trail.bump[1] *= 1.0 / 0.999
     if trail.bump[0] > 1e100:
-        trail.activity[:] *= 1e-100
+        for v in range(trail.activity.size):
+            trail.activity[v] *= 1e-100
         trail.bump[0] *= 1e-100
     if trail.bump[1] > 1e100:
-        work.clauses.use[:] *= 1e-100
+        for c in range(r[a.CLAUSES]):
+            work.clauses.use[c] *= 1e-100
         trail.bump[1] *= 1e-100
     return outcome, level, size, first
 
 
-@njit(cache=True, nogil=True)
-def attach(work, c):  # type: ignore[no-untyped-def]
-    clauses = work.clauses
-    for k in range(2):
-        literal = clauses.pool[clauses.start[c] + k]
-        clauses.follow[2 * c + k] = clauses.head[literal]
-        clauses.head[literal] = 2 * c + k
-
-
-@njit(cache=True, nogil=True)
+@inner
 def learn(work, literals, size):  # type: ignore[no-untyped-def]
     """Keep a clause of two or more literals; its number, or -1 where there is no room.
 
@@ -216,7 +209,7 @@ def learn(work, literals, size):  # type: ignore[no-untyped-def]
     clauses, trail, r = work.clauses, work.trail, work.registers
     c, s = r[a.CLAUSES], r[a.POOL]
     if size < 2 or c >= clauses.start.size or s + size > clauses.pool.size:
-        return -1
+        return np.int64(-1)
     clauses.start[c] = s
     clauses.length[c] = size
     for i in range(size):
@@ -232,44 +225,8 @@ def learn(work, literals, size):  # type: ignore[no-untyped-def]
     clauses.use[c] = trail.bump[1]
     r[a.CLAUSES] += 1
     r[a.POOL] += size
-    attach(work, c)
+    for k in range(2):
+        literal = clauses.pool[s + k]
+        clauses.follow[2 * c + k] = clauses.head[literal]
+        clauses.head[literal] = 2 * c + k
     return c
-
-
-@njit(cache=True, nogil=True)
-def reduce_learned(work):  # type: ignore[no-untyped-def]
-    """Drop the half of the learned clauses that helped least; reasons of assignments stay."""
-    clauses, trail, r = work.clauses, work.trail, work.registers
-    own, n = clauses.own[0], r[a.CLAUSES]
-    locked = np.zeros(n, np.bool_)
-    for i in range(r[a.TRAIL]):
-        why = trail.reason[trail.literals[i] >> 1]
-        if why >= own:
-            locked[why] = True
-    middle = np.median(clauses.use[own:n])
-    number = np.empty(n, np.int32)
-    kept = own
-    end = clauses.start[own] if n > own else r[a.POOL]
-    for c in range(own):
-        number[c] = c
-    for c in range(own, n):
-        if locked[c] or clauses.length[c] <= 3 or clauses.use[c] > middle:
-            size, s = clauses.length[c], clauses.start[c]
-            for i in range(size):
-                clauses.pool[end + i] = clauses.pool[s + i]
-            clauses.start[kept] = end
-            clauses.length[kept] = size
-            clauses.use[kept] = clauses.use[c]
-            number[c] = kept
-            kept += 1
-            end += size
-    for i in range(r[a.TRAIL]):
-        v = trail.literals[i] >> 1
-        if trail.reason[v] >= own:
-            trail.reason[v] = number[trail.reason[v]]
-    r[a.CLAUSES] = kept
-    r[a.POOL] = end
-    r[a.REDUCTIONS] += 1
-    clauses.head[:] = -1
-    for c in range(kept):
-        attach(work, c)

@@ -17,6 +17,7 @@ import numpy as np
 from numba import njit
 
 from tightz.elimination.clauses import arrays as a
+from tightz.elimination.clauses.arrays import inner
 from tightz.elimination.clauses.cache import look_up, serial, store, withdraw
 from tightz.elimination.clauses.components import split
 from tightz.elimination.clauses.implications import (
@@ -28,16 +29,15 @@ from tightz.elimination.clauses.implications import (
     assign,
     learn,
     propagate,
-    reduce_learned,
     undo,
 )
 
-ENTER, FOLLOW, NEXT_PART, BRANCH_DONE, BRANCH_EMPTY, DONE = 0, 1, 2, 3, 4, 5
-RUNNING, FINISHED, NEED_PARTS, NEED_TRACE = 0, 1, 2, 3
+ENTER, FOLLOW, NEXT_PART, BRANCH_DONE, BRANCH_EMPTY, DONE = range(6)
+RUNNING, FINISHED, NEED_PARTS, NEED_TRACE, NEED_LEARNED = 0, 1, 2, 3, 4
 PRODUCT = 2  # column of the running product beside the two branches
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _times(levels, d, mantissa, exponent, error):  # type: ignore[no-untyped-def]
     """Multiply the running product of level d."""
     m, shift = math.frexp(levels.mantissa[d, PRODUCT] * mantissa)
@@ -63,12 +63,12 @@ def add_values(x, y):  # type: ignore[no-untyped-def]
     return m, x[1] + shift, error * (1.0 + 1e-12) + 2.0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _value(levels, d, column):  # type: ignore[no-untyped-def]
     return levels.mantissa[d, column], levels.exponent[d, column], levels.error[d, column]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _begin_branch(work, d):  # type: ignore[no-untyped-def]
     """Note where the stacks stand and start the product of a branch at level d."""
     levels, r = work.levels, work.registers
@@ -82,7 +82,7 @@ def _begin_branch(work, d):  # type: ignore[no-untyped-def]
     levels.error[d, PRODUCT] = 0.0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _drop_branch(work, d):  # type: ignore[no-untyped-def]
     """Take back all that the branch at level d did, and every level above it."""
     levels, r, parts, owner = work.levels, work.registers, work.parts, work.trail.owner
@@ -97,7 +97,7 @@ def _drop_branch(work, d):  # type: ignore[no-untyped-def]
     r[a.PARTS] = levels.part[d] + 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _choose(work, part):  # type: ignore[no-untyped-def]
     """The decision literal of a component: guidance, activity and number of open clauses."""
     parts, often, activity = work.parts, work.parts.often, work.trail.activity
@@ -111,7 +111,7 @@ def _choose(work, part):  # type: ignore[no-untyped-def]
     return 2 * best + (1 if often[2 * best + 1] >= often[2 * best] else 0)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _enter(work):  # type: ignore[no-untyped-def]
     """A new level for the component on top of the stack."""
     levels, r, parts = work.levels, work.registers, work.parts
@@ -122,25 +122,25 @@ def _enter(work):  # type: ignore[no-untyped-def]
     levels.uses[d] = r[a.USES]
     for i in range(parts.var_ptr[part], parts.var_ptr[part + 1]):
         work.trail.owner[parts.variables[i]] = d
-    literal = _choose(work, part)
+    literal = np.int64(_choose(work, part))
     levels.literal[d] = literal
     levels.branch[d] = 0
     levels.mantissa[d, :2] = 0.0
     levels.record[d, :] = -1
     _begin_branch(work, d)
-    assign(work, literal, -1)
+    assign(work, literal, np.int64(-1))
     r[a.DECISIONS] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _second_branch(work, d, reason):  # type: ignore[no-untyped-def]
     levels = work.levels
     levels.branch[d] = 1
     _begin_branch(work, d)
-    assign(work, levels.literal[d] ^ 1, reason)
+    assign(work, np.int64(levels.literal[d]) ^ 1, reason)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _resolve(work, conflict):  # type: ignore[no-untyped-def]
     """Backtrack from a conflict; the next mode."""
     levels, trail, r = work.levels, work.trail, work.registers
@@ -151,15 +151,15 @@ def _resolve(work, conflict):  # type: ignore[no-untyped-def]
         return BRANCH_EMPTY
     outcome, d, size, first = analyse(work, conflict)
     if outcome == NOTHING_LEFT:
-        _drop_branch(work, 0)
+        _drop_branch(work, np.int64(0))
         return DONE
     _drop_branch(work, d)
     withdraw(work, levels.serial[d])
     if outcome != FLIP:
         learn(work, trail.first_cut, first)
         return BRANCH_EMPTY
-    reason = learn(work, trail.clause, size) if size > 1 else FACT
-    cut = learn(work, trail.first_cut, first) if first else -1
+    reason = learn(work, trail.clause, size) if size > 1 else np.int64(FACT)
+    cut = learn(work, trail.first_cut, first) if first else np.int64(-1)
     _second_branch(work, d, reason)
     r[a.USES] += 1
     if cut >= 0:
@@ -168,11 +168,11 @@ def _resolve(work, conflict):  # type: ignore[no-untyped-def]
         for i in range(1, first):
             unit = unit and trail.value[trail.first_cut[i] >> 1] == 1 - (trail.first_cut[i] & 1)
         if unit:
-            assign(work, literal, cut)
+            assign(work, np.int64(literal), cut)
     return FOLLOW
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _expand(work):  # type: ignore[no-untyped-def]
     """After propagation: weights of what was set, free variables, components; the next mode."""
     formula, levels, r, trace, trail = (
@@ -213,7 +213,7 @@ def _expand(work):  # type: ignore[no-untyped-def]
     return NEXT_PART
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _move_part(parts, source, target):  # type: ignore[no-untyped-def]
     """Copy a component down the stack to place `target`, whose beginning is already right."""
     at = parts.var_ptr[target]
@@ -228,7 +228,7 @@ def _move_part(parts, source, target):  # type: ignore[no-untyped-def]
     parts.clause_ptr[target + 1] = clause_at
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _record(work, d):  # type: ignore[no-untyped-def]
     """Write the finished branch of level d into the trace; its number."""
     levels, r, trace, trail = work.levels, work.registers, work.trace, work.trail
@@ -252,7 +252,7 @@ def _record(work, d):  # type: ignore[no-untyped-def]
     return k
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _leave(work):  # type: ignore[no-untyped-def]
     """Both branches of the top level are done: its value goes to the cache and one level down."""
     levels, r, trace = work.levels, work.registers, work.trace
@@ -286,7 +286,7 @@ def _leave(work):  # type: ignore[no-untyped-def]
     return NEXT_PART
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _end_branch(work, empty):  # type: ignore[no-untyped-def]
     """Close the branch of the top level; the next mode."""
     levels, r = work.levels, work.registers
@@ -304,12 +304,12 @@ def _end_branch(work, empty):  # type: ignore[no-untyped-def]
         return DONE
     _drop_branch(work, d)
     if b == 0:
-        _second_branch(work, d, -1)
+        _second_branch(work, d, np.int64(-1))
         return FOLLOW
     return _leave(work)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _missing(work):  # type: ignore[no-untyped-def]
     """Which stack has no room for another step, if any."""
     parts, trace, r = work.parts, work.trace, work.registers
@@ -343,7 +343,7 @@ def advance(work, steps):  # type: ignore[no-untyped-def]
         if r[a.CLAUSES] + 2 > clauses.start.size or (
             r[a.POOL] + 2 * work.trail.value.size > clauses.pool.size
         ):
-            reduce_learned(work)
+            return NEED_LEARNED
         if r[a.MODE] == ENTER:
             _enter(work)
             r[a.MODE] = FOLLOW

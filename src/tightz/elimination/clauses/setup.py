@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.clauses import arrays as a
-from tightz.elimination.clauses.implications import attach
-from tightz.elimination.clauses.search import FOLLOW
+from tightz.elimination.clauses.search import (
+    FOLLOW, NEED_LEARNED, NEED_PARTS, add_values,
+)
 
 _LEARNED = 20_000  # clauses; half of them are dropped when they are too many
 _KEY_WORDS = 24  # words of cache that an entry is expected to take
@@ -32,8 +33,6 @@ class Weights(NamedTuple):
 
     def sums(self) -> Weights:
         """(n,) the sum of each variable's two weights."""
-        from tightz.elimination.clauses.search import add_values
-
         rows = [
             add_values(*((self.mantissa[x], self.exponent[x], self.error[x]) for x in (v, v + 1)))
             for v in range(0, self.mantissa.size, 2)
@@ -84,8 +83,7 @@ def new_work(
     )  # fmt: skip
     registers[a.CLAUSES] = len(long)
     registers[a.POOL] = sum(map(len, long))
-    for c in range(len(long)):
-        attach(work, c)
+    _watch(work)
     for x in units:
         v = x >> 1
         if work.trail.value[v] < 0:
@@ -138,6 +136,7 @@ def _parts(n: int, n_long: int) -> a.Parts:
 
 def _levels(n: int) -> a.Levels:
     size = n + 2
+
     def numbers() -> NDArray[np.int64]:
         return np.zeros(size, np.int64)
 
@@ -175,3 +174,66 @@ def _trace(n: int) -> a.Trace:
         share=np.empty(1024), items=np.empty(4096 + 8 * n, np.int32),
         free=np.empty(n + 2, np.int32), kids=np.empty(2 * n + 8, np.int64),
     )  # fmt: skip
+
+
+def _watch(work: a.Work) -> None:
+    """Enter the first two literals of every clause into the lists of watches."""
+    clauses, count = work.clauses, int(work.registers[a.CLAUSES])
+    clauses.head[:] = -1
+    watched = clauses.pool[(clauses.start[:count, None] + np.arange(2)).ravel()]
+    for watch, literal in enumerate(watched.tolist()):
+        clauses.follow[watch] = clauses.head[literal]
+        clauses.head[literal] = watch
+
+
+def make_room(work: a.Work, need: int) -> a.Work:
+    """The same work with more room where a kernel asked for it, or with fewer learned clauses."""
+    if need == NEED_LEARNED:
+        _forget(work)
+        return work
+    if need == NEED_PARTS:
+        parts = work.parts
+        return work._replace(
+            parts=parts._replace(
+                variables=_doubled(parts.variables), clauses=_doubled(parts.clauses)
+            )
+        )
+    trace = work.trace
+    return work._replace(
+        trace=trace._replace(
+            records=_doubled(trace.records), ends=_doubled(trace.ends),
+            share=_doubled(trace.share), items=_doubled(trace.items),
+        )
+    )  # fmt: skip
+
+
+def _doubled(values: NDArray) -> NDArray:
+    more = np.empty((2 * values.shape[0], *values.shape[1:]), values.dtype)
+    more[: values.shape[0]] = values
+    return more
+
+
+def _forget(work: a.Work) -> None:
+    """Drop the half of the learned clauses that helped least; reasons of assignments stay."""
+    clauses, trail, r = work.clauses, work.trail, work.registers
+    own, count = int(clauses.own[0]), int(r[a.CLAUSES])
+    variables = trail.literals[: r[a.TRAIL]] >> 1
+    reasons = trail.reason[variables]
+    keep = clauses.use[own:count] > np.median(clauses.use[own:count])
+    keep |= clauses.length[own:count] <= 3
+    keep[reasons[reasons >= own] - own] = True
+    kept = own + np.flatnonzero(keep)
+    number = np.full(count, -1, np.int32)
+    number[:own] = np.arange(own)
+    number[kept] = own + np.arange(kept.size)
+    trail.reason[variables] = np.where(reasons >= 0, number[np.maximum(reasons, 0)], reasons)
+    at = int(clauses.start[own]) if count > own else int(r[a.POOL])
+    for new, old in enumerate(kept.tolist(), start=own):
+        size, s = int(clauses.length[old]), int(clauses.start[old])
+        clauses.pool[at : at + size] = clauses.pool[s : s + size].copy()
+        clauses.start[new], clauses.length[new] = at, size
+        clauses.use[new] = clauses.use[old]
+        at += size
+    r[a.CLAUSES], r[a.POOL] = own + kept.size, at
+    r[a.REDUCTIONS] += 1
+    _watch(work)
