@@ -8,6 +8,7 @@ holds exactly these two sets and is compared word for word; the hash only says w
 from __future__ import annotations
 
 import numpy as np
+
 from tightz.elimination.clauses import arrays as a
 from tightz.elimination.clauses.arrays import inner
 
@@ -93,7 +94,7 @@ def look_up(work, part):  # type: ignore[no-untyped-def]
     i = _find_in(cache, old, size, h)
     if i < 0:
         return -1, -1
-    if cache.count[new] < cache.at.shape[1] and cache.used[new] + size <= cache.words.shape[1]:
+    if cache.filled[new] < cache.at.shape[1] and cache.used[new] + size <= cache.words.shape[1]:
         j = _add(work, size, h)
         cache.mantissa[new, j] = cache.mantissa[old, i]
         cache.exponent[new, j] = cache.exponent[old, i]
@@ -109,7 +110,7 @@ def _add(work, size, h):  # type: ignore[no-untyped-def]
     """Put cache.key into the new generation, which has room; the entry."""
     cache, r = work.cache, work.registers
     g = r[a.GENERATION]
-    i, at = cache.count[g], cache.used[g]
+    i, at = cache.filled[g], cache.used[g]
     for w in range(size):
         cache.words[g, at + w] = cache.key[w]
     bucket = np.int64(h & np.uint64(cache.head.shape[1] - 1))
@@ -118,7 +119,7 @@ def _add(work, size, h):  # type: ignore[no-untyped-def]
     cache.length[g, i] = size
     cache.follow[g, i] = cache.head[g, bucket]
     cache.head[g, bucket] = i
-    cache.count[g] += 1
+    cache.filled[g] += 1
     cache.used[g] += size
     return i
 
@@ -131,13 +132,13 @@ def store(work, part, value, node, pure):  # type: ignore[no-untyped-def]
     g = r[a.GENERATION]
     if size > cache.words.shape[1]:
         return
-    if cache.count[g] == cache.at.shape[1] or cache.used[g] + size > cache.words.shape[1]:
-        serial = cache.base[g] + cache.count[g]
+    if cache.filled[g] == cache.at.shape[1] or cache.used[g] + size > cache.words.shape[1]:
+        serial = cache.base[g] + cache.filled[g]
         g = 1 - g
         r[a.GENERATION] = g
-        r[a.EVICTIONS] += cache.count[g]
+        r[a.EVICTIONS] += cache.filled[g]
         cache.head[g, :] = -1
-        cache.count[g] = 0
+        cache.filled[g] = 0
         cache.used[g] = 0
         cache.base[g] = serial
     i = _add(work, size, h)
@@ -151,7 +152,7 @@ def store(work, part, value, node, pure):  # type: ignore[no-untyped-def]
 def serial(work):  # type: ignore[no-untyped-def]
     """The number that the next entry will have."""
     g = work.registers[a.GENERATION]
-    return work.cache.base[g] + work.cache.count[g]
+    return work.cache.base[g] + work.cache.filled[g]
 
 
 @inner
@@ -161,7 +162,7 @@ def withdraw(work, since):  # type: ignore[no-untyped-def]
     for back in range(2):
         g = r[a.GENERATION] if back == 0 else 1 - r[a.GENERATION]
         last = True
-        for i in range(cache.count[g] - 1, -1, -1):
+        for i in range(cache.filled[g] - 1, -1, -1):
             if cache.base[g] + i < since:
                 break
             if cache.pure[g, i]:
@@ -172,5 +173,5 @@ def withdraw(work, since):  # type: ignore[no-untyped-def]
                 continue
             bucket = np.int64(cache.hash[g, i] & np.uint64(cache.head.shape[1] - 1))
             cache.head[g, bucket] = cache.follow[g, i]
-            cache.count[g] -= 1
+            cache.filled[g] -= 1
             cache.used[g] = cache.at[g, i]

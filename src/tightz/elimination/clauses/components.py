@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from tightz.elimination.clauses import arrays as a
 from tightz.elimination.clauses.arrays import inner
 
@@ -24,7 +25,9 @@ def _walk(work, root, mark, tail):  # type: ignore[no-untyped-def]
         head += 1
         for literal in (2 * v, 2 * v + 1):
             count = 0
-            for i in range(formula.implied_ptr[literal ^ 1], formula.implied_ptr[(literal ^ 1) + 1]):
+            for i in range(
+                formula.implied_ptr[literal ^ 1], formula.implied_ptr[(literal ^ 1) + 1]
+            ):
                 u = formula.implied[i] >> 1
                 if value[u] < 0:
                     count += 1

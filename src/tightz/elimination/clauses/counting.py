@@ -1,10 +1,10 @@
 """Exact log Z and marginals by weighted model counting, in slices of time.
 
-    plan = counting_plan(model)          # or why not
-    count = plan.start(max_memory="2GB")
-    while not count.advance(1.0):
-        print(count.progress)
-    count.log_z, count.rounding, count.marginals()
+plan = counting_plan(model)          # or why not
+count = plan.start(max_memory="2GB")
+while not count.advance(1.0):
+    print(count.progress)
+count.log_z, count.rounding, count.marginals()
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def counting_plan(model: FactorGraph) -> CountingPlan | Refused:
     found = clause_model(model)
     if isinstance(found, Refused):
         return found
-    if found.n_tables and not any(len(c) > 1 for c in found.clauses[: found.n_tables]):
+    if found.n_tables and not found.n_with_zeros:
         return Refused("no table over two or more variables has a zero")
     return CountingPlan(found)
 
@@ -101,7 +101,9 @@ def plan_clauses(
     listed = normal([*clauses, *forbidden])
     for (x,) in (c for c in listed if len(c) == 1):
         terms[x ^ 1] = terms.get(x, [])
-    return CountingPlan(ClauseModel(n, n, listed, terms, n_tables=len(listed), n_logical=len(listed)))
+    return CountingPlan(
+        ClauseModel(n, n, listed, terms, n_tables=len(listed), n_logical=len(listed))
+    )
 
 
 @dataclass(eq=False)
@@ -135,20 +137,21 @@ class Counting:
         )  # fmt: skip
 
     def advance(self, seconds: float) -> bool:
-        """Work for about `seconds`; whether the count is finished. Times do not change it."""
+        """Work for about `seconds`; whether the count is finished. The result is the same for any."""
         end = time.perf_counter() + seconds
         if self._work is None and not self.finished:
             self._work = self._begin()
+        begin = time.perf_counter()
         while not self.finished:
-            begin = time.perf_counter()
-            if begin >= end:
-                break
             self._take(self._steps)
-            taken = time.perf_counter() - begin
+            now = time.perf_counter()
+            taken, begin = now - begin, now
             if taken < 0.5 * min(_SLICE, seconds):
                 self._steps = min(2 * self._steps, 1 << 24)
             elif taken > 2.0 * min(_SLICE, seconds):
                 self._steps = max(self._steps // 2, 1)
+            if now >= end:
+                break
         return self.finished
 
     def _take(self, steps: int) -> None:
@@ -160,7 +163,9 @@ class Counting:
         elif status == NEED_TRACE and self._trace_bytes() > self.max_memory // 8:
             # Doubling would pass a quarter of what is allowed; log Z needs no trace.
             self._work.registers[a.TRACING] = 0
-            small = {f: getattr(self._work.trace, f)[:1].copy() for f in ("records", "ends", "items")}
+            small = {
+                f: getattr(self._work.trace, f)[:1].copy() for f in ("records", "ends", "items")
+            }
             self._work = self._work._replace(trace=self._work.trace._replace(**small))
             self.why_no_marginals = (
                 "the record of the count passed a quarter of max_memory = "
@@ -236,4 +241,6 @@ class Counting:
             return None
         assert self._work is not None
         p = literal_marginals(self._work)
-        return [p[2 * v : 2 * v + 2].copy() for v in range(self.plan.formula.n_model)]
+        formula = self.plan.formula
+        ends = [2 * v + (1 if v in formula.single else 2) for v in range(formula.n_model)]
+        return [p[2 * v : end].copy() for v, end in enumerate(ends)]

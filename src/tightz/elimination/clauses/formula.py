@@ -2,8 +2,8 @@
 
 Zeros of a table become clauses: cubes of states, all zero, as large as they can be made. A table of
 one variable gives weights to its literals. A table with several weights w_1 < w_2 < ... gets an
-auxiliary variable for each but the least: with weights 1 and w_j / w_1 - 1 and clauses that allow it
-only in states of weight w_j, summing it out multiplies exactly those states by w_j / w_1.
+auxiliary variable for each but the least: with weights 1 and w_j / w_1 - 1 and clauses that allow
+it only in states of weight w_j, summing it out multiplies exactly those states by w_j / w_1.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ClauseModel:
     """Clauses over `n` variables, the first `n_model` of which are the model's.
 
     terms[x] lists the logs whose sum is the log weight of literal x; `gains` the logs w_j / w_1 of
-    the auxiliaries, `constants` what all states have in common.
+    the auxiliaries, `constants` what all states have in common, `single` variables of one state.
     """
 
     n_model: int
@@ -57,6 +57,8 @@ class ClauseModel:
     constants: list[float] = field(default_factory=list)
     n_tables: int = 0
     n_logical: int = 0
+    n_with_zeros: int = 0
+    single: frozenset[int] = frozenset()
 
     @property
     def share(self) -> float:
@@ -123,7 +125,7 @@ def normal(clauses: Iterable[Sequence[int]]) -> list[Clause]:
 
 
 def cover(must: NDArray[np.bool_], may: NDArray[np.bool_]) -> list[tuple[int, ...]]:
-    """Cubes inside `may` that cover `must`, each as large as it gets; -1 in a cube: either state."""
+    """Cubes inside `may` that cover `must`, as large as they get; -1 in a cube: either state."""
     left, cubes = must.copy(), []
     while left.any():
         state = np.unravel_index(int(np.argmax(left)), left.shape)
@@ -164,7 +166,8 @@ class _Builder:
     def __init__(self, model: FactorGraph) -> None:
         self.model = model
         n = model.n_variables
-        self.out = ClauseModel(n, n)
+        single = np.flatnonzero(model.cardinalities == 1).tolist()
+        self.out = ClauseModel(n, n, [(2 * v,) for v in single], single=frozenset(single))
         self.covers: dict[tuple[int, bytes, bytes], list[tuple[int, ...]]] = {}
 
     def add(self, f: int) -> str:
@@ -179,6 +182,7 @@ class _Builder:
         if len(alive) > 1:
             out.n_tables += 1
             out.n_logical += levels.size <= 1
+            out.n_with_zeros += bool(zeros.any())
         if zeros.any():
             out.clauses += [_excluded(alive, c) for c in self._cover(zeros, zeros)]
         if len(alive) == 1:
@@ -199,9 +203,7 @@ class _Builder:
         """Multiply the states `here` by exp(gain): a new variable that only they allow."""
         out = self.out
         literal = 2 * out.n
-        out.clauses += [
-            (*_excluded(scope, c), literal) for c in self._cover(~here & ~zeros, ~here)
-        ]
+        out.clauses += [(*_excluded(scope, c), literal) for c in self._cover(~here & ~zeros, ~here)]
         out.n += 1
         out.gains.append(gain)
 

@@ -101,7 +101,7 @@ def propagate(work):  # type: ignore[no-untyped-def]
 
 @inner
 def _meet(work, literal, count):  # type: ignore[no-untyped-def]
-    """Note the false `literal` of a clause that is being resolved; facts of level 0 are left out."""
+    """Note a false literal of a clause that is being resolved; facts of level 0 are left out."""
     trail = work.trail
     v = literal >> 1
     if trail.seen[v] == 0 and trail.level[v] > 0:

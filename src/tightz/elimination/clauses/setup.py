@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from tightz.elimination.clauses import arrays as a
 from tightz.elimination.clauses.search import (
-    FOLLOW, NEED_LEARNED, NEED_PARTS, add_values,
+    FOLLOW,
+    NEED_LEARNED,
+    NEED_PARTS,
+    add_values,
 )
 
 _LEARNED = 20_000  # clauses; half of them are dropped when they are too many
@@ -41,7 +44,7 @@ class Weights(NamedTuple):
         return Weights(table[:, 0].copy(), table[:, 1].astype(np.int64), table[:, 2].copy())
 
 
-def _by_row(n: int, rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _by_row(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     ptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
     flat = [x for row in rows for x in row]
     return ptr, np.array(flat, dtype=np.int32)
@@ -71,7 +74,9 @@ def new_work(
             occurs[x >> 1].append(2 * k + (x & 1))
     either = weights.sums()
     formula = a.Formula(
-        *_by_row(2 * n, implied), *_by_row(n, occurs), *weights, *either,
+        *_by_row(implied), *_by_row(occurs),
+        weights.mantissa, weights.exponent, weights.error,
+        either.mantissa, either.exponent, either.error,
         np.asarray(priority, dtype=np.float64),
     )  # fmt: skip
     registers = np.zeros(a.N_REGISTERS, np.int64)
@@ -163,7 +168,7 @@ def _cache(memory: int, n: int, n_long: int) -> a.Cache:
         exponent=np.empty(shape, np.int64), error=np.empty(shape),
         node=np.empty(shape, np.int64), pure=np.empty(shape, np.int8),
         words=np.empty((2, max(entries * words, longest)), np.uint64),
-        count=np.zeros(2, np.int64), used=np.zeros(2, np.int64), base=np.zeros(2, np.int64),
+        filled=np.zeros(2, np.int64), used=np.zeros(2, np.int64), base=np.zeros(2, np.int64),
         key=np.empty(longest + 8, np.uint64),
     )  # fmt: skip
 
