@@ -137,7 +137,7 @@ class Counting:
         )  # fmt: skip
 
     def advance(self, seconds: float) -> bool:
-        """Work for about `seconds`; whether the count is finished. The result is the same for any."""
+        """Work for about `seconds`; whether it is finished. The result is the same for any."""
         end = time.perf_counter() + seconds
         if self._work is None and not self.finished:
             self._work = self._begin()
@@ -190,6 +190,11 @@ class Counting:
         return (
             float(levels.mantissa[0, 0]), int(levels.exponent[0, 0]), float(levels.error[0, 0]),
         )  # fmt: skip
+
+    @property
+    def decisions(self) -> int:
+        """Made so far."""
+        return int(self._work.registers[a.DECISIONS]) if self._work is not None else 0
 
     @property
     def log_z(self) -> float:
