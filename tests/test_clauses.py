@@ -241,6 +241,41 @@ def test_a_cache_that_ignores_a_clause_is_noticed():
     assert abs(counted(1) - right) > 0.1
 
 
+def blocks_and_long_clauses(seed):
+    """Blocks of four variables, each with its own short clauses, and long clauses over all."""
+    rng = np.random.default_rng(seed)
+    n, clauses = 16, []
+    for base in range(0, n, 4):
+        for _ in range(4):
+            chosen = base + rng.permutation(4)[: rng.integers(1, 4)]
+            clauses.append([2 * int(v) + int(rng.integers(2)) for v in chosen])
+    for _ in range(int(rng.integers(1, 7))):
+        clauses.append([2 * int(v) + int(rng.integers(2)) for v in rng.permutation(n)[:7]])
+    mild = {x: float(rng.normal()) for x in range(2 * n)}
+    return n, clauses, random_weights(rng, n) if seed % 3 == 0 else mild
+
+
+def test_sums_by_blocks_agree_with_the_search(monkeypatch):
+    by_blocks = 0
+    for seed in range(60):
+        n, clauses, weights = blocks_and_long_clauses(seed)
+        search = plan_clauses(n, clauses, weights).start(max_memory=10**7)
+        assert search.advance(60.0)
+        with monkeypatch.context() as patch:
+            patch.setattr("tightz.elimination.clauses.counting._PATIENCE", 0)
+            other = plan_clauses(n, clauses, weights).start(max_memory=10**7)
+            assert other.advance(60.0)
+        by_blocks += other._blocks is not None
+        if search.log_z == -math.inf:
+            assert other.log_z == -math.inf
+            continue
+        assert abs(other.log_z - search.log_z) <= search.rounding + other.rounding
+        if other._blocks is not None:
+            assert other.marginals() is None
+            assert "blocks" in other.why_no_marginals
+    assert by_blocks > 10
+
+
 # Models -------------------------------------------------------------------------------------
 
 

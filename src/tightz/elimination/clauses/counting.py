@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.clauses import arrays as a
+from tightz.elimination.clauses.blocks import BlockSum, Value, block_sum
 from tightz.elimination.clauses.formula import (
     ClauseModel,
     Refused,
@@ -35,6 +36,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.memory import format_bytes, parse_memory
 
 _SLICE = 0.05  # seconds between looks at the clock
+_PATIENCE = 50_000  # decisions before another way is looked for
 _SECOND_ORDER = 1.1  # products of errors: see `Counting.rounding`
 
 
@@ -108,7 +110,11 @@ def plan_clauses(
 
 @dataclass(eq=False)
 class Counting:
-    """A count under way. `advance` works on it; when that says True the result is there."""
+    """A count under way. `advance` works on it; when that says True the result is there.
+
+    The search begins. Where it has not ended after some decisions and the formula is one of few
+    long clauses over small blocks (`blocks`), that way is taken instead; it has no marginals.
+    """
 
     plan: CountingPlan
     max_memory: int
@@ -123,6 +129,8 @@ class Counting:
         formula = self.plan.formula
         self.finished = formula.contradiction
         self._work: a.Work | None = None
+        self._blocks: BlockSum | None = None
+        self._tried_blocks = False
 
     @cached_property
     def _weights(self) -> tuple[Weights, list[float]]:
@@ -155,8 +163,14 @@ class Counting:
         return self.finished
 
     def _take(self, steps: int) -> None:
-        """Steps of the search, and more room where it has none."""
+        """Steps of the search, and more room where it has none; or of the sum by blocks."""
         assert self._work is not None
+        if self._blocks is not None:
+            self.finished = self._blocks.advance()
+            return
+        if self.decisions >= _PATIENCE and not self._tried_blocks:
+            self._try_blocks()
+            return
         status = int(advance(self._work, steps))
         if status == FINISHED:
             self.finished = True
@@ -174,18 +188,27 @@ class Counting:
         elif status != RUNNING:
             self._work = make_room(self._work, status)
 
+    def _try_blocks(self) -> None:
+        formula = self.plan.formula
+        self._tried_blocks = True
+        self._blocks = block_sum(formula.n, formula.clauses, self._weights[0], self.max_memory // 2)
+        if self._blocks is not None:
+            self.why_no_marginals = "log Z was summed by blocks, which keeps no record"
+
     def _trace_bytes(self) -> int:
         assert self._work is not None
         trace = self._work.trace
         return sum(x.nbytes for x in (trace.records, trace.ends, trace.share, trace.items))
 
     @property
-    def _total(self) -> tuple[float, int, float]:
+    def _total(self) -> Value:
         """(mantissa, exponent, error) of the finished count."""
         if not self.finished:
             raise AssertionError("the count is not finished: advance() has not said True")
         if self._work is None:
             return 0.0, 0, 0.0
+        if self._blocks is not None:
+            return self._blocks.value
         levels = self._work.levels
         return (
             float(levels.mantissa[0, 0]), int(levels.exponent[0, 0]), float(levels.error[0, 0]),
@@ -224,6 +247,8 @@ class Counting:
             return 1.0
         if self._work is None:
             return 0.0
+        if self._blocks is not None:
+            return self._blocks.progress
         levels, r = self._work.levels, self._work.registers
         done, share = 0.0, 1.0
         top = int(r[a.LEVEL])
