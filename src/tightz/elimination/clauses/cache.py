@@ -46,11 +46,10 @@ def _pack(key, at, numbers, low, high):  # type: ignore[no-untyped-def]
 
 
 @inner
-def describe(work, part):  # type: ignore[no-untyped-def]
+def describe(r, parts, cache, part):  # type: ignore[no-untyped-def]
     """Write the key of component `part` into cache.key; (its length, its hash)."""
-    parts, cache = work.parts, work.cache
     size = _pack(cache.key, 0, parts.variables, parts.var_ptr[part], parts.var_ptr[part + 1])
-    if work.registers[a.BLIND] == 0:
+    if r[a.BLIND] == 0:
         size = _pack(
             cache.key, size, parts.clauses, parts.clause_ptr[part], parts.clause_ptr[part + 1]
         )
@@ -81,10 +80,9 @@ def _find_in(cache, g, size, h):  # type: ignore[no-untyped-def]
 
 
 @inner
-def look_up(work, part):  # type: ignore[no-untyped-def]
+def look_up(r, parts, cache, part):  # type: ignore[no-untyped-def]
     """(generation, entry) of component `part`, or (-1, -1). One found among the old is renewed."""
-    cache, r = work.cache, work.registers
-    size, h = describe(work, part)
+    size, h = describe(r, parts, cache, part)
     r[a.LOOKUPS] += 1
     new = r[a.GENERATION]
     i = _find_in(cache, new, size, h)
@@ -95,7 +93,7 @@ def look_up(work, part):  # type: ignore[no-untyped-def]
     if i < 0:
         return -1, -1
     if cache.filled[new] < cache.at.shape[1] and cache.used[new] + size <= cache.words.shape[1]:
-        j = _add(work, size, h)
+        j = _add(r, cache, size, h)
         cache.mantissa[new, j] = cache.mantissa[old, i]
         cache.exponent[new, j] = cache.exponent[old, i]
         cache.error[new, j] = cache.error[old, i]
@@ -106,9 +104,8 @@ def look_up(work, part):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _add(work, size, h):  # type: ignore[no-untyped-def]
+def _add(r, cache, size, h):  # type: ignore[no-untyped-def]
     """Put cache.key into the new generation, which has room; the entry."""
-    cache, r = work.cache, work.registers
     g = r[a.GENERATION]
     i, at = cache.filled[g], cache.used[g]
     for w in range(size):
@@ -125,10 +122,9 @@ def _add(work, size, h):  # type: ignore[no-untyped-def]
 
 
 @inner
-def store(work, part, value, node, pure):  # type: ignore[no-untyped-def]
+def store(r, parts, cache, part, value, node, pure):  # type: ignore[no-untyped-def]
     """Keep value = (mantissa, exponent, error) of component `part`."""
-    cache, r = work.cache, work.registers
-    size, h = describe(work, part)
+    size, h = describe(r, parts, cache, part)
     g = r[a.GENERATION]
     if size > cache.words.shape[1]:
         return
@@ -141,7 +137,7 @@ def store(work, part, value, node, pure):  # type: ignore[no-untyped-def]
         cache.filled[g] = 0
         cache.used[g] = 0
         cache.base[g] = serial
-    i = _add(work, size, h)
+    i = _add(r, cache, size, h)
     cache.mantissa[g, i], cache.exponent[g, i], cache.error[g, i] = value
     cache.node[g, i] = node
     cache.pure[g, i] = pure
@@ -149,16 +145,15 @@ def store(work, part, value, node, pure):  # type: ignore[no-untyped-def]
 
 
 @inner
-def serial(work):  # type: ignore[no-untyped-def]
+def serial(r, cache):  # type: ignore[no-untyped-def]
     """The number that the next entry will have."""
-    g = work.registers[a.GENERATION]
-    return work.cache.base[g] + work.cache.filled[g]
+    g = r[a.GENERATION]
+    return cache.base[g] + cache.filled[g]
 
 
 @inner
-def withdraw(work, since):  # type: ignore[no-untyped-def]
+def withdraw(r, cache, since):  # type: ignore[no-untyped-def]
     """Forget what was stored from number `since` on with the help of learned clauses."""
-    cache, r = work.cache, work.registers
     for back in range(2):
         g = r[a.GENERATION] if back == 0 else 1 - r[a.GENERATION]
         last = True

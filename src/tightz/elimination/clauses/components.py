@@ -9,13 +9,12 @@ from tightz.elimination.clauses.arrays import inner
 
 
 @inner
-def _walk(work, root, mark, tail):  # type: ignore[no-untyped-def]
+def _walk(formula, value, parts, clauses, root, mark, tail):  # type: ignore[no-untyped-def]
     """Everything connected to variable `root`: marks it, queues its variables from `tail` on.
 
     (the queue's new end, open long clauses met). A satisfied clause gets the mark -mark. `often`
     becomes the number of open clauses of each literal.
     """
-    formula, value, parts, clauses = work.formula, work.trail.value, work.parts, work.clauses
     part_of, clause_of, often = parts.part_of, parts.clause_of, parts.often
     parts.queue[tail] = root
     part_of[root] = mark
@@ -78,12 +77,11 @@ def _by_size(sizes, count):  # type: ignore[no-untyped-def]
 
 
 @inner
-def split(work, part):  # type: ignore[no-untyped-def]
+def split(r, formula, value, parts, clauses, free, part):  # type: ignore[no-untyped-def]
     """Find the components of what is open of component `part` and push them, largest first.
 
     Variables without an open clause go on the stack of free ones. How many were pushed.
     """
-    parts, value, r, trace = work.parts, work.trail.value, work.registers, work.trace
     low, high = parts.var_ptr[part], parts.var_ptr[part + 1]
     # Marks grow for ever, so that none has to be taken back.
     base = r[a.STAMP]
@@ -93,9 +91,9 @@ def split(work, part):  # type: ignore[no-untyped-def]
         if value[v] >= 0 or parts.part_of[v] > base:
             continue
         begin = tail
-        tail, n_clauses = _walk(work, np.int64(v), base + found + 1, tail)
+        tail, n_clauses = _walk(formula, value, parts, clauses, np.int64(v), base + found + 1, tail)
         if tail == begin + 1:  # a clause of one open variable would have been propagated
-            trace.free[r[a.FREE]] = v
+            free[r[a.FREE]] = v
             r[a.FREE] += 1
             parts.part_of[v] = base
             tail = begin

@@ -31,6 +31,7 @@ from tightz.elimination.clauses.guide import priorities
 from tightz.elimination.clauses.search import FINISHED, NEED_TRACE, RUNNING, advance
 from tightz.elimination.clauses.setup import Weights, make_room, new_work
 from tightz.elimination.clauses.trace import literal_marginals
+from tightz.errors import ParameterError
 from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.memory import format_bytes, parse_memory
@@ -204,7 +205,7 @@ class Counting:
     def _total(self) -> Value:
         """(mantissa, exponent, error) of the finished count."""
         if not self.finished:
-            raise AssertionError("the count is not finished: advance() has not said True")
+            raise ParameterError("the count is not finished; advance(seconds) until it says True")
         if self._work is None:
             return 0.0, 0, 0.0
         if self._blocks is not None:
@@ -229,16 +230,19 @@ class Counting:
         """Nats by which log_z may differ from log Z of the tables as given.
 
         The search adds up first-order errors; an operation on numbers with errors of e units makes
-        them larger by a factor 1 + e UNIT at most. With at most 4 n operations between a weight and
-        the result, and e n UNIT below 1%, 1.1 covers that; beyond, nothing is promised.
+        them larger by a factor 1 + e UNIT at most. There are at most 6 n operations between a
+        weight and the result, and no number on the way errs by more than all weights and operations
+        together; where 6 n times that is below 8%, 1.1 covers it. Beyond, nothing is promised.
         """
         mantissa, exponent, error = self._total
         if not mantissa:
             return 0.0
-        own = log_of(mantissa, exponent, self._weights[1])[1]
-        if error * UNIT * (self.plan.n_variables + 1) > 0.01:
+        weights, scale = self._weights
+        operations = 6.0 * self.plan.n_variables
+        most = max(error, float(weights.error.sum()) + operations)
+        if most * UNIT * operations > 0.08:
             return math.inf
-        return _SECOND_ORDER * UNIT * (error + own)
+        return _SECOND_ORDER * UNIT * (error + log_of(mantissa, exponent, scale)[1])
 
     @property
     def progress(self) -> float:

@@ -21,8 +21,7 @@ FLIP, CLOSE, NOTHING_LEFT = 0, 1, 2
 
 
 @inner
-def assign(work, literal, reason):  # type: ignore[no-untyped-def]
-    trail, r = work.trail, work.registers
+def assign(r, trail, literal, reason):  # type: ignore[no-untyped-def]
     v = literal >> 1
     trail.value[v] = literal & 1
     trail.reason[v] = reason
@@ -32,9 +31,8 @@ def assign(work, literal, reason):  # type: ignore[no-untyped-def]
 
 
 @inner
-def undo(work, size):  # type: ignore[no-untyped-def]
+def undo(r, trail, size):  # type: ignore[no-untyped-def]
     """Shorten the trail to `size`."""
-    trail, r = work.trail, work.registers
     for i in range(size, r[a.TRAIL]):
         trail.value[trail.literals[i] >> 1] = -1
     r[a.TRAIL] = size
@@ -42,13 +40,12 @@ def undo(work, size):  # type: ignore[no-untyped-def]
 
 
 @inner
-def propagate(work):  # type: ignore[no-untyped-def]
+def propagate(r, formula, trail, clauses):  # type: ignore[no-untyped-def]
     """Follow implications to the end; NO_CONFLICT, or where it went wrong.
 
     A conflict in clause c is returned as c; one in an implication leaves its two literals in
     trail.clause and returns -2.
     """
-    formula, trail, clauses, r = work.formula, work.trail, work.clauses, work.registers
     value, pool, follow, head = trail.value, clauses.pool, clauses.follow, clauses.head
     own, level = clauses.own[0], r[a.LEVEL]
     while r[a.QUEUE] < r[a.TRAIL]:
@@ -57,7 +54,7 @@ def propagate(work):  # type: ignore[no-untyped-def]
         for i in range(formula.implied_ptr[p], formula.implied_ptr[p + 1]):
             m = formula.implied[i]
             if value[m >> 1] < 0:
-                assign(work, np.int64(m), np.int64(-2 - p))
+                assign(r, trail, np.int64(m), np.int64(-2 - p))
             elif value[m >> 1] != (m & 1):
                 trail.clause[0] = m
                 trail.clause[1] = p ^ 1
@@ -89,10 +86,10 @@ def propagate(work):  # type: ignore[no-untyped-def]
                             r[a.USES] += 1
                         return np.int64(c)
                     if c < own:
-                        assign(work, np.int64(other), np.int64(c))
+                        assign(r, trail, np.int64(other), np.int64(c))
                     elif trail.owner[other >> 1] == level:
                         r[a.USES] += 1
-                        assign(work, np.int64(other), np.int64(c))
+                        assign(r, trail, np.int64(other), np.int64(c))
             if not moved:
                 before = watch
             watch = after
@@ -100,9 +97,8 @@ def propagate(work):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _meet(work, literal, count):  # type: ignore[no-untyped-def]
+def _meet(trail, literal, count):  # type: ignore[no-untyped-def]
     """Note a false literal of a clause that is being resolved; facts of level 0 are left out."""
-    trail = work.trail
     v = literal >> 1
     if trail.seen[v] == 0 and trail.level[v] > 0:
         trail.seen[v] = 1
@@ -113,19 +109,17 @@ def _meet(work, literal, count):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _meet_clause(work, c, skip, count):  # type: ignore[no-untyped-def]
-    clauses = work.clauses
-    clauses.use[c] += work.trail.bump[1]
+def _meet_clause(trail, clauses, c, skip, count):  # type: ignore[no-untyped-def]
+    clauses.use[c] += trail.bump[1]
     for i in range(clauses.start[c], clauses.start[c] + clauses.length[c]):
         if clauses.pool[i] >> 1 != skip:
-            count = _meet(work, np.int64(clauses.pool[i]), count)
+            count = _meet(trail, np.int64(clauses.pool[i]), count)
     return count
 
 
 @inner
-def _cut(work, count, out):  # type: ignore[no-untyped-def]
+def _cut(trail, count, out):  # type: ignore[no-untyped-def]
     """The clause of all met and unresolved variables, the one assigned last first; its length."""
-    trail = work.trail
     size = 0
     for i in range(count):
         v = trail.met[i]
@@ -136,7 +130,7 @@ def _cut(work, count, out):  # type: ignore[no-untyped-def]
 
 
 @inner
-def analyse(work, conflict):  # type: ignore[no-untyped-def]
+def analyse(r, trail, clauses, branch, conflict):  # type: ignore[no-untyped-def]
     """Resolve a conflict backwards along the trail until a decision is reached.
 
     (outcome, level, length of trail.clause, length of trail.first_cut). FLIP: the first branch at
@@ -145,12 +139,11 @@ def analyse(work, conflict):  # type: ignore[no-untyped-def]
     The first cut is the clause at the first unique implication point (Marques-Silva, Sakallah,
     1999), 0 when it is the same as trail.clause.
     """
-    trail, r = work.trail, work.registers
     if conflict >= 0:
-        count = _meet_clause(work, np.int64(conflict), np.int64(-1), 0)
+        count = _meet_clause(trail, clauses, np.int64(conflict), np.int64(-1), 0)
     else:
-        count = _meet(work, np.int64(trail.clause[0]), 0)
-        count = _meet(work, np.int64(trail.clause[1]), count)
+        count = _meet(trail, np.int64(trail.clause[0]), 0)
+        count = _meet(trail, np.int64(trail.clause[1]), count)
     here = r[a.LEVEL]
     first, outcome, level, size = 0, NOTHING_LEFT, np.int64(0), 0
     open_here = 0
@@ -161,7 +154,7 @@ def analyse(work, conflict):  # type: ignore[no-untyped-def]
         if trail.seen[v] != 1:
             continue
         if first == 0 and open_here == 1 and trail.level[v] == here:
-            first = _cut(work, count, trail.first_cut)
+            first = _cut(trail, count, trail.first_cut)
             for i in range(first):  # its asserting literal goes to the front
                 if trail.first_cut[i] >> 1 == v:
                     trail.first_cut[i], trail.first_cut[0] = (
@@ -170,17 +163,17 @@ def analyse(work, conflict):  # type: ignore[no-untyped-def]
                     )
         if trail.reason[v] == -1:
             level = np.int64(trail.level[v])
-            outcome = FLIP if work.levels.branch[level] == 0 else CLOSE
-            size = _cut(work, count, trail.clause)
+            outcome = FLIP if branch[level] == 0 else CLOSE
+            size = _cut(trail, count, trail.clause)
             if first and level == here and trail.first_cut[0] >> 1 == v:
                 first = 0
             break
         trail.seen[v] = 2
         before = count
         if trail.reason[v] >= 0:
-            count = _meet_clause(work, np.int64(trail.reason[v]), np.int64(v), count)
+            count = _meet_clause(trail, clauses, np.int64(trail.reason[v]), np.int64(v), count)
         elif trail.reason[v] != FACT:
-            count = _meet(work, np.int64(-2 - trail.reason[v]) ^ 1, count)
+            count = _meet(trail, np.int64(-2 - trail.reason[v]) ^ 1, count)
         open_here -= trail.level[v] == here
         for i in range(before, count):
             open_here += trail.level[trail.met[i]] == here
@@ -194,19 +187,18 @@ def analyse(work, conflict):  # type: ignore[no-untyped-def]
         trail.bump[0] *= 1e-100
     if trail.bump[1] > 1e100:
         for c in range(r[a.CLAUSES]):
-            work.clauses.use[c] *= 1e-100
+            clauses.use[c] *= 1e-100
         trail.bump[1] *= 1e-100
     return outcome, level, size, first
 
 
 @inner
-def learn(work, literals, size):  # type: ignore[no-untyped-def]
+def learn(r, trail, clauses, literals, size):  # type: ignore[no-untyped-def]
     """Keep a clause of two or more literals; its number, or -1 where there is no room.
 
     Call it after backtracking. Watched are the literals that were falsified last, open ones before
     all: so the watches are the first to be freed again.
     """
-    clauses, trail, r = work.clauses, work.trail, work.registers
     c, s = r[a.CLAUSES], r[a.POOL]
     if size < 2 or c >= clauses.start.size or s + size > clauses.pool.size:
         return np.int64(-1)

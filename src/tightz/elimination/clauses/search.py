@@ -75,7 +75,7 @@ def _begin_branch(work, d):  # type: ignore[no-untyped-def]
     levels.trail[d] = r[a.TRAIL]
     levels.free[d] = r[a.FREE]
     levels.kids[d] = r[a.KIDS]
-    levels.serial[d] = serial(work)
+    levels.serial[d] = serial(work.registers, work.cache)
     levels.found[d] = 0
     levels.mantissa[d, PRODUCT] = 0.5
     levels.exponent[d, PRODUCT] = 1
@@ -91,21 +91,21 @@ def _drop_branch(work, d):  # type: ignore[no-untyped-def]
         for i in range(parts.var_ptr[part], parts.var_ptr[part + 1]):
             owner[parts.variables[i]] = above - 1
     r[a.LEVEL] = d
-    undo(work, levels.trail[d])
+    undo(r, work.trail, levels.trail[d])
     r[a.FREE] = levels.free[d]
     r[a.KIDS] = levels.kids[d]
     r[a.PARTS] = levels.part[d] + 1
 
 
 @inner
-def _choose(work, part):  # type: ignore[no-untyped-def]
+def _choose(formula, trail, parts, part):  # type: ignore[no-untyped-def]
     """The decision literal of a component: guidance, activity and number of open clauses."""
-    parts, often, activity = work.parts, work.parts.often, work.trail.activity
-    scale = 1.0 / work.trail.bump[0]
+    often, activity = parts.often, trail.activity
+    scale = 1.0 / trail.bump[0]
     best, score = -1, -1.0
     for i in range(parts.var_ptr[part], parts.var_ptr[part + 1]):
         v = parts.variables[i]
-        now = work.formula.priority[v] + often[2 * v] + often[2 * v + 1] + activity[v] * scale
+        now = formula.priority[v] + often[2 * v] + often[2 * v + 1] + activity[v] * scale
         if now > score:
             best, score = v, now
     return 2 * best + (1 if often[2 * best + 1] >= often[2 * best] else 0)
@@ -122,13 +122,13 @@ def _enter(work):  # type: ignore[no-untyped-def]
     levels.uses[d] = r[a.USES]
     for i in range(parts.var_ptr[part], parts.var_ptr[part + 1]):
         work.trail.owner[parts.variables[i]] = d
-    literal = np.int64(_choose(work, part))
+    literal = np.int64(_choose(work.formula, work.trail, parts, part))
     levels.literal[d] = literal
     levels.branch[d] = 0
     levels.mantissa[d, :2] = 0.0
     levels.record[d, :] = -1
     _begin_branch(work, d)
-    assign(work, literal, np.int64(-1))
+    assign(work.registers, work.trail, literal, np.int64(-1))
     r[a.DECISIONS] += 1
 
 
@@ -137,7 +137,7 @@ def _second_branch(work, d, reason):  # type: ignore[no-untyped-def]
     levels = work.levels
     levels.branch[d] = 1
     _begin_branch(work, d)
-    assign(work, np.int64(levels.literal[d]) ^ 1, reason)
+    assign(work.registers, work.trail, np.int64(levels.literal[d]) ^ 1, reason)
 
 
 @inner
@@ -149,17 +149,17 @@ def _resolve(work, conflict):  # type: ignore[no-untyped-def]
         return DONE
     if r[a.LEARNING] == 0:
         return BRANCH_EMPTY
-    outcome, d, size, first = analyse(work, conflict)
+    outcome, d, size, first = analyse(r, trail, work.clauses, levels.branch, conflict)
     if outcome == NOTHING_LEFT:
         _drop_branch(work, np.int64(0))
         return DONE
     _drop_branch(work, d)
-    withdraw(work, levels.serial[d])
+    withdraw(r, work.cache, levels.serial[d])
     if outcome != FLIP:
-        learn(work, trail.first_cut, first)
+        learn(r, trail, work.clauses, trail.first_cut, first)
         return BRANCH_EMPTY
-    reason = learn(work, trail.clause, size) if size > 1 else np.int64(FACT)
-    cut = learn(work, trail.first_cut, first) if first else np.int64(-1)
+    reason = learn(r, trail, work.clauses, trail.clause, size) if size > 1 else np.int64(FACT)
+    cut = learn(r, trail, work.clauses, trail.first_cut, first) if first else np.int64(-1)
     _second_branch(work, d, reason)
     r[a.USES] += 1
     if cut >= 0:
@@ -168,7 +168,7 @@ def _resolve(work, conflict):  # type: ignore[no-untyped-def]
         for i in range(1, first):
             unit = unit and trail.value[trail.first_cut[i] >> 1] == 1 - (trail.first_cut[i] & 1)
         if unit:
-            assign(work, np.int64(literal), cut)
+            assign(work.registers, work.trail, np.int64(literal), cut)
     return FOLLOW
 
 
@@ -182,7 +182,7 @@ def _expand(work):  # type: ignore[no-untyped-def]
     for i in range(levels.trail[d], r[a.TRAIL]):
         x = trail.literals[i]
         _times(levels, d, formula.mantissa[x], formula.exponent[x], formula.error[x])
-    found = split(work, levels.part[d])
+    found = split(r, formula, trail.value, work.parts, work.clauses, trace.free, levels.part[d])
     for i in range(levels.free[d], r[a.FREE]):
         v = trace.free[i]
         _times(
@@ -194,7 +194,7 @@ def _expand(work):  # type: ignore[no-untyped-def]
     top = r[a.PARTS]
     kept = top - found
     for part in range(top - found, top):
-        g, i = look_up(work, part)
+        g, i = look_up(r, parts, cache, part)
         if i >= 0:
             r[a.HITS] += 1
             if not cache.pure[g, i]:
@@ -271,7 +271,7 @@ def _leave(work):  # type: ignore[no-untyped-def]
                 gap = levels.exponent[d, b] - value[1]
                 trace.share[k] = math.ldexp(levels.mantissa[d, b] / value[0], max(gap, -1100))
     if value[0] > 0.0 or pure:
-        store(work, part, value, node, pure)
+        store(r, work.parts, work.cache, part, value, node, pure)
     # The component leaves the stack, its variables are the parent's again.
     parts = work.parts
     for i in range(parts.var_ptr[part], parts.var_ptr[part + 1]):
@@ -294,7 +294,7 @@ def _end_branch(work, empty):  # type: ignore[no-untyped-def]
     b = levels.branch[d]
     if empty:
         if r[a.LEARNING]:
-            withdraw(work, levels.serial[d])
+            withdraw(r, work.cache, levels.serial[d])
         levels.mantissa[d, b], levels.exponent[d, b], levels.error[d, b] = 0.0, 0, 0.0
     else:
         levels.record[d, b] = _record(work, d)
@@ -348,7 +348,7 @@ def advance(work, steps):  # type: ignore[no-untyped-def]
             _enter(work)
             r[a.MODE] = FOLLOW
         elif r[a.MODE] == FOLLOW:
-            conflict = propagate(work)
+            conflict = propagate(r, work.formula, work.trail, clauses)
             r[a.MODE] = _expand(work) if conflict == NO_CONFLICT else _resolve(work, conflict)
         elif r[a.MODE] == NEXT_PART:
             if r[a.PARTS] > work.levels.part[r[a.LEVEL]] + 1:

@@ -60,7 +60,8 @@ def new_work(
     learning: bool = True,
     tracing: bool = True,
 ) -> a.Work:
-    """Work space for `clauses` (no empty ones, no literal twice) within about `memory` bytes."""
+    """Work space within about `memory` bytes for `clauses`: no empty ones, no literal twice in one,
+    no two of one literal that contradict each other (`ClauseModel.contradiction`)."""
     implied: list[list[int]] = [[] for _ in range(2 * n)]
     occurs: list[list[int]] = [[] for _ in range(n)]
     long = [c for c in clauses if len(c) > 2]
@@ -95,8 +96,6 @@ def new_work(
             work.trail.value[v] = x & 1
             work.trail.literals[registers[a.TRAIL]] = x
             registers[a.TRAIL] += 1
-        elif work.trail.value[v] != (x & 1):
-            raise AssertionError("contradicting units are found before the search")
     return work
 
 
