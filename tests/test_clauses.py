@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +21,9 @@ from tightz.elimination.clauses.counting import CountingPlan
 from tightz.elimination.clauses.formula import ClauseModel, clause_model, cover
 from tightz.elimination.exact import exact
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats import read
 from tightz.models.large_scopes import auxiliaries, clause
+from tightz.reductions.preparation import prepare
 
 FAR = math.log(1e300)
 
@@ -353,6 +357,22 @@ def test_long_clauses_written_as_chains():
     assert count.advance(60.0)
     assert abs(count.log_z - math.log(2**n - 1)) <= count.rounding + 1e-14
     assert count.plan.n_auxiliaries == 0
+
+
+@pytest.mark.skipif("TIGHTZ_DATA" not in os.environ, reason="TIGHTZ_DATA is not set")
+@pytest.mark.parametrize(
+    "name", ["uai2014/c432.isc.cnf", "uai2014_more/2bitcomp_5.cnf", "uai2014_more/log-1.cnf"]
+)
+def test_circuits_against_their_references(name):
+    path = Path(os.environ["TIGHTZ_DATA"]) / f"{name}.uai"
+    reference = float(path.with_name(path.name + ".PR").read_text().split()[-1])
+    chain = prepare(read(path))
+    count = counting_plan(chain.reduced).start(max_memory="500MB")
+    assert count.advance(60.0)
+    assert count.log_z == pytest.approx(reference * math.log(10.0), abs=1e-9)
+    assert count.rounding < 1e-12
+    for found in chain.lift_marginals(count.marginals()):
+        assert found.sum() == pytest.approx(1.0, abs=1e-9)
 
 
 def test_refusals_say_why():
