@@ -89,7 +89,7 @@ def new_work(
     )  # fmt: skip
     registers[a.CLAUSES] = len(long)
     registers[a.POOL] = sum(map(len, long))
-    _watch(work)
+    watch(work)
     for x in units:
         v = x >> 1
         if work.trail.value[v] < 0:
@@ -180,7 +180,7 @@ def _trace(n: int) -> a.Trace:
     )  # fmt: skip
 
 
-def _watch(work: a.Work) -> None:
+def watch(work: a.Work) -> None:
     """Enter the first two literals of every clause into the lists of watches."""
     clauses, count = work.clauses, int(work.registers[a.CLAUSES])
     clauses.head[:] = -1
@@ -240,4 +240,4 @@ def _forget(work: a.Work) -> None:
         at += size
     r[a.CLAUSES], r[a.POOL] = own + kept.size, at
     r[a.REDUCTIONS] += 1
-    _watch(work)
+    watch(work)
