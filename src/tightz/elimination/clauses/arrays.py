@@ -66,7 +66,7 @@ class Trail(NamedTuple):
 
 class Clauses(NamedTuple):
     """Clause c: pool[start[c]:start[c] + length[c]]; watches of a literal are a linked list of
-    2 c + (0 or 1) from `head` through `follow`. The first `own` (a register's worth) are given."""
+    2 c + (0 or 1) from `head` through `follow`. The first own[0] are the formula's."""
 
     pool: NDArray[np.int32]
     start: NDArray[np.int64]

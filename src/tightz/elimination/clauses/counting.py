@@ -36,6 +36,7 @@ from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.memory import format_bytes, parse_memory
 
+_NO_ZEROS = "no table over two or more variables has a zero"
 _SLICE = 0.05  # seconds between looks at the clock
 _PATIENCE = 50_000  # decisions before another way is looked for
 _SECOND_ORDER = 1.1  # products of errors: see `Counting.rounding`
@@ -83,11 +84,14 @@ class CountingPlan:
 
 def counting_plan(model: FactorGraph) -> CountingPlan | Refused:
     """`model` (evidence taken out) as clauses and weights, or the reason why not."""
+    wide = np.diff(model.scope_ptr).max(initial=0) > 1
+    if wide and (model.cardinalities <= 2).all() and not model.has_zeros:
+        return Refused(_NO_ZEROS)  # soon said, also of a large model
     found = clause_model(model)
     if isinstance(found, Refused):
         return found
     if found.n_tables and not found.n_with_zeros:
-        return Refused("no table over two or more variables has a zero")
+        return Refused(_NO_ZEROS)
     return CountingPlan(found)
 
 
