@@ -1,0 +1,152 @@
+"""The sequence of passes that carries out an elimination plan, and where its tables lie.
+
+Two kinds: a `Program` fuses a chain of buckets (binary variables, registers); a `Join` is one
+bucket of any shape, one thread per entry of its message. Each pass reads messages from one flat
+array and writes one; where as many axes come as go, it writes in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tightz.elimination.exact.planning import EliminationPlan
+from tightz.elimination.exact.schedule import Arena
+from tightz.elimination.gpu.program import NOTHING, TABLE, Program, Source, program
+
+MOST_RANGE = 250.0
+"""Nats between entries of the factors of one pass: it must fit into float64 with its message."""
+
+
+class Placed(NamedTuple):
+    """A table in the flat array: entry x lies at start + sum of strides * x."""
+
+    start: int
+    size: int
+    strides: dict[int, int]
+
+
+class Join(NamedTuple):
+    """message(rest) = sum over `summed` of the product of all `sources`."""
+
+    bucket: int
+    sources: tuple[Source, ...]
+    rest: tuple[int, ...]
+    summed: tuple[int, ...]
+
+
+class Pass(NamedTuple):
+    """`work` with its tables in place: `inputs` by bucket of their message, `out` the result."""
+
+    work: Program | Join
+    inputs: dict[int, Placed]
+    out: Placed
+
+    @property
+    def chain(self) -> tuple[int, ...]:
+        """The buckets carried out; the last one's message comes out."""
+        return self.work.chain if isinstance(self.work, Program) else (self.work.bucket,)
+
+    @property
+    def in_place(self) -> bool:
+        return any(t.start == self.out.start for t in self.inputs.values())
+
+    @property
+    def bytes_moved(self) -> float:
+        """What memory must give and take, each table once."""
+        return 8.0 * (self.out.size + sum(t.size for t in self.inputs.values()))
+
+
+@dataclass(frozen=True)
+class Passes:
+    """All passes in sequence; `peak` entries of the flat array are in use at most."""
+
+    steps: tuple[Pass, ...]
+    peak: int
+
+
+def passes(plan: EliminationPlan, lows: list[float], *, fuse: bool = True) -> Passes:
+    """Chains as long as registers allow. `lows`: log of the smallest entry of a bucket's factors."""
+    arena = Arena()
+    held: dict[int, Placed] = {}
+    steps: list[Pass] = []
+    b = 0
+    while b < len(plan.buckets):
+        work = _longest(plan, b, lows, {c: tuple(t.strides) for c, t in held.items()}, fuse)
+        last = b if isinstance(work, Join) else work.chain[-1]
+        used = _messages(work)
+        inputs = {c: held.pop(c) for c in used}
+        out = _in_place(work, inputs) if isinstance(work, Program) else None
+        if out is None:
+            out = ascending(plan, plan.buckets[last].scope, 0)
+            out = out._replace(start=arena.take(out.size))
+        steps.append(Pass(work, inputs, out))
+        for table in inputs.values():
+            if table.start != out.start:
+                arena.give_back(table.start, table.size)
+        if plan.buckets[last].scope:
+            held[last] = out
+        else:
+            arena.give_back(out.start, out.size)
+        b = last + 1
+    return Passes(tuple(steps), arena.peak)
+
+
+def ascending(plan: EliminationPlan, axes: tuple[int, ...], start: int) -> Placed:
+    """C order: what is eliminated last is fastest, and stays out of registers longest."""
+    strides = {}
+    step = 1
+    for a in reversed(axes):
+        strides[a] = step
+        step *= int(plan.cardinalities[a])
+    return Placed(start, step, strides)
+
+
+def join(plan: EliminationPlan, b: int) -> Join:
+    """Bucket b alone."""
+    bucket = plan.buckets[b]
+    messages = [Source(c) for c in bucket.children]
+    groups = [Source(b, g) for g in range(len(bucket.groups))]
+    return Join(b, (*messages, *groups), bucket.scope, (b,))
+
+
+def _longest(
+    plan: EliminationPlan,
+    b: int,
+    lows: list[float],
+    axes: dict[int, tuple[int, ...]],
+    fuse: bool,
+) -> Program | Join:
+    chain, best = [b], None
+    while fuse:
+        found = program(plan, chain, axes)
+        if found is None or (best is not None and sum(lows[c] for c in chain) < -MOST_RANGE):
+            break
+        best = found
+        if plan.buckets[chain[-1]].parent != chain[-1] + 1:
+            break
+        chain = [*chain, chain[-1] + 1]
+    return best or join(plan, b)
+
+
+def _messages(work: Program | Join) -> list[int]:
+    """Buckets whose messages are read, the main one first."""
+    if isinstance(work, Join):
+        return [s.bucket for s in work.sources if s.is_message]
+    tables = [s.source for s in work.steps if s.kind == TABLE]
+    sources = [work.main, *tables]
+    return [s.bucket for s in sources if s is not None and s.is_message]
+
+
+def _in_place(work: Program, inputs: dict[int, Placed]) -> Placed | None:
+    """The message in the place of the main table, if every bit and axis has one there."""
+    if work.main is None:
+        return None
+    main = inputs[work.main.bucket]
+    strides = {a: main.strides.get(a, 0) for a in work.rest}
+    for gone, born in zip(work.loaded, work.stored, strict=True):
+        if (gone == NOTHING) != (born == NOTHING):
+            return None
+        if gone != NOTHING:
+            strides[born] = main.strides.get(gone, 0)
+    return None if 0 in strides.values() else main._replace(strides=strides)
