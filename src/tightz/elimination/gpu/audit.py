@@ -15,7 +15,8 @@ from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.precision import Error
 from tightz.elimination.gpu.factors import Factors
 from tightz.elimination.gpu.machine import Machine
-from tightz.elimination.gpu.passes import Pass, Placed
+from tightz.elimination.gpu.passes import Pass
+from tightz.elimination.gpu.placement import Placed
 from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 
 CONTEXTS = 4

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.gpu.factors import Factors
-from tightz.elimination.gpu.passes import Join, Pass, Placed
+from tightz.elimination.gpu.passes import Join, Pass
+from tightz.elimination.gpu.placement import Placed
 from tightz.elimination.gpu.program import (
     BITS,
     MATRIX,

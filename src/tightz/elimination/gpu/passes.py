@@ -11,19 +11,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tightz.elimination.exact.planning import EliminationPlan
-from tightz.elimination.exact.schedule import Arena
-from tightz.elimination.gpu.program import NOTHING, TABLE, Program, Source, program
+from tightz.elimination.gpu.placement import Placed, TwoEnds, in_place
+from tightz.elimination.gpu.program import TABLE, Program, Source, program
 
 MOST_RANGE = 250.0
 """Nats between entries of the factors of one pass: it must fit into float64 with its message."""
-
-
-class Placed(NamedTuple):
-    """A table in the flat array: entry x lies at start + sum of strides * x."""
-
-    start: int
-    size: int
-    strides: dict[int, int]
 
 
 class Join(NamedTuple):
@@ -41,15 +33,12 @@ class Pass(NamedTuple):
     work: Program | Join
     inputs: dict[int, Placed]
     out: Placed
+    in_place: bool
 
     @property
     def chain(self) -> tuple[int, ...]:
         """The buckets carried out; the last one's message comes out."""
         return self.work.chain if isinstance(self.work, Program) else (self.work.bucket,)
-
-    @property
-    def in_place(self) -> bool:
-        return any(t.start == self.out.start for t in self.inputs.values())
 
     @property
     def bytes_moved(self) -> float:
@@ -67,29 +56,48 @@ class Passes:
 
 def passes(plan: EliminationPlan, lows: list[float], *, fuse: bool = True) -> Passes:
     """Chains as long as registers allow. `lows`: log of the smallest entry of a bucket's factors."""
-    arena = Arena()
+    space = TwoEnds()
     held: dict[int, Placed] = {}
     steps: list[Pass] = []
     b = 0
     while b < len(plan.buckets):
         work = _longest(plan, b, lows, {c: tuple(t.strides) for c, t in held.items()}, fuse)
         last = b if isinstance(work, Join) else work.chain[-1]
-        used = _messages(work)
-        inputs = {c: held.pop(c) for c in used}
-        out = _in_place(work, inputs) if isinstance(work, Program) else None
+        inputs = {c: held.pop(c) for c in _messages(work)}
+        out = _replacing(work, inputs, space)
+        used = [] if out is None else [next(iter(inputs))]
         if out is None:
             out = ascending(plan, plan.buckets[last].scope, 0)
-            out = out._replace(start=arena.take(out.size))
-        steps.append(Pass(work, inputs, out))
-        for table in inputs.values():
-            if table.start != out.start:
-                arena.give_back(table.start, table.size)
+            out = out._replace(start=space.take(out.size))
+        steps.append(Pass(work, inputs, out, bool(used)))
+        for c, table in inputs.items():
+            if c not in used:
+                space.give_back(table)
         if plan.buckets[last].scope:
             held[last] = out
         else:
-            arena.give_back(out.start, out.size)
+            space.give_back(out)
         b = last + 1
-    return Passes(tuple(steps), arena.peak)
+    return Passes(tuple(_settled(one, space.peak) for one in steps), space.peak)
+
+
+def _replacing(work: Program | Join, inputs: dict[int, Placed], space: TwoEnds) -> Placed | None:
+    """The message where the main table is, if that is possible."""
+    if isinstance(work, Join) or work.main is None:
+        return None
+    main = inputs[work.main.bucket]
+    out = in_place(work, main)
+    return None if out is None else space.replace(main, out)
+
+
+def _settled(one: Pass, length: int) -> Pass:
+    """The same pass in an array of `length` entries."""
+
+    def placed(table: Placed) -> Placed:
+        return table._replace(start=table.start % length if length else 0)
+
+    inputs = {c: placed(t) for c, t in one.inputs.items()}
+    return one._replace(inputs=inputs, out=placed(one.out))
 
 
 def ascending(plan: EliminationPlan, axes: tuple[int, ...], start: int) -> Placed:
@@ -136,17 +144,3 @@ def _messages(work: Program | Join) -> list[int]:
     tables = [s.source for s in work.steps if s.kind == TABLE]
     sources = [work.main, *tables]
     return [s.bucket for s in sources if s is not None and s.is_message]
-
-
-def _in_place(work: Program, inputs: dict[int, Placed]) -> Placed | None:
-    """The message in the place of the main table, if every bit and axis has one there."""
-    if work.main is None:
-        return None
-    main = inputs[work.main.bucket]
-    strides = {a: main.strides.get(a, 0) for a in work.rest}
-    for gone, born in zip(work.loaded, work.stored, strict=True):
-        if (gone == NOTHING) != (born == NOTHING):
-            return None
-        if gone != NOTHING:
-            strides[born] = main.strides.get(gone, 0)
-    return None if 0 in strides.values() else main._replace(strides=strides)

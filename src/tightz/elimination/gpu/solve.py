@@ -19,6 +19,7 @@ from tightz.elimination.gpu.factors import Factors
 from tightz.elimination.gpu.lowering import coefficient_count, lower
 from tightz.elimination.gpu.machine import Machine, Range
 from tightz.elimination.gpu.passes import Pass, Passes
+from tightz.elimination.gpu.placement import align
 from tightz.elimination.gpu.program import MATRIX, Program, Source
 from tightz.errors import ResourceError
 from tightz.judge.verdict import LIBRARY, UNIT
@@ -51,11 +52,6 @@ class Solved(NamedTuple):
 
     scale: Scale
     rounding: float
-
-
-def align(entries: int) -> int:
-    """Up to a multiple of 32 entries: coefficients and tables start on memory's own blocks."""
-    return -(-entries // 32) * 32
 
 
 def total_entries(found: Passes, plan: EliminationPlan) -> int:
