@@ -122,5 +122,3 @@ def _summed(
         )  # fmt: skip
         own = out
     return total, own
-
-

@@ -186,9 +186,7 @@ def _split(
 ) -> tuple[list[int], list[int]]:
     """(outer axes, tile axes), each from slow to fast in the table that is read most."""
     reach = 1 << 62
-    by_speed = sorted(
-        rest, key=lambda a: min(r.strides.get(a, 0) or reach for r in rows[:2])
-    )
+    by_speed = sorted(rest, key=lambda a: min(r.strides.get(a, 0) or reach for r in rows[:2]))
     inner: list[int] = []
     size = 1
     while len(inner) < len(by_speed) and size < TILE:

@@ -186,5 +186,3 @@ def _log_sum(found: list[Solved]) -> tuple[float, float]:
     worst = max(x.rounding for x in found)
     own = UNIT * abs(log_z) + 4.0 * (LIBRARY + UNIT) * (1.0 + math.log(len(found)))
     return log_z, worst + own
-
-

@@ -93,7 +93,9 @@ def program(
         return None
     writer = _Writer(plan, [*loaded, *[NOTHING] * (BITS - len(loaded))], start)
     for k, b in enumerate(chain):
-        messages = children if k == 0 else [c for c in plan.buckets[b].children if c != chain[k - 1]]
+        messages = (
+            children if k == 0 else [c for c in plan.buckets[b].children if c != chain[k - 1]]
+        )
         if not writer.bucket(b, [(Source(c), axes[c]) for c in messages]):
             return None
     rest = tuple(sorted(start.difference(loaded)))

@@ -117,7 +117,9 @@ class Solve:
         self._audit.after(one, sample, own)
         if found.large == 0.0:
             return None
-        return self._measured(found, high, error, inputs, [x for g in groups for x in g.tops], scale)
+        return self._measured(
+            found, high, error, inputs, [x for g in groups for x in g.tops], scale
+        )
 
     def _measured(
         self, found: Range, high: float, error: Error, inputs: list[Known], tops: list[float],

@@ -1,0 +1,155 @@
+"""Exact elimination on a GPU: times, memory, bandwidth as a share of the device's own copy.
+
+    python -m benchmarks exact_gpu
+
+Needs an NVIDIA GPU; sizes are for an H200 (what does not fit a smaller one is sliced or skipped).
+Grids are held against the CPU's elimination and, with cupy, against `benchmarks.transfer`, which
+shares nothing with the library.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from tightz.elimination.exact import exact, plan
+from tightz.elimination.gpu import GpuPlan, OutOfRangeError, Refused, gpu_plan
+from tightz.models.builders import ising, potts_grid
+from tightz.models.factor_graph import FactorGraph, Grid
+from tightz.runtime.gpu import why_no_device
+
+MOST_SECONDS = 150.0
+KEEP_FREE = 1 << 30
+
+
+def normal_grid(side: int, seed: int = 0) -> tuple[FactorGraph, tuple[np.ndarray, ...]]:
+    """Couplings and fields N(0, 1); also (right, down, field) as arrays."""
+    rng = np.random.default_rng(seed)
+    right = rng.normal(size=(side, side - 1))
+    down = rng.normal(size=(side - 1, side))
+    field = rng.normal(size=(side, side))
+    site = np.arange(side * side).reshape(side, side)
+    pairs = [
+        *zip(site[:, :-1].ravel(), site[:, 1:].ravel(), strict=True),
+        *zip(site[:-1].ravel(), site[1:].ravel(), strict=True),
+    ]
+    weights = np.concatenate([right.ravel(), down.ravel()])
+    model = ising(dict(zip(pairs, weights, strict=True)), field.ravel())
+    laid = FactorGraph.from_arrays(
+        model.cardinalities, model.scope_ptr, model.scope_vars, model.table_ptr, model.log_tables,
+        name=f"grid {side}x{side}", layout=Grid(side, side, False),
+    )  # fmt: skip
+    return laid, (right, down, field)
+
+
+def lattice(side: int, seed: int = 0) -> FactorGraph:
+    """A cube with couplings and fields N(0, 1)."""
+    rng = np.random.default_rng(seed)
+    site = np.arange(side**3).reshape(side, side, side)
+    ends = [(np.delete(site, side - 1, axis=k), np.delete(site, 0, axis=k)) for k in range(3)]
+    pairs = np.concatenate([np.stack([a.ravel(), b.ravel()], axis=1) for a, b in ends])
+    weights = rng.normal(size=len(pairs))
+    return ising(
+        dict(zip(map(tuple, pairs.tolist()), weights, strict=True)), rng.normal(size=side**3)
+    )
+
+
+def regular(n: int, seed: int = 0) -> FactorGraph:
+    """A random graph of degree 3 with couplings and fields N(0, 1)."""
+    rng = np.random.default_rng(seed)
+    while True:
+        pairs = np.sort(rng.permutation(3 * n).reshape(-1, 2) // 3, axis=1)
+        if (pairs[:, 0] < pairs[:, 1]).all() and len(np.unique(pairs, axis=0)) == len(pairs):
+            break
+    weights = rng.normal(size=len(pairs))
+    return ising(dict(zip(map(tuple, pairs.tolist()), weights, strict=True)), rng.normal(size=n))
+
+
+def copy_speed() -> float:
+    """Bytes read and written a second by the device's own copy."""
+    from cuda.bindings import driver
+
+    from tightz.elimination.gpu.cuda import free_bytes
+
+    size = min(8 << 30, free_bytes() // 4)
+    first, second = driver.cuMemAlloc(size)[1], driver.cuMemAlloc(size)[1]
+    best = np.inf
+    for _ in range(6):
+        start = time.perf_counter()
+        driver.cuMemcpyDtoD(first, second, size)
+        driver.cuCtxSynchronize()
+        best = min(best, time.perf_counter() - start)
+    driver.cuMemFree(first)
+    driver.cuMemFree(second)
+    return 2 * size / best
+
+
+def report(name: str, model: FactorGraph, speed: float) -> float:
+    """Plan and solve; log Z."""
+    from tightz.elimination.gpu.cuda import free_bytes
+
+    start = time.perf_counter()
+    chosen = plan(model)
+    found = gpu_plan(model, chosen, max_bytes=free_bytes() - KEEP_FREE, most_seconds=MOST_SECONDS)
+    planning = time.perf_counter() - start
+    if isinstance(found, Refused):
+        print(f"{name}: {found.reason}", flush=True)
+        return np.nan
+    print(f"{name}: {found.describe()}; planned in {planning:.1f} s", flush=True)
+    return _solved(found, speed)
+
+
+def _solved(found: GpuPlan, speed: float) -> float:
+    try:
+        result = found.solve()
+    except OutOfRangeError as error:
+        print(f"  {error}", flush=True)
+        return np.nan
+    rate = found.bytes_moved / result.seconds
+    print(
+        f"  log Z {result.log_z:.12g} +- {result.rounding:.1e} in {result.seconds:.3f} s, "
+        f"{rate / 1e12:.2f} TB/s = {rate / speed:.0%} of a copy's",
+        flush=True,
+    )
+    return result.log_z
+
+
+def main() -> None:
+    reason = why_no_device(False)
+    if reason:
+        print(f"no GPU: {reason}")
+        return
+    from tightz.elimination.gpu.cuda import kernels
+
+    start = time.perf_counter()
+    kernels()
+    print(f"kernels compiled in {time.perf_counter() - start:.2f} s")
+    speed = copy_speed()
+    print(f"device copy: {speed / 1e12:.2f} TB/s")
+    for side in (20, 30, 33, 34, 35):
+        model, arrays = normal_grid(side)
+        log_z = report(f"{side}x{side}, N(0, 1)", model, speed)
+        if side == 20:
+            cpu = exact(model, marginals=False)
+            print(f"  CPU {cpu.log_z:.12g} +- {cpu.rounding:.1e} in {cpu.seconds:.2f} s, relative "
+                  f"difference {abs(log_z / cpu.log_z - 1.0):.1e}")  # fmt: skip
+        if side == 30:
+            _transfer(side, arrays, log_z)
+    report("6x6x6, N(0, 1)", lattice(6), speed)
+    report("3-regular, n = 200", regular(200), speed)
+    report("3-regular, n = 220", regular(220), speed)
+    report("Potts 17x17, 3 states", potts_grid(17, states=3, seed=0), speed)
+
+
+def _transfer(side: int, arrays: tuple[np.ndarray, ...], log_z: float) -> None:
+    try:
+        from benchmarks.transfer import log_z as transfer_log_z
+
+        start = time.perf_counter()
+        found = transfer_log_z(side, *arrays)
+        seconds = time.perf_counter() - start
+    except ImportError as error:
+        print(f"  no transfer matrix: {error}")
+        return
+    print(f"  transfer matrix {found:.12g} in {seconds:.1f} s, difference {log_z - found:.1e}")

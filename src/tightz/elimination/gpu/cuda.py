@@ -1,0 +1,184 @@
+"""Passes on an NVIDIA GPU: CUDA C++ compiled when first used, through NVIDIA's Python bindings.
+
+cuda-bindings comes with numba-cuda, so the `gpu` extra needs nothing more; numba itself cannot be
+told which of a thread's numbers to keep in registers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.elimination.gpu.lowering import FUSED, Header, Lowered
+from tightz.elimination.gpu.machine import Range
+from tightz.elimination.gpu.program import BITS
+from tightz.errors import ResourceError
+
+THREADS = 256
+_BLOCKS_A_PROCESSOR = 8
+_POINTER, _DOUBLE, _INT = ctypes.c_void_p, ctypes.c_double, ctypes.c_int
+
+
+class _Kernels(NamedTuple):
+    fused: Any
+    joined: Any
+    gather: Any
+    processors: int
+
+
+class CudaMachine:
+    """`entries` doubles in device memory; see `machine.Machine`."""
+
+    def __init__(self, entries: int) -> None:
+        self._kernels = kernels()
+        self._memory = _allocate(8 * entries)
+        self._held = [self._memory]
+        self._starts: list[int] = []
+        self._passes: list[tuple[int, Header]] = []
+
+    def load(self, passes: list[Lowered]) -> None:
+        """All words in one copy, all coefficients in another."""
+        driver = _driver()
+        for buffer in self._held[1:]:
+            _checked(driver.cuMemFree(buffer))
+        words = np.concatenate([one.words for one in passes] or [np.zeros(1, np.int64)])
+        edges = np.cumsum([0, *(one.words.size for one in passes)]).tolist()
+        self._words = _allocate(words.nbytes)
+        self._range = _allocate(16)
+        self._places, self._found = _allocate(8 << 13), _allocate(8 << 13)
+        self._held = [self._memory, self._words, self._range, self._places, self._found]
+        _upload(self._words, words)
+        self._starts = edges
+        self._passes = [
+            (one.kind, Header(*one.words[: len(Header._fields)].tolist())) for one in passes
+        ]
+        if passes:
+            first = passes[0].coefficients_at
+            last = passes[-1].coefficients_at + passes[-1].coefficients.size
+            flat = np.zeros(last - first)
+            for one in passes:
+                at = one.coefficients_at - first
+                flat[at : at + one.coefficients.size] = one.coefficients
+            _upload(self._memory + 8 * first, flat)
+
+    def run(self, k: int, scale: float) -> Range:
+        kind, head = self._passes[k]
+        kernel = self._kernels.fused if kind == FUSED else self._kernels.joined
+        shared = 8 * head.rows
+        if kind == FUSED:
+            shared += 8 * (head.n_coefficients + head.small)
+        found = np.array([np.inf, 0.0])
+        _upload(self._range, found)
+        blocks = min(head.outer, _BLOCKS_A_PROCESSOR * self._kernels.processors)
+        words = self._words + 8 * self._starts[k]
+        _launch(
+            kernel, blocks, shared,
+            (self._memory, words, scale, self._range), (_POINTER, _POINTER, _DOUBLE, _POINTER),
+        )  # fmt: skip
+        _download(found, self._range)
+        return Range(*found.tolist())
+
+    def gather(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        flat = np.ascontiguousarray(places.ravel())
+        out = np.empty(flat.size)
+        for low in range(0, flat.size, 1 << 13):
+            part = flat[low : low + (1 << 13)]
+            _upload(self._places, part)
+            _launch(
+                self._kernels.gather, -(-part.size // THREADS), 0,
+                (self._memory, self._places, self._found, part.size),
+                (_POINTER, _POINTER, _POINTER, _INT),
+            )  # fmt: skip
+            _download(out[low : low + part.size], self._found)
+        return out.reshape(places.shape)
+
+    def close(self) -> None:
+        for buffer in self._held:
+            _checked(_driver().cuMemFree(buffer))
+        self._held = []
+
+
+def free_bytes() -> int:
+    """Device memory that is free now."""
+    _context()
+    return int(_checked(_driver().cuMemGetInfo())[0])
+
+
+@cache
+def kernels() -> _Kernels:
+    """The kernels, compiled for this device; a few seconds the first time."""
+    from cuda.bindings import nvrtc
+
+    driver = _driver()
+    device = _context()
+    attribute = driver.CUdevice_attribute
+    major, minor, processors = (
+        int(_checked(driver.cuDeviceGetAttribute(name, device)))
+        for name in (
+            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+        )
+    )
+    source = files(__package__).joinpath("kernels.cu").read_bytes()
+    program = _checked(nvrtc.nvrtcCreateProgram(source, b"kernels.cu", 0, [], []))
+    options = [f"-DBITS={BITS}".encode(), f"--gpu-architecture=sm_{major}{minor}".encode()]
+    status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
+    if int(status) != 0:
+        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(f"the kernels did not compile: {log.decode()}")
+    cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+    _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
+    module = _checked(driver.cuModuleLoadData(cubin))
+    found = [
+        _checked(driver.cuModuleGetFunction(module, name))
+        for name in (b"fused", b"joined", b"gather")
+    ]
+    return _Kernels(*found, processors)
+
+
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+@cache
+def _context() -> Any:
+    """The device's primary context, which numba and others share; the device."""
+    driver = _driver()
+    _checked(driver.cuInit(0))
+    device = _checked(driver.cuDeviceGet(0))
+    _checked(driver.cuCtxSetCurrent(_checked(driver.cuDevicePrimaryCtxRetain(device))))
+    return device
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    """What a call of the bindings returned, or an error."""
+    if int(result[0]) != 0:
+        raise ResourceError(f"the GPU answered {result[0]}; the CPU can do the same work")
+    return result[1] if len(result) == 2 else result[1:]
+
+
+def _allocate(size: int) -> int:
+    return int(_checked(_driver().cuMemAlloc(max(size, 8))))
+
+
+def _upload(to: int, values: NDArray) -> None:
+    _checked(_driver().cuMemcpyHtoD(to, values.ctypes.data, values.nbytes))
+
+
+def _download(values: NDArray, start: int) -> None:
+    _checked(_driver().cuMemcpyDtoH(values.ctypes.data, start, values.nbytes))
+
+
+def _launch(kernel: Any, blocks: int, shared: int, values: tuple, types: tuple) -> None:
+    _checked(
+        _driver().cuLaunchKernel(kernel, blocks, 1, 1, THREADS, 1, 1, shared, 0, (values, types), 0)
+    )

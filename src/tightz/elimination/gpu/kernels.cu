@@ -1,0 +1,171 @@
+// The two kernels of elimination on a device; `lowering.py` says what the words mean and
+// `machine.py` is the same in numpy. BITS is defined by the caller.
+
+typedef long long Word;
+
+#define REGISTERS (1 << BITS)
+
+enum Head {  // as lowering.Header
+    OUTER, TILE, AXES, ROWS, STEPS, LOADED, STORED, COEFFICIENTS, N_COEFFICIENTS, STATES,
+    RADICES, BASES, LOCALS, PROGRAM, INNER, SMALL
+};
+
+// Address of row `row` at the outer index: base + strides * digits.
+__device__ Word outer_address(const Word* words, int row, unsigned outer) {
+    const int axes = (int) words[AXES];
+    const Word* base = words + words[BASES] + row * (1 + axes);
+    const Word* radix = words + words[RADICES];
+    Word at = base[0];
+    for (int a = axes - 1; a >= 0; --a) {
+        const unsigned d = (unsigned) radix[a];
+        const unsigned rest = outer / d;
+        at += base[1 + a] * (Word) (outer - rest * d);
+        outer = rest;
+    }
+    return at;
+}
+
+// One 2x2 matrix per pair of registers that differ in bit B: matrices[pair][w][v].
+template <int B>
+__device__ __forceinline__ void apply(double (&r)[REGISTERS], const double* matrices) {
+    const double2* m = (const double2*) matrices;
+#pragma unroll
+    for (int i = 0; i < REGISTERS / 2; ++i) {
+        const int j = ((i >> B) << (B + 1)) | (i & ((1 << B) - 1));
+        const double2 zero = m[2 * i], one = m[2 * i + 1];
+        const double x = r[j], y = r[j | (1 << B)];
+        r[j] = fma(y, zero.y, x * zero.x);
+        r[j | (1 << B)] = fma(y, one.y, x * one.x);
+    }
+}
+
+// Largest entry into range[1] and smallest positive one into range[0]: as integers, positive
+// doubles have the order of their values.
+__device__ void note_range(double small, double large, unsigned long long* range) {
+    for (int step = 16; step > 0; step /= 2) {
+        small = fmin(small, __shfl_xor_sync(0xffffffffu, small, step));
+        large = fmax(large, __shfl_xor_sync(0xffffffffu, large, step));
+    }
+    if ((threadIdx.x & 31) == 0) {
+        atomicMin(range, (unsigned long long) __double_as_longlong(small));
+        atomicMax(range + 1, (unsigned long long) __double_as_longlong(large));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+fused(double* memory, const Word* global_words, double scale, unsigned long long* range) {
+    extern __shared__ double shared[];
+    const int n_coefficients = (int) global_words[N_COEFFICIENTS];
+    const int n_words = (int) global_words[SMALL];
+    const int rows = (int) global_words[ROWS];
+    Word* words = (Word*) (shared + n_coefficients);
+    Word* at = words + n_words;
+    const double* coefficients = memory + global_words[COEFFICIENTS];
+    for (int i = threadIdx.x; i < n_coefficients; i += blockDim.x) shared[i] = coefficients[i];
+    for (int i = threadIdx.x; i < n_words; i += blockDim.x) words[i] = global_words[i];
+    __syncthreads();
+    const int loaded = (int) words[LOADED], stored = (int) words[STORED];
+    const int steps = (int) words[STEPS], tile = (int) words[TILE];
+    const unsigned outers = (unsigned) words[OUTER];
+    const Word* local = words + words[LOCALS];
+    const Word* program = words + words[PROGRAM];
+    const Word* inner = global_words + words[INNER];
+    double small = __longlong_as_double(0x7ff0000000000000LL), large = 0.0;
+    for (unsigned outer = blockIdx.x; outer < outers; outer += gridDim.x) {
+        __syncthreads();
+        for (int row = threadIdx.x; row < rows; row += blockDim.x)
+            at[row] = outer_address(words, row, outer);
+        __syncthreads();
+        for (int t = threadIdx.x; t < tile; t += blockDim.x) {
+            double r[REGISTERS];
+            const double* from = memory + at[0] + inner[t];
+#pragma unroll
+            for (int j = 0; j < REGISTERS; ++j) {
+                Word offset = 0;
+#pragma unroll
+                for (int k = 0; k < BITS; ++k)
+                    if (j >> k & 1) offset += local[k];
+                r[j] = (j & ~loaded) ? 0.0 : from[offset] * scale;
+            }
+            for (int s = 0; s < steps; ++s) {
+                const int bit = (int) program[3 * s + 1], row = (int) program[3 * s + 2];
+                const Word place = at[row] + inner[(Word) row * tile + t];
+                if (program[3 * s] == 0) {
+                    const double* matrices = shared + place;
+                    switch (bit) {
+                        case 0: apply<0>(r, matrices); break;
+                        case 1: apply<1>(r, matrices); break;
+                        case 2: apply<2>(r, matrices); break;
+                        case 3: apply<3>(r, matrices); break;
+                        case 4: apply<4>(r, matrices); break;
+#if BITS > 5
+                        case 5: apply<5>(r, matrices); break;
+#endif
+                    }
+                } else {
+                    const double* table = memory + place;
+                    const Word* strides = local + BITS * row;
+#pragma unroll
+                    for (int j = 0; j < REGISTERS; ++j) {
+                        Word offset = 0;
+#pragma unroll
+                        for (int k = 0; k < BITS; ++k)
+                            if (j >> k & 1) offset += strides[k];
+                        r[j] *= table[offset];
+                    }
+                }
+            }
+            double* to = memory + at[1] + inner[tile + t];
+#pragma unroll
+            for (int j = 0; j < REGISTERS; ++j) {
+                Word offset = 0;
+#pragma unroll
+                for (int k = 0; k < BITS; ++k)
+                    if (j >> k & 1) offset += local[BITS + k];
+                if (!(j & ~stored)) {
+                    to[offset] = r[j];
+                    large = fmax(large, r[j]);
+                    if (r[j] > 0.0) small = fmin(small, r[j]);
+                }
+            }
+        }
+    }
+    note_range(small, large, range);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+joined(double* memory, const Word* words, double scale, unsigned long long* range) {
+    extern __shared__ double shared[];
+    Word* at = (Word*) shared;
+    const int rows = (int) words[ROWS], tile = (int) words[TILE], states = (int) words[STATES];
+    const unsigned outers = (unsigned) words[OUTER];
+    const Word* offsets = words + words[LOCALS];
+    const Word* inner = words + words[INNER];
+    double small = __longlong_as_double(0x7ff0000000000000LL), large = 0.0;
+    for (unsigned outer = blockIdx.x; outer < outers; outer += gridDim.x) {
+        __syncthreads();
+        for (int row = threadIdx.x; row < rows; row += blockDim.x)
+            at[row] = outer_address(words, row, outer);
+        __syncthreads();
+        for (int t = threadIdx.x; t < tile; t += blockDim.x) {
+            double total = 0.0;
+            for (int e = 0; e < states; ++e) {
+                double x = scale;
+                for (int row = 1; row < rows; ++row)
+                    x *= memory[at[row] + inner[(Word) row * tile + t]
+                                + offsets[(Word) (row - 1) * states + e]];
+                total += x;
+            }
+            memory[at[0] + inner[t]] = total;
+            large = fmax(large, total);
+            if (total > 0.0) small = fmin(small, total);
+        }
+    }
+    note_range(small, large, range);
+}
+
+// Entries at listed places, for the audit.
+extern "C" __global__ void gather(const double* memory, const Word* places, double* out, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = memory[places[i]];
+}
