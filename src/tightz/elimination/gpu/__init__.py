@@ -1,6 +1,6 @@
 """Exact elimination on a GPU: chains of buckets fused into passes over device memory."""
 
 from tightz.elimination.gpu.planning import GpuPlan, GpuResult, Refused, gpu_plan
-from tightz.elimination.gpu.solve import OutOfRangeError
+from tightz.elimination.gpu.runner import OutOfRangeError
 
 __all__ = ["GpuPlan", "GpuResult", "OutOfRangeError", "Refused", "gpu_plan"]

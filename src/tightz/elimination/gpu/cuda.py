@@ -97,6 +97,14 @@ class CudaMachine:
             _download(out[low : low + part.size], self._found)
         return out.reshape(places.shape)
 
+    def read(self, start: int, size: int) -> NDArray[np.float64]:
+        out = np.empty(size)
+        _download(out, self._memory + 8 * start)
+        return out
+
+    def write(self, start: int, values: NDArray[np.float64]) -> None:
+        _upload(self._memory + 8 * start, np.ascontiguousarray(values))
+
     def close(self) -> None:
         for buffer in self._held:
             _checked(_driver().cuMemFree(buffer))
@@ -136,11 +144,11 @@ def kernels() -> _Kernels:
     cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
     _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
     module = _checked(driver.cuModuleLoadData(cubin))
-    found = [
+    fused, joined, gather = (
         _checked(driver.cuModuleGetFunction(module, name))
         for name in (b"fused", b"joined", b"gather")
-    ]
-    return _Kernels(*found, processors)
+    )
+    return _Kernels(fused, joined, gather, processors)
 
 
 def _driver() -> Any:

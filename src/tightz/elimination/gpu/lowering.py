@@ -122,7 +122,7 @@ def _lower_program(
         main = _Row(at + n_shared, {})
         parts.append(np.ones(1))
     else:
-        main = _row(step.inputs[work.main.bucket])
+        main = _row(step.inputs[work.main])
     rows = [main, _row(step.out)]
     local = [_by_bit(main, work.loaded), _by_bit(rows[1], work.stored)]
     listed: list[tuple[int, int, int]] = []
@@ -257,7 +257,7 @@ def _table_row(
 ) -> _Row:
     """A message where it lies, or merged factors, which join the coefficients."""
     if source.is_message:
-        return _row(step.inputs[source.bucket])
+        return _row(step.inputs[source])
     found = factors.merged(*source)
     base = at + sum(part.size for part in parts)
     parts.append(found.values.ravel())

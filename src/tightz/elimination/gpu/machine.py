@@ -35,6 +35,10 @@ class Machine(Protocol):
         """Entries of the flat array."""
         ...
 
+    def read(self, start: int, size: int) -> NDArray[np.float64]: ...
+
+    def write(self, start: int, values: NDArray[np.float64]) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -53,6 +57,12 @@ class PlainMachine:
 
     def gather(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
         return self._memory[places]
+
+    def read(self, start: int, size: int) -> NDArray[np.float64]:
+        return self._memory[start : start + size].copy()
+
+    def write(self, start: int, values: NDArray[np.float64]) -> None:
+        self._memory[start : start + values.size] = values
 
     def close(self) -> None:
         self._memory = np.zeros(0)

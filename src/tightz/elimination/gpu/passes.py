@@ -19,7 +19,7 @@ MOST_RANGE = 250.0
 
 
 class Join(NamedTuple):
-    """message(rest) = sum over `summed` of the product of all `sources`."""
+    """out(rest) = sum over `summed` of the product of all `sources`, which are of `bucket`."""
 
     bucket: int
     sources: tuple[Source, ...]
@@ -28,10 +28,10 @@ class Join(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """`work` with its tables in place: `inputs` by bucket of their message, `out` the result."""
+    """`work` with its tables in place: `inputs` are those computed before, `out` the result."""
 
     work: Program | Join
-    inputs: dict[int, Placed]
+    inputs: dict[Source, Placed]
     out: Placed
     in_place: bool
 
@@ -39,6 +39,16 @@ class Pass(NamedTuple):
     def chain(self) -> tuple[int, ...]:
         """The buckets carried out; the last one's message comes out."""
         return self.work.chain if isinstance(self.work, Program) else (self.work.bucket,)
+
+    @property
+    def summed(self) -> tuple[int, ...]:
+        return self.work.chain if isinstance(self.work, Program) else self.work.summed
+
+    def factors(self, plan: EliminationPlan) -> list[Source]:
+        """The merged factors multiplied in."""
+        if isinstance(self.work, Join):
+            return [s for s in self.work.sources if not s.is_message]
+        return [Source(b, g) for b in self.chain for g in range(len(plan.buckets[b].groups))]
 
     @property
     def bytes_moved(self) -> float:
@@ -55,7 +65,10 @@ class Passes:
 
 
 def passes(plan: EliminationPlan, lows: list[float], *, fuse: bool = True) -> Passes:
-    """Chains as long as registers allow. `lows`: log of the smallest entry of a bucket's factors."""
+    """Chains as long as registers allow.
+
+    `lows`: log of the smallest entry that is not zero of each bucket's factors.
+    """
     space = TwoEnds()
     held: dict[int, Placed] = {}
     steps: list[Pass] = []
@@ -63,34 +76,33 @@ def passes(plan: EliminationPlan, lows: list[float], *, fuse: bool = True) -> Pa
     while b < len(plan.buckets):
         work = _longest(plan, b, lows, {c: tuple(t.strides) for c, t in held.items()}, fuse)
         last = b if isinstance(work, Join) else work.chain[-1]
-        inputs = {c: held.pop(c) for c in _messages(work)}
+        inputs = {s: held.pop(s.bucket) for s in _messages(work)}
         out = _replacing(work, inputs, space)
-        used = [] if out is None else [next(iter(inputs))]
+        replaced = out is not None
         if out is None:
             out = ascending(plan, plan.buckets[last].scope, 0)
             out = out._replace(start=space.take(out.size))
-        steps.append(Pass(work, inputs, out, bool(used)))
-        for c, table in inputs.items():
-            if c not in used:
-                space.give_back(table)
+        steps.append(Pass(work, inputs, out, replaced))
+        for table in list(inputs.values())[int(replaced) :]:
+            space.give_back(table)
         if plan.buckets[last].scope:
             held[last] = out
         else:
             space.give_back(out)
         b = last + 1
-    return Passes(tuple(_settled(one, space.peak) for one in steps), space.peak)
+    return Passes(tuple(settled(one, space.peak) for one in steps), space.peak)
 
 
-def _replacing(work: Program | Join, inputs: dict[int, Placed], space: TwoEnds) -> Placed | None:
+def _replacing(work: Program | Join, inputs: dict[Source, Placed], space: TwoEnds) -> Placed | None:
     """The message where the main table is, if that is possible."""
     if isinstance(work, Join) or work.main is None:
         return None
-    main = inputs[work.main.bucket]
+    main = inputs[work.main]
     out = in_place(work, main)
     return None if out is None else space.replace(main, out)
 
 
-def _settled(one: Pass, length: int) -> Pass:
+def settled(one: Pass, length: int) -> Pass:
     """The same pass in an array of `length` entries."""
 
     def placed(table: Placed) -> Placed:
@@ -137,10 +149,10 @@ def _longest(
     return best or join(plan, b)
 
 
-def _messages(work: Program | Join) -> list[int]:
-    """Buckets whose messages are read, the main one first."""
+def _messages(work: Program | Join) -> list[Source]:
+    """The messages that are read, the main one first."""
     if isinstance(work, Join):
-        return [s.bucket for s in work.sources if s.is_message]
+        return [s for s in work.sources if s.is_message]
     tables = [s.source for s in work.steps if s.kind == TABLE]
     sources = [work.main, *tables]
-    return [s.bucket for s in sources if s is not None and s.is_message]
+    return [s for s in sources if s is not None and s.is_message]

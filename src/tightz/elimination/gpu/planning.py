@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tightz.elimination.exact.planning import EliminationPlan, build_plan
+from tightz.elimination.gpu.backward import Backward, backward
 from tightz.elimination.gpu.factors import Factors
 from tightz.elimination.gpu.machine import Machine
+from tightz.elimination.gpu.marginals import marginals
 from tightz.elimination.gpu.passes import Join, Passes, passes
-from tightz.elimination.gpu.solve import Solve, Solved, total_entries
-from tightz.judge.verdict import LIBRARY, UNIT
+from tightz.elimination.gpu.runner import entries_with_coefficients
+from tightz.elimination.gpu.slices import Shares, log_sum
+from tightz.elimination.gpu.solve import Solved, solve
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import observe
 from tightz.runtime.memory import format_bytes
@@ -24,7 +28,10 @@ from tightz.runtime.memory import format_bytes
 BYTES_A_SECOND = 2.0e12
 """What fused passes reach on an H200, roughly; other devices are slower in proportion."""
 
-_SECONDS_A_PASS = 3e-4
+JOINED_BYTES_A_SECOND = 0.5e12
+"""The same for passes of one bucket, of which marginals are made."""
+
+_SECONDS_A_PASS = 1e-3  # most of it the audit
 _MAX_SLICES = 1 << 12
 
 
@@ -36,11 +43,17 @@ class Refused:
 
 
 class GpuResult(NamedTuple):
-    """log Z of the tables as given lies within `rounding` of `log_z`."""
+    """log Z of the tables as given lies within `rounding` of `log_z`.
+
+    Marginals, if asked for, are those of the model without observed variables: one vector per
+    variable, and per factor flat in the layout of its `log_tables`; NaN where Z = 0.
+    """
 
     log_z: float
     rounding: float
     seconds: float
+    marginals: list[NDArray[np.float64]] | None = None
+    factor_marginals: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -56,10 +69,13 @@ class GpuPlan:
     passes: Passes
     sliced: tuple[int, ...]
     slices: int
+    backward: Backward | None = None
 
     @property
     def entries(self) -> int:
-        return total_entries(self.passes, self.plan)
+        if self.backward is not None:
+            return self.backward.entries
+        return entries_with_coefficients(self.passes.peak, self.passes.steps, self.plan)
 
     @property
     def bytes(self) -> int:
@@ -69,13 +85,18 @@ class GpuPlan:
     @property
     def bytes_moved(self) -> float:
         """Through device memory, over all slices."""
+        if self.backward is not None:
+            return self.slices * self.backward.bytes_moved
         return self.slices * sum(one.bytes_moved for one in self.passes.steps)
 
     @property
     def seconds(self) -> float:
         """Predicted for an H200."""
-        passes = self.slices * len(self.passes.steps)
-        return self.bytes_moved / BYTES_A_SECOND + _SECONDS_A_PASS * passes
+        if self.backward is not None:
+            count = self.slices * len(self.backward.actions)
+            return self.bytes_moved / JOINED_BYTES_A_SECOND + _SECONDS_A_PASS * count
+        count = self.slices * len(self.passes.steps)
+        return self.bytes_moved / BYTES_A_SECOND + _SECONDS_A_PASS * count
 
     def describe(self) -> str:
         steps = self.passes.steps
@@ -88,8 +109,9 @@ class GpuPlan:
         )
 
     def solve(self, machine: Callable[[int], Machine] | None = None) -> GpuResult:
-        """log Z and its rounding. `machine`: made for a number of entries; the GPU by default.
+        """log Z, its rounding, and marginals if planned for.
 
+        `machine`: made for a number of entries; the GPU by default.
         Raises `OutOfRangeError` where a table spans more than float64 does.
         """
         start = time.perf_counter()
@@ -98,22 +120,30 @@ class GpuPlan:
 
             machine = CudaMachine
         runs = machine(self.entries)
+        shares = Shares(observe(self.model).reduced, self.sliced) if self.backward else None
+        found: list[Solved] = []
         try:
-            found = [
-                Solve(self.plan, self.passes, Factors(one, self.plan), runs).run()
-                for one in self._slices()
-            ]
+            for evidence, one in self._slices():
+                if shares is None or self.backward is None:
+                    found.append(solve(self.plan, self.passes, Factors(one, self.plan), runs))
+                else:
+                    part = marginals(one, self.plan, self.backward, runs)
+                    found.append(part.solved)
+                    shares.add(evidence, part)
         finally:
             runs.close()
-        log_z, rounding = _log_sum(found)
-        return GpuResult(log_z, rounding, time.perf_counter() - start)
+        log_z, rounding = log_sum(found)
+        seconds = time.perf_counter() - start
+        if shares is None:
+            return GpuResult(log_z, rounding, seconds)
+        return GpuResult(log_z, rounding, seconds, *shares.normalised())
 
-    def _slices(self) -> Iterator[FactorGraph]:
+    def _slices(self) -> Iterator[tuple[dict[int, int], FactorGraph]]:
         reduced = observe(self.model).reduced
         states = [range(int(reduced.cardinalities[v])) for v in self.sliced]
         for assignment in itertools.product(*states):
             evidence = dict(zip(self.sliced, assignment, strict=True))
-            yield reduced.with_evidence(evidence).condition() if evidence else reduced
+            yield evidence, reduced.with_evidence(evidence).condition() if evidence else reduced
 
     def __repr__(self) -> str:
         return f"GpuPlan({self.describe()})"
@@ -124,6 +154,7 @@ def gpu_plan(
     plan: EliminationPlan,
     *,
     max_bytes: int,
+    marginals: bool = False,
     most_seconds: float = math.inf,
     fuse: bool = True,
 ) -> GpuPlan | Refused:
@@ -133,18 +164,19 @@ def gpu_plan(
     treats each bucket alone.
     """
     reduced = observe(model).reduced
-    current, sliced, names, count = reduced, (), np.arange(reduced.n_variables), 1
+    current, names, count = reduced, np.arange(reduced.n_variables), 1
+    sliced: tuple[int, ...] = ()
     while True:
         steps = passes(plan, _lows(current, plan), fuse=fuse)
-        found = GpuPlan(model, plan, steps, sliced, count)
+        both = backward(plan, max_bytes) if marginals else None
+        found = GpuPlan(model, plan, steps, sliced, count, both)
         if found.seconds > most_seconds:
             return Refused(f"about {found.seconds:.2g} s on an H200; allowed are {most_seconds:g}")
-        if found.bytes <= max_bytes:
+        if found.bytes <= max_bytes and (both is not None or not marginals):
             return found
         if count >= _MAX_SLICES:
             return Refused(
-                f"{format_bytes(found.bytes)} of device memory even in {count} slices; there are "
-                f"{format_bytes(max_bytes)}"
+                f"more than {format_bytes(max_bytes)} of device memory even in {count} slices"
             )
         v = _heaviest(plan, steps)
         count *= int(current.cardinalities[v])
@@ -171,18 +203,3 @@ def _heaviest(plan: EliminationPlan, steps: Passes) -> int:
         cards = plan.cardinalities[axes].astype(np.float64)
         saved[axes] += float(one.out.size) ** 2 * (1 - 1 / cards)
     return int(plan.order[int(np.argmax(saved))])
-
-
-def _log_sum(found: list[Solved]) -> tuple[float, float]:
-    """(log sum exp of the slices, its rounding): every slice up, or down, by its own at most."""
-    top = max(x.scale for x in found)
-    if top.high == -math.inf:
-        return -math.inf, 0.0
-    if len(found) == 1:
-        return top.high, found[0].rounding
-    depths = [(x.scale.high - top.high) + (x.scale.low - top.low) for x in found]
-    spread = math.log(math.fsum(math.exp(d) for d in depths))
-    log_z = math.fsum([*top, spread])
-    worst = max(x.rounding for x in found)
-    own = UNIT * abs(log_z) + 4.0 * (LIBRARY + UNIT) * (1.0 + math.log(len(found)))
-    return log_z, worst + own

@@ -26,6 +26,7 @@ BITS = 5
 
 MATRIX, TABLE = 0, 1
 NOTHING = -1
+MESSAGE, OUTSIDE = -1, -2
 
 _MAX_ROWS = 32  # states of the rest that the matrices of one step may depend on
 MAX_STEPS = 24
@@ -35,14 +36,19 @@ Held = tuple[int, ...]
 
 
 class Source(NamedTuple):
-    """Where a table comes from: the message of `bucket`, or its merged factors `group`."""
+    """Where a table comes from: the message of `bucket`, or its merged factors `group`.
+
+    OUTSIDE is what all other buckets say about the axes of the message: message times outside,
+    summed, is Z.
+    """
 
     bucket: int
-    group: int = NOTHING
+    group: int = MESSAGE
 
     @property
     def is_message(self) -> bool:
-        return self.group == NOTHING
+        """Whether it was computed, of either kind; the others are factors of the model."""
+        return self.group < 0
 
 
 class Step(NamedTuple):
