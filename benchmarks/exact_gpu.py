@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from tightz.elimination.exact import exact, plan
-from tightz.elimination.gpu import GpuPlan, OutOfRangeError, Refused, gpu_plan
+from tightz.elimination.gpu import GpuPlan, GpuResult, OutOfRangeError, Refused, gpu_plan
 from tightz.models.builders import ising, potts_grid
 from tightz.models.factor_graph import FactorGraph, Grid
 from tightz.runtime.gpu import why_no_device
@@ -85,34 +85,42 @@ def copy_speed() -> float:
     return 2 * size / best
 
 
-def report(name: str, model: FactorGraph, speed: float) -> float:
-    """Plan and solve; log Z."""
+def report(
+    name: str, model: FactorGraph, speed: float, *, marginals: bool = False
+) -> GpuResult | None:
+    """Plan and solve."""
     from tightz.elimination.gpu.cuda import free_bytes
 
     start = time.perf_counter()
     chosen = plan(model)
-    found = gpu_plan(model, chosen, max_bytes=free_bytes() - KEEP_FREE, most_seconds=MOST_SECONDS)
+    found = gpu_plan(
+        model,
+        chosen,
+        max_bytes=free_bytes() - KEEP_FREE,
+        most_seconds=MOST_SECONDS,
+        marginals=marginals,
+    )
     planning = time.perf_counter() - start
     if isinstance(found, Refused):
         print(f"{name}: {found.reason}", flush=True)
-        return np.nan
+        return None
     print(f"{name}: {found.describe()}; planned in {planning:.1f} s", flush=True)
     return _solved(found, speed)
 
 
-def _solved(found: GpuPlan, speed: float) -> float:
+def _solved(found: GpuPlan, speed: float) -> GpuResult | None:
     try:
         result = found.solve()
     except OutOfRangeError as error:
         print(f"  {error}", flush=True)
-        return np.nan
+        return None
     rate = found.bytes_moved / result.seconds
     print(
         f"  log Z {result.log_z:.12g} +- {result.rounding:.1e} in {result.seconds:.3f} s, "
         f"{rate / 1e12:.2f} TB/s = {rate / speed:.0%} of a copy's",
         flush=True,
     )
-    return result.log_z
+    return result
 
 
 def main() -> None:
@@ -129,17 +137,30 @@ def main() -> None:
     print(f"device copy: {speed / 1e12:.2f} TB/s")
     for side in (20, 30, 33, 34, 35):
         model, arrays = normal_grid(side)
-        log_z = report(f"{side}x{side}, N(0, 1)", model, speed)
-        if side == 20:
-            cpu = exact(model, marginals=False)
-            print(f"  CPU {cpu.log_z:.12g} +- {cpu.rounding:.1e} in {cpu.seconds:.2f} s, relative "
-                  f"difference {abs(log_z / cpu.log_z - 1.0):.1e}")  # fmt: skip
-        if side == 30:
-            _transfer(side, arrays, log_z)
+        found = report(f"{side}x{side}, N(0, 1)", model, speed)
+        if side == 20 and found is not None:
+            _against_cpu(model, found)
+        if side == 30 and found is not None:
+            _transfer(side, arrays, found.log_z)
+    for side in (20, 25, 30):
+        model, _ = normal_grid(side)
+        found = report(f"{side}x{side} with all marginals", model, speed, marginals=True)
+        if side == 20 and found is not None:
+            _against_cpu(model, found)
     report("6x6x6, N(0, 1)", lattice(6), speed)
     report("3-regular, n = 200", regular(200), speed)
     report("3-regular, n = 220", regular(220), speed)
     report("Potts 17x17, 3 states", potts_grid(17, states=3, seed=0), speed)
+
+
+def _against_cpu(model: FactorGraph, found: GpuResult) -> None:
+    cpu = exact(model, marginals=found.marginals is not None)
+    line = f"  CPU {cpu.log_z:.12g} +- {cpu.rounding:.1e} in {cpu.seconds:.2f} s, relative "
+    line += f"difference {abs(found.log_z / cpu.log_z - 1.0):.1e}"
+    if found.marginals is not None:
+        gaps = [np.abs(a - b).max() for a, b in zip(found.marginals, cpu.marginals, strict=True)]
+        line += f", of marginals at most {max(gaps):.1e}"
+    print(line, flush=True)
 
 
 def _transfer(side: int, arrays: tuple[np.ndarray, ...], log_z: float) -> None:

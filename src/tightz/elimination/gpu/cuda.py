@@ -21,7 +21,17 @@ from tightz.errors import ResourceError
 
 THREADS = 256
 _BLOCKS_A_PROCESSOR = 8
-_POINTER, _DOUBLE, _INT = ctypes.c_void_p, ctypes.c_double, ctypes.c_int
+
+
+class _Locals(ctypes.Structure):
+    """As in `kernels.cu`."""
+
+    _fields_ = (
+        ("source", ctypes.c_longlong * BITS),
+        ("target", ctypes.c_longlong * BITS),
+        ("loaded", ctypes.c_int),
+        ("stored", ctypes.c_int),
+    )
 
 
 class _Kernels(NamedTuple):
@@ -57,6 +67,9 @@ class CudaMachine:
         self._passes = [
             (one.kind, Header(*one.words[: len(Header._fields)].tolist())) for one in passes
         ]
+        self._locals = [
+            _locals(one, head) for one, (_, head) in zip(passes, self._passes, strict=True)
+        ]
         if passes:
             first = passes[0].coefficients_at
             last = passes[-1].coefficients_at + passes[-1].coefficients.size
@@ -76,10 +89,11 @@ class CudaMachine:
         _upload(self._range, found)
         blocks = min(head.outer, _BLOCKS_A_PROCESSOR * self._kernels.processors)
         words = self._words + 8 * self._starts[k]
-        _launch(
-            kernel, blocks, shared,
-            (self._memory, words, scale, self._range), (_POINTER, _POINTER, _DOUBLE, _POINTER),
-        )  # fmt: skip
+        values = [_pointer(self._memory), _pointer(words), ctypes.c_double(scale)]
+        values.append(_pointer(self._range))
+        if kind == FUSED:
+            values.append(self._locals[k])
+        _launch(kernel, blocks, shared, values)
         _download(found, self._range)
         return Range(*found.tolist())
 
@@ -89,11 +103,9 @@ class CudaMachine:
         for low in range(0, flat.size, 1 << 13):
             part = flat[low : low + (1 << 13)]
             _upload(self._places, part)
-            _launch(
-                self._kernels.gather, -(-part.size // THREADS), 0,
-                (self._memory, self._places, self._found, part.size),
-                (_POINTER, _POINTER, _POINTER, _INT),
-            )  # fmt: skip
+            values = [_pointer(x) for x in (self._memory, self._places, self._found)]
+            blocks = -(-part.size // THREADS)
+            _launch(self._kernels.gather, blocks, 0, [*values, ctypes.c_int(part.size)])
             _download(out[low : low + part.size], self._found)
         return out.reshape(places.shape)
 
@@ -186,7 +198,22 @@ def _download(values: NDArray, start: int) -> None:
     _checked(_driver().cuMemcpyDtoH(values.ctypes.data, start, values.nbytes))
 
 
-def _launch(kernel: Any, blocks: int, shared: int, values: tuple, types: tuple) -> None:
+def _locals(one: Lowered, head: Header) -> _Locals:
+    out = _Locals(loaded=head.loaded, stored=head.stored)
+    if one.kind == FUSED:
+        strides = one.words[head.locals : head.locals + 2 * BITS].tolist()
+        out.source[:], out.target[:] = strides[:BITS], strides[BITS:]
+    return out
+
+
+_pointer = ctypes.c_void_p
+
+
+def _launch(kernel: Any, blocks: int, shared: int, values: list[Any]) -> None:
+    """`values` are ctypes objects, one per parameter of the kernel."""
+    places = np.array([ctypes.addressof(value) for value in values], dtype=np.uint64)
     _checked(
-        _driver().cuLaunchKernel(kernel, blocks, 1, 1, THREADS, 1, 1, shared, 0, (values, types), 0)
+        _driver().cuLaunchKernel(
+            kernel, blocks, 1, 1, THREADS, 1, 1, shared, 0, places.ctypes.data, 0
+        )
     )

@@ -4,6 +4,25 @@
 typedef long long Word;
 
 #define REGISTERS (1 << BITS)
+#ifndef BLOCKS
+#define BLOCKS 2
+#endif
+
+// Strides by bit of the table read and of the one written. As a parameter they lie in constant
+// memory, and the compiler adds them up once for all threads of a warp.
+struct Locals {
+    Word from[BITS], to[BITS];
+    int loaded, stored;
+};
+
+// What register j adds to an address.
+__device__ __forceinline__ Word offset_of(int j, const Word* strides) {
+    Word offset = 0;
+#pragma unroll
+    for (int k = 0; k < BITS; ++k)
+        if (j >> k & 1) offset += strides[k];
+    return offset;
+}
 
 enum Head {  // as lowering.Header
     OUTER, TILE, AXES, ROWS, STEPS, LOADED, STORED, COEFFICIENTS, N_COEFFICIENTS, STATES,
@@ -52,8 +71,9 @@ __device__ void note_range(double small, double large, unsigned long long* range
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2)
-fused(double* memory, const Word* global_words, double scale, unsigned long long* range) {
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
+fused(double* memory, const Word* global_words, double scale, unsigned long long* range,
+      const __grid_constant__ Locals local) {
     extern __shared__ double shared[];
     const int n_coefficients = (int) global_words[N_COEFFICIENTS];
     const int n_words = (int) global_words[SMALL];
@@ -64,10 +84,9 @@ fused(double* memory, const Word* global_words, double scale, unsigned long long
     for (int i = threadIdx.x; i < n_coefficients; i += blockDim.x) shared[i] = coefficients[i];
     for (int i = threadIdx.x; i < n_words; i += blockDim.x) words[i] = global_words[i];
     __syncthreads();
-    const int loaded = (int) words[LOADED], stored = (int) words[STORED];
     const int steps = (int) words[STEPS], tile = (int) words[TILE];
     const unsigned outers = (unsigned) words[OUTER];
-    const Word* local = words + words[LOCALS];
+    const Word* by_bit = words + words[LOCALS];
     const Word* program = words + words[PROGRAM];
     const Word* inner = global_words + words[INNER];
     double small = __longlong_as_double(0x7ff0000000000000LL), large = 0.0;
@@ -80,13 +99,8 @@ fused(double* memory, const Word* global_words, double scale, unsigned long long
             double r[REGISTERS];
             const double* from = memory + at[0] + inner[t];
 #pragma unroll
-            for (int j = 0; j < REGISTERS; ++j) {
-                Word offset = 0;
-#pragma unroll
-                for (int k = 0; k < BITS; ++k)
-                    if (j >> k & 1) offset += local[k];
-                r[j] = (j & ~loaded) ? 0.0 : from[offset] * scale;
-            }
+            for (int j = 0; j < REGISTERS; ++j)
+                r[j] = (j & ~local.loaded) ? 0.0 : from[offset_of(j, local.from)] * scale;
             for (int s = 0; s < steps; ++s) {
                 const int bit = (int) program[3 * s + 1], row = (int) program[3 * s + 2];
                 const Word place = at[row] + inner[(Word) row * tile + t];
@@ -104,26 +118,16 @@ fused(double* memory, const Word* global_words, double scale, unsigned long long
                     }
                 } else {
                     const double* table = memory + place;
-                    const Word* strides = local + BITS * row;
+                    const Word* strides = by_bit + BITS * row;
 #pragma unroll
-                    for (int j = 0; j < REGISTERS; ++j) {
-                        Word offset = 0;
-#pragma unroll
-                        for (int k = 0; k < BITS; ++k)
-                            if (j >> k & 1) offset += strides[k];
-                        r[j] *= table[offset];
-                    }
+                    for (int j = 0; j < REGISTERS; ++j) r[j] *= table[offset_of(j, strides)];
                 }
             }
             double* to = memory + at[1] + inner[tile + t];
 #pragma unroll
             for (int j = 0; j < REGISTERS; ++j) {
-                Word offset = 0;
-#pragma unroll
-                for (int k = 0; k < BITS; ++k)
-                    if (j >> k & 1) offset += local[BITS + k];
-                if (!(j & ~stored)) {
-                    to[offset] = r[j];
+                if (!(j & ~local.stored)) {
+                    to[offset_of(j, local.to)] = r[j];
                     large = fmax(large, r[j]);
                     if (r[j] > 0.0) small = fmin(small, r[j]);
                 }
