@@ -119,7 +119,7 @@ def ascending(plan: EliminationPlan, axes: tuple[int, ...], start: int) -> Place
     for a in reversed(axes):
         strides[a] = step
         step *= int(plan.cardinalities[a])
-    return Placed(start, step, strides)
+    return Placed(start, step, {a: strides[a] for a in axes})
 
 
 def join(plan: EliminationPlan, b: int) -> Join:
