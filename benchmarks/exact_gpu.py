@@ -14,13 +14,19 @@ import time
 import numpy as np
 
 from tightz.elimination.exact import exact, plan
-from tightz.elimination.gpu import GpuPlan, GpuResult, OutOfRangeError, Refused, gpu_plan
+from tightz.elimination.gpu import (
+    GpuPlan,
+    GpuResult,
+    OutOfRangeError,
+    Refused,
+    device_bytes,
+    gpu_plan,
+    why_no_elimination,
+)
 from tightz.models.builders import ising, potts_grid
 from tightz.models.factor_graph import FactorGraph, Grid
-from tightz.runtime.gpu import why_no_device
 
 MOST_SECONDS = 150.0
-KEEP_FREE = 1 << 30
 
 
 def normal_grid(side: int, seed: int = 0) -> tuple[FactorGraph, tuple[np.ndarray, ...]]:
@@ -70,9 +76,7 @@ def copy_speed() -> float:
     """Bytes read and written a second by the device's own copy."""
     from cuda.bindings import driver
 
-    from tightz.elimination.gpu.cuda import free_bytes
-
-    size = min(8 << 30, free_bytes() // 4)
+    size = min(8 << 30, device_bytes() // 4)
     first, second = driver.cuMemAlloc(size)[1], driver.cuMemAlloc(size)[1]
     best = np.inf
     for _ in range(6):
@@ -89,14 +93,12 @@ def report(
     name: str, model: FactorGraph, speed: float, *, marginals: bool = False
 ) -> GpuResult | None:
     """Plan and solve."""
-    from tightz.elimination.gpu.cuda import free_bytes
-
     start = time.perf_counter()
     chosen = plan(model)
     found = gpu_plan(
         model,
         chosen,
-        max_bytes=free_bytes() - KEEP_FREE,
+        max_bytes=device_bytes(),
         most_seconds=MOST_SECONDS,
         marginals=marginals,
     )
@@ -124,7 +126,7 @@ def _solved(found: GpuPlan, speed: float) -> GpuResult | None:
 
 
 def main() -> None:
-    reason = why_no_device(False)
+    reason = why_no_elimination()
     if reason:
         print(f"no GPU: {reason}")
         return

@@ -11,15 +11,14 @@ import tightz as tz
 from tests import hostile
 from tests.strategies import binary_models
 from tightz.elimination.exact import plan
-from tightz.elimination.gpu import GpuPlan, OutOfRangeError, Refused, gpu_plan
+from tightz.elimination.gpu import GpuPlan, OutOfRangeError, Refused, gpu_plan, why_no_elimination
 from tightz.elimination.gpu.lowering import FUSED
 from tightz.elimination.gpu.machine import PlainMachine
 from tightz.elimination.gpu.program import BITS
 from tightz.judge import RefutedError
-from tightz.runtime.gpu import why_no_device
 
 ROOM = 1 << 28
-on_device = pytest.mark.skipif(bool(why_no_device(False)), reason="needs a CUDA device")
+on_device = pytest.mark.skipif(bool(why_no_elimination()), reason="needs a CUDA device")
 
 
 def planned(model, *, max_bytes=ROOM, **options) -> GpuPlan:

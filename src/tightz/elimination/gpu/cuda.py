@@ -45,6 +45,7 @@ class CudaMachine:
     """`entries` doubles in device memory; see `machine.Machine`."""
 
     def __init__(self, entries: int) -> None:
+        _enter()
         self._kernels = kernels()
         self._memory = _allocate(8 * entries)
         self._held = [self._memory]
@@ -125,7 +126,7 @@ class CudaMachine:
 
 def free_bytes() -> int:
     """Device memory that is free now."""
-    _context()
+    _enter()
     return int(_checked(_driver().cuMemGetInfo())[0])
 
 
@@ -135,7 +136,7 @@ def kernels() -> _Kernels:
     from cuda.bindings import nvrtc
 
     driver = _driver()
-    device = _context()
+    device = _enter()
     attribute = driver.CUdevice_attribute
     major, minor, processors = (
         int(_checked(driver.cuDeviceGetAttribute(name, device)))
@@ -145,22 +146,27 @@ def kernels() -> _Kernels:
             attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
         )
     )
-    source = files(__package__).joinpath("kernels.cu").read_bytes()
-    program = _checked(nvrtc.nvrtcCreateProgram(source, b"kernels.cu", 0, [], []))
-    options = [f"-DBITS={BITS}".encode(), f"--gpu-architecture=sm_{major}{minor}".encode()]
-    status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
-    if int(status) != 0:
-        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
-        _checked(nvrtc.nvrtcGetProgramLog(program, log))
-        raise RuntimeError(f"the kernels did not compile: {log.decode()}")
-    cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
-    _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
-    module = _checked(driver.cuModuleLoadData(cubin))
+    module = _checked(driver.cuModuleLoadData(_compiled(nvrtc, f"sm_{major}{minor}")))
     fused, joined, gather = (
         _checked(driver.cuModuleGetFunction(module, name))
         for name in (b"fused", b"joined", b"gather")
     )
     return _Kernels(fused, joined, gather, processors)
+
+
+def _compiled(nvrtc: Any, architecture: str) -> bytes:
+    source = files(__package__).joinpath("kernels.cu").read_bytes()
+    program = _checked(nvrtc.nvrtcCreateProgram(source, b"kernels.cu", 0, [], []))
+    options = [f"-DBITS={BITS}".encode(), f"--gpu-architecture={architecture}".encode()]
+    status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
+    if int(status) != 0:
+        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        text = " ".join(log.decode().split())
+        raise ResourceError(f"the kernels do not compile for {architecture}: {text}")
+    cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+    _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
+    return cubin
 
 
 def _driver() -> Any:
@@ -170,19 +176,25 @@ def _driver() -> Any:
 
 
 @cache
-def _context() -> Any:
-    """The device's primary context, which numba and others share; the device."""
+def _primary() -> tuple[Any, Any]:
+    """The device, and its primary context, which numba and others share."""
     driver = _driver()
     _checked(driver.cuInit(0))
     device = _checked(driver.cuDeviceGet(0))
-    _checked(driver.cuCtxSetCurrent(_checked(driver.cuDevicePrimaryCtxRetain(device))))
+    return device, _checked(driver.cuDevicePrimaryCtxRetain(device))
+
+
+def _enter() -> Any:
+    """The device, its context being this thread's from here on."""
+    device, context = _primary()
+    _checked(_driver().cuCtxSetCurrent(context))
     return device
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
     """What a call of the bindings returned, or an error."""
     if int(result[0]) != 0:
-        raise ResourceError(f"the GPU answered {result[0]}; the CPU can do the same work")
+        raise ResourceError(f"the GPU answered {result[0]!s}; backend='cpu' does without it")
     return result[1] if len(result) == 2 else result[1:]
 
 
