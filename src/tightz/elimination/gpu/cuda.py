@@ -31,6 +31,8 @@ class _Locals(ctypes.Structure):
         ("target", ctypes.c_longlong * BITS),
         ("loaded", ctypes.c_int),
         ("stored", ctypes.c_int),
+        ("lanes_read", ctypes.c_int),
+        ("lanes_written", ctypes.c_int),
     )
 
 
@@ -211,7 +213,12 @@ def _download(values: NDArray, start: int) -> None:
 
 
 def _locals(one: Lowered, head: Header) -> _Locals:
-    out = _Locals(loaded=head.loaded, stored=head.stored)
+    out = _Locals(
+        loaded=head.loaded,
+        stored=head.stored,
+        lanes_read=head.lanes_read,
+        lanes_written=head.lanes_written,
+    )
     if one.kind == FUSED:
         strides = one.words[head.locals : head.locals + 2 * BITS].tolist()
         out.source[:], out.target[:] = strides[:BITS], strides[BITS:]

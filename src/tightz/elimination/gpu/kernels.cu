@@ -1,5 +1,5 @@
 // The two kernels of elimination on a device; `lowering.py` says what the words mean and
-// `machine.py` is the same in numpy. BITS is defined by the caller.
+// `machine.py` is the same in numpy. BITS, which is 5, is defined by the caller.
 
 typedef long long Word;
 
@@ -12,7 +12,7 @@ typedef long long Word;
 // memory, and the compiler adds them up once for all threads of a warp.
 struct Locals {
     Word from[BITS], to[BITS];
-    int loaded, stored;
+    int loaded, stored, lanes_read, lanes_written;
 };
 
 // What register j adds to an address.
@@ -26,7 +26,7 @@ __device__ __forceinline__ Word offset_of(int j, const Word* strides) {
 
 enum Head {  // as lowering.Header
     OUTER, TILE, AXES, ROWS, STEPS, LOADED, STORED, COEFFICIENTS, N_COEFFICIENTS, STATES,
-    RADICES, BASES, LOCALS, PROGRAM, INNER, SMALL
+    RADICES, BASES, LOCALS, PROGRAM, INNER, SMALL, LANES_READ, LANES_WRITTEN
 };
 
 // Address of row `row` at the outer index: base + strides * digits.
@@ -56,6 +56,28 @@ __device__ __forceinline__ void apply(double (&r)[REGISTERS], const double* matr
         r[j] = fma(y, zero.y, x * zero.x);
         r[j | (1 << B)] = fma(y, one.y, x * one.x);
     }
+}
+
+// Bit B of the register's number and bit `lane` of the thread's change places.
+template <int B>
+__device__ __forceinline__ void exchange(double (&r)[REGISTERS], int lane) {
+    const bool upper = threadIdx.x >> lane & 1;
+#pragma unroll
+    for (int i = 0; i < REGISTERS / 2; ++i) {
+        const int j = ((i >> B) << (B + 1)) | (i & ((1 << B) - 1));
+        const double mine = upper ? r[j] : r[j | (1 << B)];
+        const double theirs = __shfl_xor_sync(0xffffffffu, mine, 1 << lane);
+        if (upper) r[j] = theirs;
+        else r[j | (1 << B)] = theirs;
+    }
+}
+
+__device__ __forceinline__ void exchange_all(double (&r)[REGISTERS], int lanes) {
+    if (lanes & 15) exchange<0>(r, (lanes & 15) - 1);
+    if (lanes >> 4 & 15) exchange<1>(r, (lanes >> 4 & 15) - 1);
+    if (lanes >> 8 & 15) exchange<2>(r, (lanes >> 8 & 15) - 1);
+    if (lanes >> 12 & 15) exchange<3>(r, (lanes >> 12 & 15) - 1);
+    if (lanes >> 16 & 15) exchange<4>(r, (lanes >> 16 & 15) - 1);
 }
 
 // Largest entry into range[1] and smallest positive one into range[0]: as integers, positive
@@ -101,6 +123,7 @@ fused(double* memory, const Word* global_words, double scale, unsigned long long
 #pragma unroll
             for (int j = 0; j < REGISTERS; ++j)
                 r[j] = (j & ~local.loaded) ? 0.0 : from[offset_of(j, local.from)] * scale;
+            exchange_all(r, local.lanes_read);
             for (int s = 0; s < steps; ++s) {
                 const int bit = (int) program[3 * s + 1], row = (int) program[3 * s + 2];
                 const Word place = at[row] + inner[(Word) row * tile + t];
@@ -112,9 +135,6 @@ fused(double* memory, const Word* global_words, double scale, unsigned long long
                         case 2: apply<2>(r, matrices); break;
                         case 3: apply<3>(r, matrices); break;
                         case 4: apply<4>(r, matrices); break;
-#if BITS > 5
-                        case 5: apply<5>(r, matrices); break;
-#endif
                     }
                 } else {
                     const double* table = memory + place;
@@ -123,6 +143,10 @@ fused(double* memory, const Word* global_words, double scale, unsigned long long
                     for (int j = 0; j < REGISTERS; ++j) r[j] *= table[offset_of(j, strides)];
                 }
             }
+            exchange_all(r, local.lanes_written);
+            // In place, a thread may then write what its neighbour has read. Lanes change places
+            // only where all of a warp are in the tile; elsewhere nobody would come.
+            if (local.lanes_read | local.lanes_written) __syncwarp();
             double* to = memory + at[1] + inner[tile + t];
 #pragma unroll
             for (int j = 0; j < REGISTERS; ++j) {

@@ -5,7 +5,11 @@ addresses are listed (`inner`), the others are counted through by blocks (`outer
 a row of addresses: base + outer strides * digits + inner[thread] + what registers or sums add. So
 any mixture of cardinalities costs a thread no division.
 
-Words of a pass: `HEADER`, the outer radices, per row (base, outer strides), per row of a table in
+Where registers hold axes of the smallest strides, neighbouring threads are far apart in memory.
+Such a bit changes places with a bit of the thread's number while entries are read or written, and
+back in between, by shuffles inside a warp (`lanes_read`, `lanes_written`).
+
+Words of a pass: `Header`, the outer radices, per row (base, outer strides), per row of a table in
 memory its strides by bit (or, in a join, `states` offsets), the steps, and per row the tile.
 """
 
@@ -38,6 +42,8 @@ TILE = 512
 """Entries of a tile, or more: at least twice a block's threads."""
 
 FUSED, JOINED = 0, 1
+_LANE_BITS = 5
+_WARP = 1 << _LANE_BITS
 
 
 class Header(NamedTuple):
@@ -59,6 +65,8 @@ class Header(NamedTuple):
     program: int
     inner: int
     small: int
+    lanes_read: int
+    lanes_written: int
 
 
 class Lowered(NamedTuple):
@@ -160,7 +168,11 @@ def _words(
 ) -> NDArray[np.int64]:
     outer, inner = _split(rest, rows, plan)
     dims, columns = _merge_axes(outer, rows, plan)
-    tiles = np.array([_flat([r.strides.get(a, 0) for a in inner], inner, plan) for r in rows])
+    walked = [dict(r.strides) for r in rows]
+    lanes = [0, 0]
+    for k in (0, 1) if listed else ():
+        lanes[k] = _exchange(walked[k], local[k * BITS : (k + 1) * BITS], inner, plan)
+    tiles = np.array([_flat([w.get(a, 0) for a in inner], inner, plan) for w in walked])
     bases = np.array([[r.base, *c] for r, c in zip(rows, columns, strict=True)], np.int64)
     parts = [np.array(dims, np.int64), bases.ravel(), local, np.array(listed, np.int64).ravel()]
     edges = list(itertools.accumulate([len(Header._fields), *(p.size for p in parts)]))
@@ -176,9 +188,32 @@ def _words(
         program=edges[3],
         inner=edges[4],
         small=edges[4],
+        lanes_read=lanes[0],
+        lanes_written=lanes[1],
         **{**dict.fromkeys(("loaded", "stored", "n_coefficients", "states"), 0), **known},
     )
     return np.concatenate([np.array(header, np.int64), *parts, tiles.ravel()])
+
+
+def _exchange(
+    strides: dict[int, int], local: NDArray[np.int64], inner: Sequence[int], plan: EliminationPlan
+) -> int:
+    """Give the small strides of `local` to lanes of a warp, and theirs to registers, in place.
+
+    Returns, in 4 bits per register bit, 1 + the number of the lane's bit, or 0.
+    """
+    fast = list(reversed(inner[-_LANE_BITS:]))  # bit k of the thread's number is the axis fast[k]
+    if len(fast) < _LANE_BITS or any(plan.cardinalities[a] != 2 for a in fast):
+        return 0
+    far = [k for k, a in enumerate(fast) if strides.get(a, 0) >= _WARP]
+    code = 0
+    for bit in np.argsort(local).tolist():
+        if 0 < local[bit] < _WARP and far:
+            lane = far.pop(0)
+            axis = fast[lane]
+            strides[axis], local[bit] = int(local[bit]), strides[axis]
+            code |= (lane + 1) << (4 * bit)
+    return code
 
 
 def _split(

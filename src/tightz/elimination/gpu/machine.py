@@ -87,6 +87,7 @@ class PlainMachine:
         stored = (np.arange(1 << BITS) & ~head.stored) == 0
         registers = np.zeros((at.shape[1], 1 << BITS))
         registers[:, loaded] = scale * memory[at[0][:, None] + offsets[loaded, 0]]
+        registers = _exchanged(registers, head.lanes_read, head)
         program = words[head.program : head.inner].reshape(head.steps, 3).tolist()
         for kind, bit, row in program:
             if kind == MATRIX:
@@ -95,7 +96,7 @@ class PlainMachine:
                 registers = _applied(registers, matrices.reshape(-1, 1 << (BITS - 1), 2, 2), bit)
             else:
                 registers *= memory[at[row][:, None] + offsets[:, row]]
-        out = registers[:, stored]
+        out = _exchanged(registers, head.lanes_written, head)[:, stored]
         memory[at[1][:, None] + offsets[stored, 1]] = out
         return out
 
@@ -119,6 +120,16 @@ def _addresses(words: NDArray[np.int64], head: Header) -> NDArray[np.int64]:
     digits = np.array(np.unravel_index(np.arange(head.outer), radices)) if head.axes else None
     outer = bases[:, :1] + (0 if digits is None else bases[:, 1:] @ digits)
     return (outer[:, :, None] + inner[:, None, :]).reshape(head.rows, -1)
+
+
+def _exchanged(registers: NDArray[np.float64], lanes: int, head: Header) -> NDArray[np.float64]:
+    """Bits of the register's number and of the thread's, exchanged as `lanes` says."""
+    for bit in range(BITS):
+        lane = (lanes >> (4 * bit) & 15) - 1
+        if lane >= 0:
+            shape = (head.outer, -1, 2, 1 << lane, 1 << (BITS - 1 - bit), 2, 1 << bit)
+            registers = np.swapaxes(registers.reshape(shape), 2, 5).reshape(registers.shape)
+    return registers
 
 
 def _applied(
