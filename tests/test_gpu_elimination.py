@@ -12,7 +12,8 @@ from tests import hostile
 from tests.strategies import binary_models
 from tightz.elimination.exact import plan
 from tightz.elimination.gpu import GpuPlan, OutOfRangeError, Refused, gpu_plan, why_no_elimination
-from tightz.elimination.gpu.lowering import FUSED
+from tightz.elimination.gpu.factors import Factors
+from tightz.elimination.gpu.lowering import FUSED, Header, lower
 from tightz.elimination.gpu.machine import PlainMachine
 from tightz.elimination.gpu.program import BITS
 from tightz.judge import RefutedError
@@ -233,6 +234,23 @@ def test_a_program_is_no_longer_than_its_registers():
     model = tangle(40)
     for one in planned(model).passes.steps:
         assert len(one.work.loaded) == len(one.work.stored) == BITS
+
+
+def test_lanes_take_the_smallest_strides():
+    """Threads of a warp that read side by side are side by side in memory, in every large pass."""
+    model = tz.ising_grid(14, seed=0)
+    found = planned(model)
+    factors = Factors(model, found.plan)
+    exchanged = 0
+    for one in found.passes.steps:
+        if one.out.size < 2**13 or one.work.main is None:
+            continue
+        words = lower(one, found.plan, factors, 0).words
+        head = Header(*words[: len(Header._fields)].tolist())
+        exchanged += head.lanes_read > 0
+        places = words[head.inner : head.inner + 32]
+        assert np.unique(places // 8).size <= 8  # of 32 threads, at least 4 share a block
+    assert exchanged > 3
 
 
 @on_device

@@ -63,6 +63,19 @@ def _wrong_sum(patch):
     _eliminated()
 
 
+def _not_a_number(patch):
+    from tightz.elimination.gpu.machine import PlainMachine
+
+    load = PlainMachine.load
+
+    def spoilt(self, passes):
+        passes[0].coefficients[:4] = np.nan
+        load(self, passes)
+
+    patch.setattr(PlainMachine, "load", spoilt)
+    _eliminated()
+
+
 def _wrong_belief(patch):
     from tightz.elimination.gpu.machine import PlainMachine
 
@@ -132,6 +145,11 @@ CASES = [
         "gpu: the pass over buckets 0 to ... left entries that are not the sums of what it read "
         "(off by ...)",
         _wrong_sum,
+    ),
+    Case(
+        RefutedError,
+        "gpu: the pass over buckets 0 to ... left entries that are no finite numbers",
+        _not_a_number,
     ),
     Case(
         RefutedError,

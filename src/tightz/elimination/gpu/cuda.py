@@ -38,6 +38,7 @@ class _Locals(ctypes.Structure):
 
 class _Kernels(NamedTuple):
     fused: Any
+    fused_lanes: Any
     joined: Any
     gather: Any
     processors: int
@@ -84,9 +85,11 @@ class CudaMachine:
 
     def run(self, k: int, scale: float) -> Range:
         kind, head = self._passes[k]
-        kernel = self._kernels.fused if kind == FUSED else self._kernels.joined
+        kernel = self._kernels.joined
         shared = 8 * head.rows
         if kind == FUSED:
+            lanes = head.lanes_read or head.lanes_written
+            kernel = self._kernels.fused_lanes if lanes else self._kernels.fused
             shared += 8 * (head.n_coefficients + head.small)
         found = np.array([np.inf, 0.0])
         _upload(self._range, found)
@@ -149,11 +152,11 @@ def kernels() -> _Kernels:
         )
     )
     module = _checked(driver.cuModuleLoadData(_compiled(nvrtc, f"sm_{major}{minor}")))
-    fused, joined, gather = (
-        _checked(driver.cuModuleGetFunction(module, name))
-        for name in (b"fused", b"joined", b"gather")
-    )
-    return _Kernels(fused, joined, gather, processors)
+    functions = {
+        name: _checked(driver.cuModuleGetFunction(module, name.encode()))
+        for name in ("fused", "fused_lanes", "joined", "gather")
+    }
+    return _Kernels(**functions, processors=processors)
 
 
 def _compiled(nvrtc: Any, architecture: str) -> bytes:

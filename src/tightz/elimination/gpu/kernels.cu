@@ -4,9 +4,7 @@
 typedef long long Word;
 
 #define REGISTERS (1 << BITS)
-#ifndef BLOCKS
 #define BLOCKS 2
-#endif
 
 // Strides by bit of the table read and of the one written. As a parameter they lie in constant
 // memory, and the compiler adds them up once for all threads of a warp.
@@ -80,6 +78,14 @@ __device__ __forceinline__ void exchange_all(double (&r)[REGISTERS], int lanes) 
     if (lanes >> 16 & 15) exchange<4>(r, (lanes >> 16 & 15) - 1);
 }
 
+#define INFINITE __longlong_as_double(0x7ff0000000000000LL)
+
+// One entry for the range of a message; what is no weight (NaN) makes the largest infinite.
+__device__ __forceinline__ void see(double x, double& small, double& large) {
+    large = fmax(large, x >= 0.0 ? x : INFINITE);
+    if (x > 0.0) small = fmin(small, x);
+}
+
 // Largest entry into range[1] and smallest positive one into range[0]: as integers, positive
 // doubles have the order of their values.
 __device__ void note_range(double small, double large, unsigned long long* range) {
@@ -93,9 +99,11 @@ __device__ void note_range(double small, double large, unsigned long long* range
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256, BLOCKS)
-fused(double* memory, const Word* global_words, double scale, unsigned long long* range,
-      const __grid_constant__ Locals local) {
+// LANES: whether bits change places with lanes; those that do not are faster without the code.
+template <bool LANES>
+__device__ __forceinline__ void run_program(
+    double* memory, const Word* global_words, double scale, unsigned long long* range,
+    const Locals& local) {
     extern __shared__ double shared[];
     const int n_coefficients = (int) global_words[N_COEFFICIENTS];
     const int n_words = (int) global_words[SMALL];
@@ -111,7 +119,7 @@ fused(double* memory, const Word* global_words, double scale, unsigned long long
     const Word* by_bit = words + words[LOCALS];
     const Word* program = words + words[PROGRAM];
     const Word* inner = global_words + words[INNER];
-    double small = __longlong_as_double(0x7ff0000000000000LL), large = 0.0;
+    double small = INFINITE, large = 0.0;
     for (unsigned outer = blockIdx.x; outer < outers; outer += gridDim.x) {
         __syncthreads();
         for (int row = threadIdx.x; row < rows; row += blockDim.x)
@@ -123,7 +131,7 @@ fused(double* memory, const Word* global_words, double scale, unsigned long long
 #pragma unroll
             for (int j = 0; j < REGISTERS; ++j)
                 r[j] = (j & ~local.loaded) ? 0.0 : from[offset_of(j, local.from)] * scale;
-            exchange_all(r, local.lanes_read);
+            if (LANES) exchange_all(r, local.lanes_read);
             for (int s = 0; s < steps; ++s) {
                 const int bit = (int) program[3 * s + 1], row = (int) program[3 * s + 2];
                 const Word place = at[row] + inner[(Word) row * tile + t];
@@ -143,22 +151,35 @@ fused(double* memory, const Word* global_words, double scale, unsigned long long
                     for (int j = 0; j < REGISTERS; ++j) r[j] *= table[offset_of(j, strides)];
                 }
             }
-            exchange_all(r, local.lanes_written);
-            // In place, a thread may then write what its neighbour has read. Lanes change places
-            // only where all of a warp are in the tile; elsewhere nobody would come.
-            if (local.lanes_read | local.lanes_written) __syncwarp();
+            if (LANES) {
+                // In place, a thread may then write what its neighbour has read. All lanes of a
+                // warp are here: lanes change places only in tiles of whole warps.
+                exchange_all(r, local.lanes_written);
+                __syncwarp();
+            }
             double* to = memory + at[1] + inner[tile + t];
 #pragma unroll
             for (int j = 0; j < REGISTERS; ++j) {
                 if (!(j & ~local.stored)) {
                     to[offset_of(j, local.to)] = r[j];
-                    large = fmax(large, r[j]);
-                    if (r[j] > 0.0) small = fmin(small, r[j]);
+                    see(r[j], small, large);
                 }
             }
         }
     }
     note_range(small, large, range);
+}
+
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
+fused(double* memory, const Word* words, double scale, unsigned long long* range,
+      const __grid_constant__ Locals local) {
+    run_program<false>(memory, words, scale, range, local);
+}
+
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
+fused_lanes(double* memory, const Word* words, double scale, unsigned long long* range,
+            const __grid_constant__ Locals local) {
+    run_program<true>(memory, words, scale, range, local);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -169,7 +190,7 @@ joined(double* memory, const Word* words, double scale, unsigned long long* rang
     const unsigned outers = (unsigned) words[OUTER];
     const Word* offsets = words + words[LOCALS];
     const Word* inner = words + words[INNER];
-    double small = __longlong_as_double(0x7ff0000000000000LL), large = 0.0;
+    double small = INFINITE, large = 0.0;
     for (unsigned outer = blockIdx.x; outer < outers; outer += gridDim.x) {
         __syncthreads();
         for (int row = threadIdx.x; row < rows; row += blockDim.x)
@@ -185,8 +206,7 @@ joined(double* memory, const Word* words, double scale, unsigned long long* rang
                 total += x;
             }
             memory[at[0] + inner[t]] = total;
-            large = fmax(large, total);
-            if (total > 0.0) small = fmin(small, total);
+            see(total, small, large);
         }
     }
     note_range(small, large, range);

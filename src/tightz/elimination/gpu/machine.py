@@ -16,7 +16,10 @@ from tightz.elimination.gpu.program import BITS, MATRIX, ROW
 
 
 class Range(NamedTuple):
-    """The smallest entry of a message that is not zero (inf if none is), and its largest."""
+    """The smallest entry of a message that is not zero (inf if none is), and its largest.
+
+    The largest is not finite where an entry is no number.
+    """
 
     small: float
     large: float

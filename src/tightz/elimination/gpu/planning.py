@@ -28,7 +28,7 @@ from tightz.runtime.memory import format_bytes
 BYTES_A_SECOND = 2.0e12
 """What fused passes reach on an H200, roughly; other devices are slower in proportion."""
 
-JOINED_BYTES_A_SECOND = 0.5e12
+JOINED_BYTES_A_SECOND = 1.0e12
 """The same for passes of one bucket, of which marginals are made."""
 
 _SECONDS_A_PASS = 1e-3  # most of it the audit

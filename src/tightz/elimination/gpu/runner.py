@@ -22,7 +22,7 @@ from tightz.elimination.gpu.passes import Pass
 from tightz.elimination.gpu.placement import align
 from tightz.elimination.gpu.program import MATRIX, Program, Source
 from tightz.errors import ResourceError
-from tightz.judge.verdict import LIBRARY, UNIT
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 
 LIMIT = 650.0
 """Nats that the entries met in one pass may span; float64 holds full digits over 700 and more."""
@@ -108,6 +108,11 @@ class Runner:
         error = joined([*(t.error for t in inputs), *(g.error for g in groups)]).plus(*own)
         sample = self._audit.before(one, 2.0**scale)
         found = self._machine.run(k, 2.0**scale)
+        if not math.isfinite(found.large):
+            raise RefutedError(
+                f"gpu: the pass over buckets {one.chain[0]} to {one.chain[-1]} left entries that "
+                "are no finite numbers"
+            )
         self._audit.after(one, sample, own)
         if found.large == 0.0:
             return None
