@@ -19,7 +19,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 
-IMPORTED_AS = {"numba-cuda": "numba.cuda", "python-flint": "flint"}
+IMPORTED_AS = {
+    "numba-cuda": "numba.cuda",
+    "cuda-bindings": "cuda.bindings",
+    "python-flint": "flint",
+}
 """Distributions whose import name is not their own."""
 
 EXTRAS_FOR_USERS = ("plot", "cluster", "gpu", "wish", "data", "h5")
