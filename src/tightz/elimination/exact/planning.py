@@ -23,7 +23,7 @@ from tightz.elimination.exact.schedule import (
     checkpointed_steps,
     forward_steps,
 )
-from tightz.elimination.exact.skeleton import Skeleton, by_order, nodes_of
+from tightz.elimination.exact.skeleton import LOG2_STATES, Skeleton, by_order, nodes_of
 from tightz.elimination.graph import Scopes, scopes_of
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.memory import format_bytes, parse_memory
@@ -220,15 +220,19 @@ def build_plan(
     how: NDArray[np.int64] | Skeleton,
     heuristic: str,
     numbers: NDArray[np.int64] | None = None,
+    *,
+    one_by_one: bool = False,
 ) -> EliminationPlan:
     """Follow an order of all variables, or a skeleton, symbolically; the model has no evidence.
 
     `numbers`: what the variables are called in the model that this one was conditioned from.
+    `one_by_one`: no bucket sums out two variables; by an order, bucket b then is that of the b-th.
     """
     n = model.n_variables
     scopes = scopes_of(model)
     skeleton = how if isinstance(how, Skeleton) else by_order(scopes, how)
-    nodes = nodes_of(skeleton, scopes, np.log2(model.cardinalities.astype(np.float64)))
+    log2_card = np.log2(model.cardinalities.astype(np.float64))
+    nodes = nodes_of(skeleton, scopes, log2_card, 0.0 if one_by_one else LOG2_STATES)
     order = np.array([v for node in nodes for v in node.summed], dtype=np.int64)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
@@ -243,7 +247,8 @@ def build_plan(
     for b, node in enumerate(nodes):
         scope = tuple(sorted(places[v] for v in node.scope))
         groups = _merge_factors(model, position, cards, node.factors)
-        if not groups and not node.children:  # in no factor: its marginal is known all the same
+        # A table of ones: a variable in no factor has a marginal too, and the GPU wants one each.
+        if not groups and (one_by_one or not node.children):
             groups = (((first,), ()),)
         summed = tuple(range(first, first + len(node.summed)))
         buckets.append(Bucket(summed, scope, groups, node.children, parent[b]))

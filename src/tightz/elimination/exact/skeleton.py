@@ -48,7 +48,12 @@ def by_order(scopes: Scopes, order: NDArray[np.int64]) -> Skeleton:
     return Skeleton(tuple(map(tuple, tree.children)), tuple(map(tuple, tree.sources)))
 
 
-def nodes_of(skeleton: Skeleton, scopes: Scopes, log2_card: NDArray[np.float64]) -> list[Node]:
+def nodes_of(
+    skeleton: Skeleton,
+    scopes: Scopes,
+    log2_card: NDArray[np.float64],
+    log2_states: float = LOG2_STATES,
+) -> list[Node]:
     """The nodes that have something to do, children first, small results held as short as possible.
 
     A node that would only hand on its one child's result is left out. Variables that no factor has
@@ -76,7 +81,7 @@ def nodes_of(skeleton: Skeleton, scopes: Scopes, log2_card: NDArray[np.float64])
             stands_for.append(below[0] if below else -1)
             continue
         # Very many states are not summed out at once: products first, then sums of the result.
-        for part in _parts(summed, bits):
+        for part in _parts(summed, bits, log2_states):
             for v in part:
                 del held[v]
             inside.append(dict(held))
@@ -87,12 +92,12 @@ def nodes_of(skeleton: Skeleton, scopes: Scopes, log2_card: NDArray[np.float64])
     return _post_order(nodes, log2_card)
 
 
-def _parts(summed: tuple[int, ...], bits: Sequence[float]) -> list[tuple[int, ...]]:
-    """`summed` cut into parts of up to LOG2_STATES joint states each; at least one part."""
+def _parts(summed: tuple[int, ...], bits: Sequence[float], most: float) -> list[tuple[int, ...]]:
+    """`summed` cut into parts of up to `most` bits of joint states each; at least one part."""
     parts: list[list[int]] = [[]]
     used = 0.0
     for v in summed:
-        if parts[-1] and used + bits[v] > LOG2_STATES:
+        if parts[-1] and used + bits[v] > most:
             parts.append([])
             used = 0.0
         parts[-1].append(v)

@@ -164,6 +164,7 @@ def gpu_plan(
     treats each bucket alone.
     """
     reduced = observe(model).reduced
+    plan = build_plan(reduced, plan.order, plan.heuristic, plan.numbers, one_by_one=True)
     current, names, count = reduced, np.arange(reduced.n_variables), 1
     sliced: tuple[int, ...] = ()
     while True:
@@ -184,7 +185,7 @@ def gpu_plan(
         order = plan.order[plan.order != v]
         current = current.with_evidence({v: 0}).condition()
         names = np.delete(names, v)
-        plan = build_plan(current, order - (order > v), plan.heuristic)
+        plan = build_plan(current, order - (order > v), plan.heuristic, one_by_one=True)
 
 
 def _lows(model: FactorGraph, plan: EliminationPlan) -> list[float]:
