@@ -406,7 +406,7 @@ def test_circuits_against_their_references(name):
 
 def test_refusals_say_why():
     three = FactorGraph([2, 3], [((0, 1), np.zeros(6))])
-    assert "variable 1 has 3 states" in counting_plan(three).describe()
+    assert "variable 1 has 3 states" in counting_plan(three).reason
     seen = FactorGraph([2, 2], [((0, 1), [0.0, 0.0, 0.0, -np.inf])], evidence={0: 1})
     assert "evidence" in counting_plan(seen).reason
     soft = FactorGraph([2, 2], [((0, 1), [0.0, 1.0, 2.0, 3.0])])

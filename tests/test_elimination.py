@@ -220,7 +220,7 @@ def test_a_plan_is_followed_and_not_made_again(monkeypatch, marginals):
     assert sorted(found.variables) == [v for v in range(16) if v != 5]
     expected = exact(model).log_z
     with monkeypatch.context() as patch:
-        patch.setattr("tightz.elimination.exact.elimination.choose_plan", None)
+        patch.setattr("tightz.elimination.exact.ways.choose_plan", None)
         result = exact(model, plan=found, marginals=marginals)
         assert result.plan is found
         assert result.log_z == pytest.approx(expected, abs=1e-9)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.interval.streams.exact import exactly
+from tightz.interval.streams.exact import COUNTING, counting, exactly, takes_long
 from tightz.interval.streams.spins import (
     contradiction,
     encoding_of,
@@ -37,19 +37,19 @@ LARGE = 20_000
 
 
 def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
-    """Exact elimination where it fits in memory and time, otherwise all streams side by side."""
+    """The exact answer where it is within reach, with all streams beside it where not soon."""
     yield from solved(working, clock)
     if not working.graph.n_variables:
         return
     yield from first_state(working, clock)
-    large = working.graph.n_factors > LARGE
-    if large or not working.exact:
+    beside = working.graph.n_factors > LARGE or takes_long(working, clock)
+    if beside:
         yield Launch(SIDE_BY_SIDE)
     done = False
     for found in exactly(working, clock):
         done = done or isinstance(found, Bound)
         yield found
-    if working.exact and not done and not large:
+    if not done and not beside:
         yield Launch(SIDE_BY_SIDE)
 
 
@@ -85,7 +85,12 @@ AT_ONCE = 1.0
 """Promised to openers, which only launch a stream with a promise of its own."""
 
 UPPER: tuple[Method, ...] = (tree_reweighted, Planned(capped, AT_ONCE))
-SIDE_BY_SIDE: tuple[Method, ...] = (Planned(annealing, AT_ONCE), *LOWER, *UPPER)
+SIDE_BY_SIDE: tuple[Method, ...] = (
+    Planned(annealing, AT_ONCE),
+    Planned(counting, COUNTING),
+    *LOWER,
+    *UPPER,
+)
 """Started together where exact elimination does not fit; quick ones first. Annealing is the very
 first: a run of a second has its estimate and certificate before anything else. It keeps a share,
 since its rounds pay at their end, and a far upper end hides what a lower one gains."""

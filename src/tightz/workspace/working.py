@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from tightz.elimination.exact import plan
 from tightz.elimination.exact.planning import EliminationPlan
+from tightz.elimination.exact.ways import Way, choose_way
 from tightz.elimination.order import Orders
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.families.evidence import link_of
 from tightz.judge.links import SpinLink
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.observed import observe
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.barren import Barren
 from tightz.reductions.encoding import SpinEncoding, encode
@@ -53,8 +55,9 @@ class Working:
     """What streams read. Nothing in it changes while they run: they answer by yielding findings.
 
     Everything below is computed when it is first asked for, by whoever asks first, and kept:
-    `graph` (the model reduced), its elimination `plan`, its spin `encoding` and `link`, the
-    `spins` with collapse and pool of states, the `flips` that leave it unchanged.
+    `graph` (the model reduced), its elimination `plan` and the exact `way` to go, its spin
+    `encoding` and `link`, the `spins` with collapse and pool of states, the `flips` that leave it
+    unchanged.
     """
 
     model: FactorGraph
@@ -106,6 +109,23 @@ class Working:
     def _make_plan(self) -> EliminationPlan | None:
         try:
             return plan(self.graph, most_seconds=PLAN_SHARE * self.clock.left)
+        except ResourceError:
+            return None
+
+    @property
+    def way(self) -> Way | None:
+        """How `graph` would be summed exactly; None where no way is within reach."""
+        made: Way | None = self._once("way", self._choose_way)
+        return made
+
+    def _choose_way(self) -> Way | None:
+        reduced = observe(self.graph)
+        try:
+            return choose_way(
+                reduced.reduced, reduced.kept, self.max_memory, marginals=False,
+                backend=self.backend, time_limit=self.clock.left, plan=self.plan,
+                hopeless=self.plan is None,
+            )  # fmt: skip
         except ResourceError:
             return None
 

@@ -6,6 +6,6 @@ from tightz.elimination.clauses.counting import (
     counting_plan,
     plan_clauses,
 )
-from tightz.elimination.clauses.formula import Refused
+from tightz.elimination.refused import Refused
 
 __all__ = ["Counting", "CountingPlan", "Refused", "counting_plan", "plan_clauses"]

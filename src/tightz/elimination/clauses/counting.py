@@ -22,7 +22,6 @@ from tightz.elimination.clauses import arrays as a
 from tightz.elimination.clauses.blocks import BlockSum, Value, block_sum
 from tightz.elimination.clauses.formula import (
     ClauseModel,
-    Refused,
     clause_model,
     log_of,
     normal,
@@ -31,6 +30,7 @@ from tightz.elimination.clauses.guide import priorities
 from tightz.elimination.clauses.search import FINISHED, NEED_TRACE, RUNNING, advance
 from tightz.elimination.clauses.setup import Weights, make_room, new_work
 from tightz.elimination.clauses.trace import literal_marginals
+from tightz.elimination.refused import Refused
 from tightz.errors import ParameterError
 from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.clauses.setup import Weights
+from tightz.elimination.refused import Refused
 from tightz.models.factor_graph import FactorGraph
 
 LARGEST = 65_535
@@ -29,16 +30,6 @@ _LN2_HIGH = float(np.float32(_LN2))  # 24 bits: its product with 29 bits is exac
 _LN2_LOW = -1.904654299957768e-09  # the rest of it, to 53 bits
 
 Clause = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Why a model is not counted by clauses."""
-
-    reason: str
-
-    def describe(self) -> str:
-        return f"no model counting: {self.reason}"
 
 
 @dataclass(eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ ROUND = 0.25
 SHARE = 0.15
 """A round is worth it while all rounds together take less than this part of what is left to do."""
 
+WORTH = 1.0
+"""log2 of what the first round must gain over the order, or there is no second."""
+
 _MOST_ROUNDS = 16
 _MOST_LEAVES = 20_000
 
@@ -37,23 +41,35 @@ def choose_plan(
     Rounds are counted by predictions, not by a clock: the same model always has the same plan,
     unless `most_seconds` cuts the search short.
     """
+    until = time.perf_counter() + most_seconds
     choice = choose_order(model, most_seconds=most_seconds, log2_cap=log2_cap)
     if choice.log2_cost == math.inf:
         return None
-    best = build_plan(model, choice.order, choice.heuristic, numbers)
-    start: ContractionTree | None = None
-    tree: ContractionTree | None = None
-    spent = 0.0
-    for k in range(_MOST_ROUNDS if model.n_factors <= _MOST_LEAVES else 0):
-        spent += ROUND
-        if spent > min(most_seconds, SHARE * best.table_seconds):
+    ordered = build_plan(model, choice.order, choice.heuristic, numbers)
+    if SHARE * ordered.table_seconds < ROUND or model.n_factors > _MOST_LEAVES:
+        return ordered
+    tree = _anneal(model, choice.order, ordered.table_seconds, until)
+    if tree is None:
+        return ordered
+    drawn = build_plan(model, Skeleton.of(tree), "annealed tree", numbers)
+    return drawn if drawn.seconds < ordered.seconds else ordered
+
+
+def _anneal(
+    model: FactorGraph, order: NDArray[np.int64], seconds: float, until: float
+) -> ContractionTree | None:
+    """The best tree of a few rounds that start at `order`, which would take `seconds`."""
+    start = tree_by_order(scopes_of(model), model.cardinalities, order)
+    sweeps = max(1, ROTATIONS // len(start.leaves.scopes))
+    before = start.log2_cost
+    best: ContractionTree | None = None
+    for k in range(_MOST_ROUNDS):
+        left = seconds * 2.0 ** min(0.0, (best.log2_cost if best else before) - before)
+        if (k + 1) * ROUND > SHARE * left or (k and time.perf_counter() > until):
             break
-        if start is None:
-            start = tree_by_order(scopes_of(model), model.cardinalities, choice.order)
-        found = start.annealed(ROTATIONS // len(start.leaves.scopes), seed=k)
-        if tree is None or found.log2_cost < tree.log2_cost:
-            tree = found
-            drawn = build_plan(model, Skeleton.of(tree), "annealed tree", numbers)
-            if drawn.seconds < best.seconds:
-                best = drawn
+        found = start.annealed(sweeps, seed=k)
+        if best is None or found.log2_cost < best.log2_cost:
+            best = found
+        if best.log2_cost > before - WORTH:
+            break
     return best

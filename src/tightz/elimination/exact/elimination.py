@@ -1,10 +1,11 @@
-"""Exact log Z and marginals of any discrete factor graph, by variable elimination."""
+"""Exact log Z and marginals of any discrete factor graph, by the way that takes least time."""
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -13,30 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.elimination.exact.choice import choose_plan
 from tightz.elimination.exact.planning import EliminationPlan
-from tightz.elimination.exact.run import Elimination
-from tightz.elimination.exact.slices import MAX_WORK, Sliced, run_slices, slice_plan
-from tightz.elimination.graph import interaction_graph, scopes_of
-from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
+from tightz.elimination.exact.ways import Way, by_elimination, choose_way, elimination_plan
+from tightz.errors import ModelError, ParameterError, UnsupportedModelError
 from tightz.judge.claims import Audited, total_scale
 from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.models.observed import observe
 from tightz.results import OneBound
-from tightz.runtime.memory import format_bytes, parse_memory
+from tightz.runtime.backends import Backend
+from tightz.runtime.memory import parse_memory
 
 NO_DIGITS = 0.01
 """Rounding of log Z, in nats, above which marginals are refused: states differ by less."""
 
-_MAX_WIDTH = 60
-_MAX_LOG2_COST = 100.0
 _MAX_WEIGHT = 1e300  # nats; sums of tables must not overflow
-_INSTEAD = (
-    "tz.log_partition(model) gives an interval on log Z and tz.mean_field(model) a lower bound "
-    "within any memory"
-)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -44,20 +37,36 @@ class ExactResult(OneBound):
     """Exact log Z, and marginals that are computed on first use unless they were asked for.
 
     log Z of the tables as given lies within `rounding` nats of `log_z`: a proven bound on what the
-    float64 sums can have lost (see `precision`). `plan` is the elimination that ran (of the model
-    without observed and one-state variables); `sliced` are the variables whose states were looped
-    over to save memory.
+    float64 sums can have lost. `method` says how it was summed, `way.describe()` at what cost.
     """
 
     model: FactorGraph
     log_z: float
     rounding: float
-    width: int
     seconds: float
-    plan: EliminationPlan
-    sliced: tuple[int, ...]
+    way: Way
     max_memory: int
     _beliefs: Beliefs | None = field(default=None)
+
+    @property
+    def method(self) -> str:
+        """ "elimination", "elimination on a GPU", "Pfaffians" or "model counting"."""
+        return self.way.name
+
+    @property
+    def plan(self) -> EliminationPlan | None:
+        """The elimination that ran; None where another method did."""
+        return getattr(self.way, "plan", None)
+
+    @property
+    def width(self) -> int | None:
+        """Of that elimination: one less than the most variables that met in one product."""
+        return None if self.plan is None else self.plan.width
+
+    @property
+    def sliced(self) -> tuple[int, ...]:
+        """Variables whose states were looped over to save memory."""
+        return getattr(self.way, "sliced", ())
 
     @cached_property
     def _tables(self) -> Beliefs:
@@ -66,9 +75,12 @@ class ExactResult(OneBound):
             raise ModelError(_no_digits(self.model, self.rounding))
         found = self._beliefs
         if found is None:
-            known = None if self.sliced else self.plan
-            found = exact(self.model, max_memory=self.max_memory, plan=known)._beliefs
-        assert found is not None
+            found = solve(self.model, self.way, max_memory=self.max_memory)._beliefs
+        if found is None:
+            raise UnsupportedModelError(
+                f"{self.method} gave log Z of {self.model!r} but not its marginals; "
+                "tz.log_partition(model) estimates them"
+            )
         if self.log_z > -math.inf and any(np.isnan(p).any() for p in found.variables):
             raise ModelError(_no_digits(self.model, 16.0 * UNIT * total_scale(self.model)))
         return found
@@ -85,7 +97,12 @@ class ExactResult(OneBound):
                 f"factor {f} does not exist; the model has {self.model.n_factors} factors"
             )
         first, last = self.model.table_ptr[f : f + 2]
-        return self._tables.factors[first:last].reshape(self.model.factor(f).log_table.shape)
+        tables = self._tables.factors
+        if tables is None:
+            raise UnsupportedModelError(
+                f"{self.method} gives marginals of single variables only, not of factor {f}"
+            )
+        return tables[first:last].reshape(self.model.factor(f).log_table.shape)
 
     def pairwise(self, i: int, j: int) -> NDArray[np.float64]:
         """p(x_i, x_j), for two variables that share a factor or of which one is observed."""
@@ -131,7 +148,7 @@ class ExactResult(OneBound):
             "exact",
             self.seconds,
             1.0,
-            f"every state summed by variable elimination of width {self.width}, in float64",
+            f"every state summed, by {self.way.why}",
             rounding=self.rounding,
             evidence=Audited(self.log_z, self.rounding),
         )
@@ -140,41 +157,41 @@ class ExactResult(OneBound):
     def provenance(self) -> dict[str, Any]:
         """What ran: versions, parameters, the model's digest and the plan."""
         return {
-            "method": "exact",
+            "method": f"exact, {self.method}",
             "versions": {name: version(name) for name in ("tightz", "numpy", "numba")},
             "model": self.model.digest,
             "max_memory": self.max_memory,
-            "heuristic": self.plan.heuristic,
-            "order": self.plan.order.tolist(),
+            "how": self.way.describe(),
+            "order": None if self.plan is None else self.plan.order.tolist(),
             "width": self.width,
             "sliced": self.sliced,
-            "flops": self.plan.flops,
         }
 
     def __repr__(self) -> str:
+        width = "" if self.width is None else f" of width {self.width}"
         slices = f", {len(self.sliced)} variables sliced" if self.sliced else ""
         return (
-            f"ExactResult(log_z={self.log_z:.10g}, width={self.width}, "
+            f"ExactResult(log_z={self.log_z:.10g}, by {self.method}{width}, "
             f"seconds={self.seconds:.3g}{slices})"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Beliefs:
-    """Marginals per variable, and per factor flat in the layout of model.log_tables."""
+    """Marginals per variable and, where known, per factor, flat like model.log_tables."""
 
     variables: list[NDArray[np.float64]]
-    factors: NDArray[np.float64]
+    factors: NDArray[np.float64] | None
 
 
 def plan(model: FactorGraph, *, most_seconds: float = math.inf) -> EliminationPlan:
-    """Order, width, operations and bytes of exact elimination; nothing large is allocated.
+    """Order or tree, width, operations and bytes of exact elimination; nothing large is allocated.
 
     Observed and one-state variables are taken out first: the plan numbers the others in order.
     A model too dense for any plan to make sense is refused with `ResourceError`. The search for
-    an order takes at most about `most_seconds`, and rarely more than 2.
+    a plan takes at most about `most_seconds`, and a small part of what the sum itself would.
     """
-    return _plan(*_without_fixed(model), "no memory is enough", most_seconds)
+    return elimination_plan(*_without_fixed(model), "no memory is enough", most_seconds)
 
 
 def exact(
@@ -182,52 +199,60 @@ def exact(
     *,
     max_memory: str | int = "8GB",
     marginals: bool = True,
+    backend: Backend = "auto",
+    time_limit: float = math.inf,
     plan: EliminationPlan | None = None,
 ) -> ExactResult:
     """log Z and marginals of `model`, exact up to float64 rounding; zeros and evidence allowed.
 
-    `max_memory` bounds the work space (tables of messages and beliefs; the model itself and the
-    returned marginals come on top). Past it, a few variables are sliced: their states are looped
-    over. Where that too is out of reach, `ResourceError` says what would be needed. With
+    The way is chosen by predicted time: elimination by an order or a contraction tree, on the CPU
+    or (`backend`) a GPU, sliced over a few variables where memory is short; Pfaffians for planar
+    spin models without fields; model counting where zeros make elimination unnecessary and tables
+    would be too large. `max_memory` bounds the work space (the model itself and the returned
+    marginals come on top). Where every way is out of reach, `ResourceError` says what would be
+    needed; also where all are predicted to take longer than `time_limit` seconds. With
     `marginals=False` they are computed when first asked for. `plan`: what `plan(model)` found, so
-    that it need not be found again.
+    that it need not be found again: elimination on the CPU then.
     """
     as_model(model, "exact", only="FactorGraph")
     allowed = parse_memory(max_memory)
     start = time.perf_counter()
     reduced, free = _without_fixed(model)
     _require_finite_sums(reduced)
-    if plan is not None and not plan.is_of(reduced, free):
-        raise ParameterError(
-            f"{plan!r} is not of {model!r}: its variables, states or scopes differ; call exact "
-            "without plan, or with what plan(model) returns for this model"
-        )
-    chosen = plan or _plan(reduced, free, f"max_memory allows {format_bytes(allowed)}")
-    steps = chosen.marginal_schedule(allowed) if marginals else None
-    sliced = Sliced((), reduced, chosen)
-    if (steps is None) if marginals else (chosen.log_z_bytes > allowed):
-        found = slice_plan(reduced, chosen, allowed, marginals=marginals)
-        if found is None:
-            raise ResourceError(_refusal(model, chosen, allowed, marginals=marginals))
-        sliced = found
-        log_z, rounding, singles, tables = run_slices(reduced, sliced, allowed, marginals=marginals)
+    if plan is not None:
+        if not plan.is_of(reduced, free):
+            raise ParameterError(
+                f"{plan!r} is not of {model!r}: its variables, states or scopes differ; call exact "
+                "without plan, or with what plan(model) returns for this model"
+            )
+        way: Way = by_elimination(reduced, plan, allowed, marginals=marginals, asked=model)
     else:
-        run = Elimination(reduced, chosen if marginals else chosen.in_place)
-        run.run(steps if steps is not None else chosen.log_z_schedule())
-        log_z, rounding = run.log_z, run.rounding
-        singles, tables = run.marginals, run.factor_marginals
-    beliefs = _in_model(model, free, log_z, singles, tables) if marginals else None
-    return ExactResult(
-        model=model,
-        log_z=log_z,
-        rounding=rounding,
-        width=sliced.plan.width,
-        seconds=time.perf_counter() - start,
-        plan=sliced.plan,
-        sliced=tuple(int(free[v]) for v in sliced.variables),
-        max_memory=allowed,
-        _beliefs=beliefs,
-    )
+        way = choose_way(
+            reduced, free, allowed, marginals=marginals, backend=backend, time_limit=time_limit,
+            asked=model,
+        )  # fmt: skip
+    result = solve(model, way, max_memory=allowed, marginals=marginals, time_limit=time_limit)
+    return replace(result, seconds=time.perf_counter() - start)
+
+
+def solve(
+    model: FactorGraph,
+    way: Way,
+    *,
+    max_memory: int,
+    marginals: bool = True,
+    time_limit: float = math.inf,
+    stop: Callable[[], bool] = bool,
+) -> ExactResult:
+    """Sum `model` by a way that was chosen for it; `StoppedError` once `stop()` says so."""
+    start = time.perf_counter()
+    found = way.run(marginals=marginals, time_limit=time_limit, stop=stop)
+    free = observe(model).kept
+    beliefs = None
+    if found.singles is not None:
+        beliefs = _in_model(model, free, found.log_z, found.singles, found.tables)
+    seconds = time.perf_counter() - start
+    return ExactResult(model, found.log_z, found.rounding, seconds, way, max_memory, beliefs)
 
 
 def _no_digits(model: FactorGraph, rounding: float) -> str:
@@ -255,50 +280,19 @@ def _without_fixed(model: FactorGraph) -> tuple[FactorGraph, NDArray[np.int64]]:
     return observed.reduced, observed.kept
 
 
-def _plan(
-    reduced: FactorGraph,
-    free: NDArray[np.int64],
-    allowance: str,
-    most_seconds: float = math.inf,
-) -> EliminationPlan:
-    """A plan, or a refusal where even the lower bound on its width is out of reach."""
-    width = interaction_graph(scopes_of(reduced)).degeneracy()
-    if width <= _MAX_WIDTH:
-        found = choose_plan(reduced, free, most_seconds=most_seconds, log2_cap=_MAX_LOG2_COST)
-        if found is not None:
-            return found
-        most = _MAX_LOG2_COST * math.log10(2.0)
-        reason = f"visits more than 10^{most:.0f} table entries by every order tried"
-    else:
-        needed = format_bytes(8 * 2.0 ** min(width, 1000))
-        reason = f"needs tables over {width} variables at once by any order, {needed} or more"
-    raise ResourceError(f"exact elimination of {reduced!r} {reason}; {allowance}. {_INSTEAD}")
-
-
-def _refusal(model: FactorGraph, chosen: EliminationPlan, allowed: int, *, marginals: bool) -> str:
-    what, needed = "log Z", chosen.log_z_bytes
-    if marginals and chosen.fits(allowed):
-        what, needed = "marginals", chosen.marginal_bytes
-    alone = "; log Z alone fits: marginals=False" if what == "marginals" else ""
-    return (
-        f"exact {what} of {model!r} needs {format_bytes(needed)} (width {chosen.width}, "
-        f"{chosen.flops:.1e} operations, order by {chosen.heuristic}); max_memory allows "
-        f"{format_bytes(allowed)}, and looping over slices would take more than "
-        f"{MAX_WORK:.0e} operations{alone}. {_INSTEAD}"
-    )
-
-
 def _in_model(
     model: FactorGraph,
     free: NDArray[np.int64],
     log_z: float,
     singles: list[NDArray[np.float64]],
-    tables: NDArray[np.float64],
+    tables: NDArray[np.float64] | None,
 ) -> Beliefs:
     """Marginals of the reduced model put back into the original's numbering."""
     if log_z == -math.inf:
         singles = [np.full(model.cardinalities[v], np.nan) for v in free.tolist()]
     variables = observe(model).lift_marginals(singles)
+    if tables is None:
+        return Beliefs(variables, None)
     factors = np.zeros(model.log_tables.size)
     factors[table_positions(model)] = tables if log_z > -math.inf else np.nan
     return Beliefs(variables, factors)

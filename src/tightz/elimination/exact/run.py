@@ -37,6 +37,10 @@ PRIVATE = 1 << 16
 """Entries of a table that every worker may have a copy of."""
 
 
+class StoppedError(Exception):
+    """Raised inside an exact sum that was asked to stop; it has no result."""
+
+
 class Elimination:
     """One pass over a schedule. After `run`, log_z and (if scheduled) marginals are there.
 
@@ -60,8 +64,11 @@ class Elimination:
         self._messages: dict[int, Table] = {}
         self._beliefs: dict[int, Table] = {}
 
-    def run(self, steps: Sequence[Step]) -> None:
-        """Follow the schedule; all large memory is taken here, at once, as planned."""
+    def run(self, steps: Sequence[Step], stop: Callable[[], bool] = bool) -> None:
+        """Follow the schedule; all large memory is taken here, at once, as planned.
+
+        `StoppedError` as soon as `stop()` says so, between two steps.
+        """
         constant = np.flatnonzero(self.model.arities == 0)
         logs = self.model.log_tables[self.model.table_ptr[constant]].tolist()
         roots: dict[int, tuple[list[float], float]] = {}
@@ -72,6 +79,8 @@ class Elimination:
         complete = False
         try:
             for kind, b, into, chain in steps:
+                if stop():
+                    raise StoppedError("the sum was stopped before its end")
                 if kind == FORWARD:
                     if b not in self.plan.chains or not self._pass((*chain, b)):
                         self._one_by_one((*chain, b))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.elimination.exact.choice import choose_plan
 from tightz.elimination.exact.planning import EliminationPlan, build_plan
 from tightz.elimination.exact.precision import Scale
 from tightz.elimination.exact.run import Elimination
-from tightz.elimination.order import choose_order
 from tightz.judge.verdict import LIBRARY, UNIT
 from tightz.models.factor_graph import FactorGraph
 
-MAX_WORK = 1e12  # multiplications over all slices: about half an hour on two cores
+MAX_SECONDS = 1800.0
+"""Predicted over all slices; beyond this slicing is refused."""
+
 _MAX_SLICES = 1 << 20
 
 
@@ -26,17 +29,25 @@ class Sliced(NamedTuple):
     variables: tuple[int, ...]
     model: FactorGraph
     plan: EliminationPlan
+    slices: int = 1
 
 
 def slice_plan(
-    model: FactorGraph, plan: EliminationPlan, max_bytes: int, *, marginals: bool
+    model: FactorGraph,
+    plan: EliminationPlan,
+    max_bytes: int,
+    *,
+    marginals: bool,
+    most_seconds: float = MAX_SECONDS,
 ) -> Sliced | None:
     """Fix variables one by one, each time the one in most of the largest tables, until it fits.
 
-    None where the work over all slices would pass MAX_WORK. In one order slicing never saves
-    work (a table without the sliced variable is computed once per slice), so that is known early.
+    None where all slices together would take longer than `most_seconds`. In one plan slicing never
+    saves work (a table without the sliced variable is computed once per slice), so that is known
+    early.
     """
-    if plan.flops > MAX_WORK:
+    most_seconds = min(most_seconds, MAX_SECONDS)
+    if plan.table_seconds > most_seconds:
         return None
     fixed: list[int] = []
     names = np.arange(model.n_variables)
@@ -48,15 +59,14 @@ def slice_plan(
         current = current.with_evidence({v: 0}).condition()
         names = np.delete(names, v)
         plan = build_plan(current, plan.skeleton, plan.heuristic)
-        if count > _MAX_SLICES or count * plan.flops > MAX_WORK:
+        if count > _MAX_SLICES or count * plan.seconds > most_seconds:
             return None
         if plan.fits(max_bytes, marginals=marginals):
             break
-    choice = choose_order(current)
-    fresh = build_plan(current, choice.order, choice.heuristic)
-    if fresh.flops < plan.flops and fresh.fits(max_bytes, marginals=marginals):
+    fresh = choose_plan(current)
+    if fresh and fresh.seconds < plan.seconds and fresh.fits(max_bytes, marginals=marginals):
         plan = fresh
-    return Sliced(tuple(fixed), current, plan)
+    return Sliced(tuple(fixed), current, plan, count)
 
 
 def _heaviest(plan: EliminationPlan) -> int:
@@ -70,7 +80,12 @@ def _heaviest(plan: EliminationPlan) -> int:
 
 
 def run_slices(
-    model: FactorGraph, sliced: Sliced, max_bytes: int, *, marginals: bool
+    model: FactorGraph,
+    sliced: Sliced,
+    max_bytes: int,
+    *,
+    marginals: bool,
+    stop: Callable[[], bool] = bool,
 ) -> tuple[float, float, list[NDArray[np.float64]], NDArray[np.float64]]:
     """(log Z, its rounding, marginals, factor marginals) of `model`, summed over all slices."""
     plan = sliced.plan if marginals else sliced.plan.in_place
@@ -93,7 +108,7 @@ def run_slices(
     for assignment in itertools.product(*states):
         evidence = dict(zip(sliced.variables, assignment, strict=True))
         run = Elimination(model.with_evidence(evidence).condition(), plan)
-        run.run(steps if steps is not None else plan.log_z_schedule())
+        run.run(steps if steps is not None else plan.log_z_schedule(), stop)
         parts.append(run.scale)
         roundings.append(run.rounding)
         if run.log_z == -math.inf or not marginals:

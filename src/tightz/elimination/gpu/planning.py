@@ -21,6 +21,7 @@ from tightz.elimination.gpu.passes import Join, Passes, passes
 from tightz.elimination.gpu.runner import entries_with_coefficients
 from tightz.elimination.gpu.slices import Shares, log_sum
 from tightz.elimination.gpu.solve import Solved, solve
+from tightz.elimination.refused import Refused
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import observe
 from tightz.runtime.memory import format_bytes
@@ -33,13 +34,6 @@ JOINED_BYTES_A_SECOND = 1.0e12
 
 _SECONDS_A_PASS = 1e-3  # most of it the audit
 _MAX_SLICES = 1 << 12
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Why a model cannot be eliminated on the device."""
-
-    reason: str
 
 
 class GpuResult(NamedTuple):

@@ -22,7 +22,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tightz.elimination.planar.spins import Refused, SpinGraph
+from tightz.elimination.planar.spins import SpinGraph
+from tightz.elimination.refused import Refused
 from tightz.judge.verdict import RefutedError
 
 MOST = 6

@@ -19,8 +19,9 @@ from tightz.elimination.planar.pfaffian import (
     edge_correlations,
     pfaffian,
 )
-from tightz.elimination.planar.spins import Refused, SpinGraph, spin_graph
+from tightz.elimination.planar.spins import SpinGraph, spin_graph
 from tightz.elimination.planar.torus import find_torus
+from tightz.elimination.refused import Refused
 from tightz.errors import UnsupportedModelError
 from tightz.judge.verdict import UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph, Grid

@@ -8,17 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.elimination.refused import Refused
 from tightz.judge.verdict import LIBRARY, UNIT
 from tightz.models.factor_graph import FactorGraph
 
 NO_FIELD = 1e-12
 """Nats: a weaker field is left out, and counts as error (log Z moves by at most |field|)."""
-
-
-class Refused(NamedTuple):
-    """Why a model is not one that a Pfaffian sums."""
-
-    reason: str
 
 
 class SpinGraph(NamedTuple):

@@ -1,4 +1,4 @@
-"""Exact elimination, where it fits in memory and time."""
+"""The exact answer, by whatever way reaches it in the memory and time that there is."""
 
 from __future__ import annotations
 
@@ -6,33 +6,79 @@ import math
 from collections.abc import Iterator
 
 from tightz.bounds import Bound
-from tightz.elimination.exact import exact, plan
+from tightz.elimination.exact import plan
+from tightz.elimination.exact.elimination import ExactResult, solve
+from tightz.elimination.exact.run import StoppedError
+from tightz.elimination.exact.ways import ByCounting, Way, by_elimination
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding, Marginals, Mixing, exact_marginals
 from tightz.workspace.working import Working
 
-FLOPS_PER_SECOND = 1.5e8
-"""A cautious speed of exact elimination, to decide whether it fits into the time limit."""
+LONG = 1.0
+"""Predicted seconds from which on the other streams start beside an exact sum."""
+
+MOST = 0.7
+"""Part of the time left that an exact sum may be predicted to take."""
+
+_STEP = 0.5  # seconds of counting between two looks at the race
+
+MARGINALS = 6.0
+"""Marginals take up to this many times as long as log Z."""
+
+COUNTING = 0.5
+"""Part of all workers' time for counting, whose only gain comes at its end."""
 
 
 def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
-    """log Z exactly if that takes at most half of the time left, marginals if time remains."""
-    found = working.plan if working.exact else None
-    if found is None or not found.fits(working.max_memory):
-        return
-    # Half of the time: a wrong forecast then still leaves a run for the other streams.
-    if found.flops / FLOPS_PER_SECOND >= 0.5 * clock.left:
+    """log Z exactly if that is predicted to take most of the time left at most, then marginals."""
+    way = working.way if working.exact else None
+    if way is None or isinstance(way, ByCounting) or way.seconds > MOST * clock.left:
         return
     try:
-        result = exact(working.graph, max_memory=working.max_memory, marginals=False, plan=found)
-    except UnsupportedModelError as error:  # weights beyond what exact sums can carry
+        result = _solve(working, way, clock)
+    except StoppedError:
+        return
+    except (ResourceError, UnsupportedModelError) as error:
+        # weights beyond what exact sums can carry, or a device that lacks memory after all
         yield Finding(note=str(error))
         return
     yield result.bound
-    if result.log_z > -math.inf and 4 * result.seconds < clock.left:
+    if result.log_z > -math.inf and MARGINALS * result.seconds < clock.left:
         yield from exact_marginals(result)
         yield from _barren_marginals(working, clock)
+
+
+def _solve(working: Working, way: Way, clock: Clock) -> ExactResult:
+    return solve(
+        working.graph, way, max_memory=working.max_memory, marginals=False,
+        time_limit=clock.left, stop=lambda: clock.expired,
+    )  # fmt: skip
+
+
+def takes_long(working: Working, clock: Clock) -> bool:
+    """Whether the other streams should not wait for the exact sum, or there is none."""
+    way = working.way if working.exact else None
+    return way is None or not way.seconds <= min(LONG, MOST * clock.left)
+
+
+def counting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
+    """Model counting, where no other way is within reach."""
+    way = working.way if working.exact else None
+    if not isinstance(way, ByCounting):
+        return
+    count = way.counting.start(max_memory=working.max_memory // 4)
+    while not count.advance(min(_STEP, clock.left)):
+        if clock.expired:
+            return
+        yield Finding()
+    result = ExactResult(
+        working.graph, count.log_z, count.rounding, clock.elapsed, way, working.max_memory
+    )
+    yield result.bound
+    singles = count.marginals() if count.log_z > -math.inf else None
+    if singles is not None:
+        yield Finding(marginals=Marginals(singles, "exact", math.inf, Mixing.EXACT))
 
 
 def _barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:
@@ -42,13 +88,17 @@ def _barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:
         return
     try:
         wanted = plan(full.reduced)
+        way = by_elimination(full.reduced, wanted, working.max_memory, marginals=True)
     except ResourceError:
         return
-    fits = wanted.fits(working.max_memory)
-    if fits and wanted.flops / FLOPS_PER_SECOND < 0.25 * clock.left:
-        for found in exact_marginals(
-            exact(full.reduced, max_memory=working.max_memory, plan=wanted)
-        ):
+    if MARGINALS * way.seconds < MOST * clock.left:
+        try:
+            result = solve(
+                full.reduced, way, max_memory=working.max_memory, stop=lambda: clock.expired
+            )
+        except StoppedError:
+            return
+        for found in exact_marginals(result):
             vectors = found.marginals and full.lift_marginals(found.marginals.vectors)
             if vectors:
                 yield Finding(

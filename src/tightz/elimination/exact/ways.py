@@ -1,0 +1,384 @@
+"""The ways to sum a model exactly, what each would take, and which to go.
+
+A way is planned before anything is allocated: it has a name, predicted `seconds` and `bytes`, and
+`run` sums the model that it was made for (no observed variables, none of one state).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.elimination.clauses import CountingPlan, counting_plan
+from tightz.elimination.exact.choice import choose_plan
+from tightz.elimination.exact.planning import EliminationPlan
+from tightz.elimination.exact.run import Elimination, StoppedError
+from tightz.elimination.exact.slices import MAX_SECONDS, Sliced, run_slices, slice_plan
+from tightz.elimination.graph import interaction_graph, scopes_of
+from tightz.elimination.planar import PlanarPlan, planar_plan
+from tightz.elimination.refused import Refused
+from tightz.errors import ResourceError
+from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.backends import Backend, on_device
+from tightz.runtime.memory import format_bytes
+
+if TYPE_CHECKING:
+    from tightz.elimination.gpu import GpuPlan
+
+QUICK = 0.5
+"""Seconds up to which elimination runs and nothing else is looked at."""
+
+LOGICAL = 0.5
+"""Share of tables of zeros and one other number from which on counting is tried."""
+
+_MAX_WIDTH = 60
+_MAX_LOG2_COST = 100.0
+_INSTEAD = (
+    "tz.log_partition(model) gives an interval on log Z and tz.mean_field(model) a lower bound "
+    "within any memory"
+)
+
+
+class Summed(NamedTuple):
+    """log Z within `rounding`; where known, marginals per variable, and per factor, flat."""
+
+    log_z: float
+    rounding: float
+    singles: list[NDArray[np.float64]] | None = None
+    tables: NDArray[np.float64] | None = None
+
+
+class Way(Protocol):
+    """A plan for an exact sum. `why` completes "every state summed, by ..."."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def why(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def bytes(self) -> int: ...
+    def describe(self) -> str: ...
+    def run(self, *, marginals: bool, time_limit: float, stop: Callable[[], bool]) -> Summed: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ByElimination:
+    """Bucket by bucket on the CPU; `sliced` variables are looped over."""
+
+    model: FactorGraph
+    max_memory: int
+    slices: Sliced
+
+    name = "elimination"
+
+    @property
+    def plan(self) -> EliminationPlan:
+        return self.slices.plan
+
+    @property
+    def sliced(self) -> tuple[int, ...]:
+        return self.slices.variables
+
+    @property
+    def why(self) -> str:
+        return f"variable elimination of width {self.plan.width}, in float64"
+
+    @property
+    def seconds(self) -> float:
+        return self.slices.slices * self.plan.seconds
+
+    @property
+    def bytes(self) -> int:
+        return self.plan.log_z_bytes
+
+    def describe(self) -> str:
+        plan, count = self.plan, self.slices.slices
+        loops = f", {count} slices over {len(self.sliced)} variables" if self.sliced else ""
+        return (
+            f"elimination of width {plan.width} ({plan.heuristic}), {count * plan.flops:.2g} "
+            f"operations, {format_bytes(self.bytes)}{loops}, about {self.seconds:.2g} s"
+        )
+
+    def run(self, *, marginals: bool, time_limit: float, stop: Callable[[], bool]) -> Summed:
+        if self.sliced:
+            found = run_slices(
+                self.model, self.slices, self.max_memory, marginals=marginals, stop=stop
+            )
+            return Summed(*(found if marginals else found[:2]))
+        steps = self.plan.marginal_schedule(self.max_memory) if marginals else None
+        if marginals and steps is None:  # only log Z fits as it is: marginals are sliced
+            again = slice_plan(self.model, self.plan, self.max_memory, marginals=True)
+            if again is None:
+                return self.run(marginals=False, time_limit=time_limit, stop=stop)
+            return ByElimination(self.model, self.max_memory, again).run(
+                marginals=True, time_limit=time_limit, stop=stop
+            )
+        run = Elimination(self.model, self.plan if steps is not None else self.plan.in_place)
+        run.run(steps if steps is not None else self.plan.log_z_schedule(), stop)
+        if steps is None:
+            return Summed(run.log_z, run.rounding)
+        return Summed(run.log_z, run.rounding, run.marginals, run.factor_marginals)
+
+
+@dataclass(frozen=True, eq=False)
+class OnDevice:
+    """The same on a GPU; where its tables leave float64's range, on the CPU after all."""
+
+    model: FactorGraph
+    planned: EliminationPlan
+    gpu: GpuPlan
+    otherwise: ByElimination | None
+
+    name = "elimination on a GPU"
+
+    @property
+    def plan(self) -> EliminationPlan:
+        return self.gpu.plan
+
+    @property
+    def sliced(self) -> tuple[int, ...]:
+        return self.gpu.sliced
+
+    @property
+    def why(self) -> str:
+        return f"variable elimination of width {self.plan.width} on a GPU, in float64"
+
+    @property
+    def seconds(self) -> float:
+        return self.gpu.seconds
+
+    @property
+    def bytes(self) -> int:
+        return self.gpu.bytes
+
+    def describe(self) -> str:
+        return f"elimination on a GPU: {self.gpu.describe()}"
+
+    def run(self, *, marginals: bool, time_limit: float, stop: Callable[[], bool]) -> Summed:
+        from tightz.elimination.gpu import OutOfRangeError, device_bytes, gpu_plan
+
+        planned: GpuPlan | Refused = self.gpu
+        if marginals:
+            planned = gpu_plan(
+                self.model, self.planned, max_bytes=device_bytes(), marginals=True,
+                most_seconds=time_limit,
+            )  # fmt: skip
+        if isinstance(planned, Refused):
+            if self.otherwise is None:
+                raise ResourceError(f"marginals on the GPU: {planned.reason}")
+        else:
+            try:
+                found = planned.solve()
+                return Summed(found.log_z, found.rounding, found.marginals, found.factor_marginals)
+            except OutOfRangeError:
+                if self.otherwise is None:
+                    raise
+        assert self.otherwise is not None
+        return self.otherwise.run(marginals=marginals, time_limit=time_limit, stop=stop)
+
+
+@dataclass(frozen=True, eq=False)
+class ByPfaffians:
+    """Planar spin models without fields."""
+
+    planar: PlanarPlan
+
+    name = "Pfaffians"
+
+    @property
+    def why(self) -> str:
+        torus = len(self.planar.terms) > 1
+        return "four Pfaffians of a torus" if torus else "a Pfaffian of the planar graph"
+
+    @property
+    def seconds(self) -> float:
+        return self.planar.seconds
+
+    @property
+    def bytes(self) -> int:
+        return self.planar.bytes
+
+    def describe(self) -> str:
+        return self.planar.describe()
+
+    def run(self, *, marginals: bool, time_limit: float, stop: Callable[[], bool]) -> Summed:
+        found = self.planar.solve(marginals=marginals, time_limit=time_limit)
+        singles, tables = found.marginals, found.factor_marginals
+        if singles is None or tables is None or any(np.isnan(p).any() for p in singles):
+            return Summed(found.log_z, found.rounding)
+        return Summed(found.log_z, found.rounding, singles, tables)
+
+
+@dataclass(frozen=True, eq=False)
+class ByCounting:
+    """Clauses and weights; how long the search takes is not known before."""
+
+    counting: CountingPlan
+    max_memory: int
+
+    name = "model counting"
+    why = "counting the solutions of its clauses by search"
+    seconds = math.nan
+
+    @property
+    def bytes(self) -> int:
+        return self.max_memory
+
+    def describe(self) -> str:
+        return self.counting.describe()
+
+    def run(self, *, marginals: bool, time_limit: float, stop: Callable[[], bool]) -> Summed:
+        count = self.counting.start(max_memory=self.max_memory)
+        until = time.perf_counter() + time_limit
+        while not count.advance(min(0.2, max(until - time.perf_counter(), 0.0))):
+            if stop():
+                raise StoppedError("the count was stopped before its end")
+            if time.perf_counter() > until:
+                raise ResourceError(
+                    f"{self.describe()}: not finished within time_limit={time_limit:g} s. "
+                    f"{_INSTEAD}"
+                )
+        singles = count.marginals() if marginals else None
+        return Summed(count.log_z, count.rounding, singles)
+
+
+def elimination_plan(
+    reduced: FactorGraph,
+    free: NDArray[np.int64] | None,
+    allowance: str,
+    most_seconds: float = math.inf,
+) -> EliminationPlan:
+    """A plan, or `ResourceError` where even the lower bound on its width is out of reach."""
+    width = interaction_graph(scopes_of(reduced)).degeneracy()
+    if width <= _MAX_WIDTH:
+        found = choose_plan(reduced, free, most_seconds=most_seconds, log2_cap=_MAX_LOG2_COST)
+        if found is not None:
+            return found
+        most = _MAX_LOG2_COST * math.log10(2.0)
+        reason = f"visits more than 10^{most:.0f} table entries by every order tried"
+    else:
+        needed = format_bytes(8 * 2.0 ** min(width, 1000))
+        reason = f"needs tables over {width} variables at once by any order, {needed} or more"
+    raise ResourceError(f"exact elimination of {reduced!r} {reason}; {allowance}. {_INSTEAD}")
+
+
+def by_elimination(
+    reduced: FactorGraph,
+    plan: EliminationPlan,
+    max_memory: int,
+    *,
+    marginals: bool,
+    time_limit: float = math.inf,
+    asked: FactorGraph | None = None,
+) -> ByElimination:
+    """Elimination as planned, in slices where memory is short; `ResourceError` where that is long.
+
+    `asked`: the model to name in the error.
+    """
+    sliced = Sliced((), reduced, plan)
+    if not plan.fits(max_memory, marginals=marginals):
+        found = slice_plan(reduced, plan, max_memory, marginals=marginals, most_seconds=time_limit)
+        if found is None:
+            raise ResourceError(_refusal(asked or reduced, plan, max_memory, marginals=marginals))
+        sliced = found
+    return ByElimination(reduced, max_memory, sliced)
+
+
+def choose_way(
+    reduced: FactorGraph,
+    free: NDArray[np.int64] | None,
+    max_memory: int,
+    *,
+    marginals: bool,
+    backend: Backend = "auto",
+    time_limit: float = math.inf,
+    asked: FactorGraph | None = None,
+    plan: EliminationPlan | None = None,
+    hopeless: bool = False,
+) -> Way:
+    """The way of least predicted time; counting where no other is within reach.
+
+    `plan` is not looked for where it is given, or known to be `hopeless`. `ResourceError` where no
+    way is left.
+    """
+    ways: list[Way] = []
+    refusal = ResourceError(f"no exact way for {asked or reduced!r} is within reach. {_INSTEAD}")
+    try:
+        if plan is None and not hopeless:
+            allowance = f"max_memory allows {format_bytes(max_memory)}"
+            plan = elimination_plan(reduced, free, allowance)
+        if (
+            plan is not None
+            and plan.seconds <= QUICK
+            and backend != "cuda"
+            and plan.fits(max_memory)
+        ):
+            return by_elimination(reduced, plan, max_memory, marginals=marginals, asked=asked)
+    except ResourceError as error:
+        refusal = error
+    planar = planar_plan(reduced, time_limit=time_limit)
+    if isinstance(planar, PlanarPlan) and planar.bytes <= max_memory:
+        ways.append(ByPfaffians(planar))
+    if plan is not None:
+        cpu: ByElimination | None = None
+        if not ways or plan.seconds < ways[0].seconds:
+            try:
+                cpu = by_elimination(
+                    reduced, plan, max_memory, marginals=marginals, time_limit=time_limit,
+                    asked=asked,
+                )  # fmt: skip
+                ways.append(cpu)
+            except ResourceError as error:
+                refusal = error
+        device = _on_device(reduced, plan, backend, cpu)
+        if device is not None:
+            ways = [device] if backend == "cuda" else [*ways, device]
+    if ways:
+        best = min(ways, key=lambda way: way.seconds)
+        if best.seconds <= time_limit:
+            return best
+        refusal = ResourceError(
+            f"exact sum of {asked or reduced!r} would take longer than time_limit="
+            f"{time_limit:g} s: {best.describe()}. {_INSTEAD}"
+        )
+    counting = counting_plan(reduced)
+    if isinstance(counting, CountingPlan) and counting.share >= LOGICAL:
+        return ByCounting(counting, max_memory)
+    raise refusal
+
+
+def _on_device(
+    reduced: FactorGraph, plan: EliminationPlan, backend: Backend, cpu: ByElimination | None
+) -> OnDevice | None:
+    """Elimination on a GPU where there is one; "cuda" insists on it."""
+    from tightz.elimination.gpu import device_bytes, gpu_plan, why_no_elimination
+
+    if not on_device(backend, why_no_elimination):
+        return None
+    found = gpu_plan(reduced, plan, max_bytes=device_bytes(), most_seconds=MAX_SECONDS)
+    if isinstance(found, Refused):
+        if backend == "cuda":
+            raise ResourceError(f"elimination of {reduced!r} on the GPU: {found.reason}")
+        return None
+    return OnDevice(reduced, plan, found, cpu)
+
+
+def _refusal(model: FactorGraph, chosen: EliminationPlan, allowed: int, *, marginals: bool) -> str:
+    what, needed = "log Z", chosen.log_z_bytes
+    if marginals and chosen.fits(allowed):
+        what, needed = "marginals", chosen.marginal_bytes
+    alone = "; log Z alone fits: marginals=False" if what == "marginals" else ""
+    return (
+        f"exact {what} of {model!r} needs {format_bytes(needed)} (width {chosen.width}, "
+        f"{chosen.flops:.1e} operations, by {chosen.heuristic}); max_memory allows "
+        f"{format_bytes(allowed)}, and looping over slices would take more than "
+        f"{MAX_SECONDS:.0f} s{alone}. {_INSTEAD}"
+    )
