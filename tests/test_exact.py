@@ -243,13 +243,14 @@ def test_disconnected_parts_multiply():
 @pytest.mark.parametrize("coupling", [2.0, 200.0])
 def test_little_memory_recomputes_messages(coupling):
     model = ising_grid(12, coupling=(-coupling, coupling), seed=5)
-    full = exact(model)
+    sweep = build_plan(model, np.arange(144), "row by row")
+    full = exact(model, plan=sweep)
     allowed = full.plan.marginal_bytes // 2
     steps = full.plan.marginal_schedule(allowed)
     assert steps is not None
     assert full.plan.peak_bytes(steps) <= allowed
-    assert sum(s.kind == FORWARD for s in steps) > 144
-    small = exact(model, max_memory=allowed)
+    assert sum(s.kind == FORWARD for s in steps) > len(sweep.buckets)
+    small = exact(model, max_memory=allowed, plan=sweep)
     assert small.sliced == ()
     assert small.log_z == full.log_z
     np.testing.assert_allclose(np.array(small.marginals), np.array(full.marginals), atol=1e-11)

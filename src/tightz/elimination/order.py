@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,8 +22,6 @@ from tightz.models.factor_graph import FactorGraph, Grid
 from tightz.models.observed import observe
 
 _STEPS_A_SECOND = 1e8  # of the elimination game, roughly
-_STEPS_A_FACTOR = 5e3  # what a round of contraction paths costs, in the same currency
-_PATH_LIMIT = 20_000  # factors; beyond this contraction paths take seconds
 _TIE = 1e-9  # costs are sums of floats: of equal orders the first is kept
 _MOST_WORK = 3e8  # steps of one game; a model denser than that is hopeless in any order
 
@@ -144,73 +142,6 @@ def _sweeps(model: FactorGraph) -> Iterator[tuple[str, NDArray[np.int64]]]:
         yield "diagonals", np.lexsort((rows, rows + cols))
 
 
-def _symbol(v: int) -> str:
-    """cotengrust names an index by one character; surrogates are not characters."""
-    return chr(v + 0x100 if v + 0x100 < 0xD800 else v + 0x900)
-
-
-def _numbers_suffice(terms: int) -> bool:
-    """Whether cotengrust's node numbers hold every node that its simplification can make.
-
-    It numbers nodes in 8 bits below 128 terms and in 16 bits from there, which is enough for the
-    2 terms - 1 nodes of a path. Simplifying can renumber each of them once more (a node loses the
-    indices only it has), so the numbers wrap and the library panics ("no entry found for key").
-    """
-    return 4 * terms < (1 << 8 if terms < 128 else 1 << 16)
-
-
-def _contraction_path(scopes: Sequence[tuple[int, ...]], cards: NDArray, trials: int, seed: int):  # type: ignore[no-untyped-def]
-    """cotengrust's path over `scopes`; None where the library panics.
-
-    A panic arrives as a BaseException whose class no module exports; it says nothing about the
-    model, so the heuristic is skipped. Everything else (an interrupt, say) goes on.
-    """
-    from cotengrust import optimize_random_greedy_track_flops
-
-    inputs = [tuple(_symbol(v) for v in s) for s in scopes]
-    sizes = {_symbol(v): float(c) for v, c in enumerate(cards)}
-    try:
-        path, _ = optimize_random_greedy_track_flops(
-            inputs, [], sizes, trials, seed=seed, simplify=_numbers_suffice(len(inputs)),
-            use_ssa=True,
-        )  # fmt: skip
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        return None
-    return path
-
-
-def _from_contraction_path(model: FactorGraph, trials: int, seed: int) -> NDArray[np.int64] | None:
-    """The order in which a cotengrust contraction path sums variables out; None without one."""
-    n = model.n_variables
-    scopes = sorted({model.factor(f).scope for f in range(model.n_factors)} - {()})
-    if not scopes:
-        return np.arange(n)
-    path = _contraction_path(scopes, model.cardinalities, trials, seed)
-    if path is None:
-        return None
-    uses = np.zeros(n, dtype=np.int64)
-    terms: dict[int, dict[int, int]] = {}  # term -> {variable: inputs below it that hold it}
-    for k, scope in enumerate(scopes):
-        terms[k] = dict.fromkeys(scope, 1)
-        uses[list(terms[k])] += 1
-    order: list[int] = [v for v in range(n) if uses[v] == 0]
-    for new, pair in enumerate(path, start=len(scopes)):
-        merged: dict[int, int] = {}
-        for k in pair:
-            for v, count in terms.pop(k).items():
-                merged[v] = merged.get(v, 0) + count
-        done = [v for v, count in merged.items() if count == uses[v]]
-        order += done
-        for v in done:
-            del merged[v]
-        terms[new] = merged
-    left = np.ones(n, dtype=bool)
-    left[order] = False
-    return np.concatenate([order, np.flatnonzero(left)]).astype(np.int64)
-
-
 class _Search:
     """The best order so far and the steps spent on the way to it."""
 
@@ -252,11 +183,11 @@ def choose_order(
 
     Greedy smallest clique, least fill and least degree (Rose, 1972; Kjaerulff, 1990), fill weighted
     by the states of its ends where those differ (Kask and others, 2011), sweeps along the numbering
-    or the lattice, Cuthill-McKee, and in the time given contraction paths of cotengrust and noisy
-    repeats of the greedy ones. A try stops as soon as it costs more than the best so far or more
-    than 2^`log2_cap` entries; with none below that the cost is inf. By default the search takes a
-    small share of what the elimination itself would, at most 0.4 s. Time is counted in operations,
-    not by a clock: the same model always has the same order.
+    or the lattice, Cuthill-McKee, and in the time given noisy repeats of the greedy ones. A try
+    stops as soon as it costs more than the best so far or more than 2^`log2_cap` entries; with none
+    below that the cost is inf. By default the search takes a small share of what the elimination
+    itself would, at most 0.4 s. Time is counted in operations, not by a clock: the same model
+    always has the same order.
     """
     n = model.n_variables
     if n == 0:
@@ -284,11 +215,6 @@ def choose_order(
     rng = np.random.default_rng(0)
     trial, search.spent = 0, 0.0
     while search.spent < seconds * _STEPS_A_SECOND:
-        if trial % 8 == 0 and model.n_factors <= _PATH_LIMIT:
-            path = _from_contraction_path(model, 8, trial)
-            if path is not None:
-                search.given("cotengrust", path)
-            search.spent += _STEPS_A_FACTOR * model.n_factors
         if trial % 2:
             search.greedy("noisy min-size", SIZE, rng.uniform(0, 1.5, n))
         else:

@@ -18,8 +18,8 @@ from tightz.models.factor_graph import FactorGraph
 ROTATIONS = 2_000_000
 """Of one round of annealing, which takes about ROUND seconds."""
 
-ROUND = 0.25
-SHARE = 0.15
+ROUND = 0.2
+SHARE = 0.25
 """A round is worth it while all rounds together take less than this part of what is left to do."""
 
 WORTH = 1.0
