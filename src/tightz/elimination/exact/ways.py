@@ -19,7 +19,13 @@ from tightz.elimination.clauses import CountingPlan, counting_plan
 from tightz.elimination.exact.choice import choose_plan
 from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.run import Elimination, StoppedError
-from tightz.elimination.exact.slices import MAX_SECONDS, Sliced, run_slices, slice_plan
+from tightz.elimination.exact.slices import (
+    MAX_SECONDS,
+    SLICE_SECONDS,
+    Sliced,
+    run_slices,
+    slice_plan,
+)
 from tightz.elimination.graph import interaction_graph, scopes_of
 from tightz.elimination.planar import PlanarPlan, planar_plan
 from tightz.elimination.refused import Refused
@@ -93,7 +99,7 @@ class ByElimination:
 
     @property
     def seconds(self) -> float:
-        return self.slices.slices * self.plan.seconds
+        return self.slices.slices * (self.plan.seconds + SLICE_SECONDS * bool(self.sliced))
 
     @property
     def bytes(self) -> int:
