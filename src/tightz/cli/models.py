@@ -11,25 +11,25 @@ from tightz.cli.options import Source, emit, model_argument, require_writable
 @model_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
 def info(source: Source, as_json: bool) -> None:
-    """What a model file holds: sizes, cardinalities, zeros, elimination width.
+    """What a model file holds, and how it would be summed exactly: width, memory, seconds.
 
     \b
     Example: tightz info model.uai --evidence model.uai.evid
     """
     import numpy as np
 
-    from tightz.elimination.exact import plan
-    from tightz.errors import ResourceError
-    from tightz.runtime.memory import format_bytes
+    from tightz.workspace.working import Working
 
     graph = source.load()
     counts = np.bincount(graph.arities, minlength=1)
-    try:
-        elimination = plan(graph)
-        width, needed = elimination.width, int(elimination.log_z_bytes)
-        reach = f"width {width}, needs {format_bytes(needed)}"
-    except ResourceError as error:
-        width, needed, reach = None, None, f"out of reach: {error}"
+    working = Working(graph)
+    way, plan = working.way, working.plan
+    left = working.graph.n_variables
+    reach = "out of reach by every way known" if way is None else way.describe()
+    if not left:
+        reach = "evidence, zeros and leaves leave nothing to sum"
+    elif left < graph.n_variables:
+        reach = f"{left} variables are left after the reductions; {reach}"
     record = {
         "command": "info",
         "variables": graph.n_variables,
@@ -39,8 +39,12 @@ def info(source: Source, as_json: bool) -> None:
         "max_states": int(graph.cardinalities.max(initial=0)),
         "zero_entries": int((graph.log_tables == -np.inf).sum()),
         "table_entries": int(graph.log_tables.size),
-        "elimination_width": width,
-        "exact_bytes": needed,
+        "variables_left": left,
+        "elimination_width": None if plan is None else plan.width,
+        "elimination_flops": None if plan is None else plan.flops,
+        "exact_by": None if way is None else way.name,
+        "exact_bytes": None if way is None else int(way.bytes),
+        "exact_seconds": None if way is None or way.seconds != way.seconds else way.seconds,
         "sha256": graph.digest,
     }
     if as_json:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 QUICK = 0.5
 """Seconds up to which elimination runs and nothing else is looked at."""
 
+COUNT_FIRST = 5.0
+"""Seconds from which on a model of clauses is counted before anything else is tried."""
+
 LOGICAL = 0.5
 """Share of tables of zeros and one other number from which on counting is tried."""
 
@@ -225,10 +228,14 @@ class ByPfaffians:
 
 @dataclass(frozen=True, eq=False)
 class ByCounting:
-    """Clauses and weights; how long the search takes is not known before."""
+    """Clauses and weights; how long the search takes is not known before.
+
+    `otherwise` is the way to go once it has taken as long as that would.
+    """
 
     counting: CountingPlan
     max_memory: int
+    otherwise: Way | None = None
 
     name = "model counting"
     why = "counting the solutions of its clauses by search"
@@ -243,11 +250,16 @@ class ByCounting:
 
     def run(self, *, marginals: bool, time_limit: float, stop: Callable[[], bool]) -> Summed:
         count = self.counting.start(max_memory=self.max_memory)
-        until = time.perf_counter() + time_limit
+        limit = time_limit if self.otherwise is None else min(self.otherwise.seconds, time_limit)
+        until = time.perf_counter() + limit
         while not count.advance(min(0.2, max(until - time.perf_counter(), 0.0))):
             if stop():
                 raise StoppedError("the count was stopped before its end")
             if time.perf_counter() > until:
+                if self.otherwise is not None:
+                    return self.otherwise.run(
+                        marginals=marginals, time_limit=time_limit - limit, stop=stop
+                    )
                 raise ResourceError(
                     f"{self.describe()}: not finished within time_limit={time_limit:g} s. "
                     f"{_INSTEAD}"
@@ -330,12 +342,16 @@ def choose_way(
             return by_elimination(reduced, plan, max_memory, marginals=marginals, asked=asked)
     except ResourceError as error:
         refusal = error
+    clauses = counting_plan(reduced)
+    logical = isinstance(clauses, CountingPlan) and clauses.share >= LOGICAL
     planar = planar_plan(reduced, time_limit=time_limit)
     if isinstance(planar, PlanarPlan) and planar.bytes <= max_memory:
         ways.append(ByPfaffians(planar))
     if plan is not None:
         cpu: ByElimination | None = None
-        if not ways or plan.seconds < ways[0].seconds:
+        # A model of clauses is counted rather than sliced.
+        sooner = not ways or plan.seconds < ways[0].seconds
+        if sooner and (not logical or plan.fits(max_memory)):
             try:
                 cpu = by_elimination(
                     reduced, plan, max_memory, marginals=marginals, time_limit=time_limit,
@@ -347,17 +363,19 @@ def choose_way(
         device = _on_device(reduced, plan, backend, cpu)
         if device is not None:
             ways = [device] if backend == "cuda" else [*ways, device]
-    if ways:
-        best = min(ways, key=lambda way: way.seconds)
+    best = min(ways, key=lambda way: way.seconds, default=None)
+    if best is not None and best.seconds <= min(time_limit, COUNT_FIRST):
+        return best
+    if logical and isinstance(clauses, CountingPlan):
+        late = best is None or best.seconds > time_limit
+        return ByCounting(clauses, max_memory, None if late else best)
+    if best is not None:
         if best.seconds <= time_limit:
             return best
         refusal = ResourceError(
             f"exact sum of {asked or reduced!r} would take longer than time_limit="
             f"{time_limit:g} s: {best.describe()}. {_INSTEAD}"
         )
-    counting = counting_plan(reduced)
-    if isinstance(counting, CountingPlan) and counting.share >= LOGICAL:
-        return ByCounting(counting, max_memory)
     raise refusal
 
 

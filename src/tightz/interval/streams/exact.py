@@ -33,7 +33,9 @@ COUNTING = 0.5
 def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     """log Z exactly if that is predicted to take most of the time left at most, then marginals."""
     way = working.way if working.exact else None
-    if way is None or isinstance(way, ByCounting) or way.seconds > MOST * clock.left:
+    if isinstance(way, ByCounting):
+        way = way.otherwise  # the count is a stream of its own
+    if way is None or way.seconds > MOST * clock.left:
         return
     try:
         result = _solve(working, way, clock)
