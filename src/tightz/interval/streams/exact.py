@@ -15,8 +15,8 @@ from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding, Marginals, Mixing, exact_marginals
 from tightz.workspace.working import Working
 
-LONG = 1.0
-"""Predicted seconds from which on the other streams start beside an exact sum."""
+LONG, SHARE = 2.0, 0.15
+"""Seconds, and part of the time left, beyond which other streams start beside an exact sum."""
 
 MOST = 0.7
 """Part of the time left that an exact sum may be predicted to take."""
@@ -61,7 +61,7 @@ def _solve(working: Working, way: Way, clock: Clock) -> ExactResult:
 def takes_long(working: Working, clock: Clock) -> bool:
     """Whether the other streams should not wait for the exact sum, or there is none."""
     way = working.way if working.exact else None
-    return way is None or not way.seconds <= min(LONG, MOST * clock.left)
+    return way is None or not way.seconds <= min(MOST * clock.left, max(LONG, SHARE * clock.left))
 
 
 def counting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
