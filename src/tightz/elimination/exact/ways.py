@@ -372,7 +372,7 @@ def choose_way(
     if best is not None:
         if best.seconds <= time_limit:
             return best
-        refusal = ResourceError(
+        raise ResourceError(
             f"exact sum of {asked or reduced!r} would take longer than time_limit="
             f"{time_limit:g} s: {best.describe()}. {_INSTEAD}"
         )
