@@ -392,13 +392,12 @@ class Elimination:
                 kernel: Callable[..., None] = run_pass
                 ranges = workers.ranges(layout.n_outer, ratio.size)
                 workers.run([partial(kernel, arena, layout, *r) for r in ranges])
-            else:
-                found = np.zeros(table.size)
+            else:  # a child's belief is summed where it will lie: no room is planned beside it
+                found = np.zeros(table.size) if child is None else self._space.values(child)
+                found[:] = 0.0
                 self._add_meet(layout, found, ratio.size)
                 if child is None:
                     sums.append(found * self._space.values(table))
-                else:
-                    self._space.values(child)[:] = found
             if child is not None:
                 child.is_ratio = True
                 self._space.each(tables.zero_in_place, child, self._space.values(table))
