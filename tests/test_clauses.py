@@ -21,6 +21,7 @@ from tightz.elimination.clauses.counting import CountingPlan
 from tightz.elimination.clauses.formula import ClauseModel, clause_model, cover
 from tightz.elimination.clauses.setup import watch
 from tightz.elimination.exact import exact
+from tightz.errors import ParameterError
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats import read
 from tightz.models.large_scopes import auxiliaries, clause
@@ -427,3 +428,38 @@ def test_variables_of_one_state():
     assert count.advance(60.0)
     assert abs(count.log_z - (math.log(3.0) + 0.5)) <= count.rounding + 1e-15
     assert [m.size for m in count.marginals()] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("constant", [-math.inf, -300.0, 0.0, 300.0])
+def test_constants_and_variables_of_one_state(constant):
+    """A table without a binary variable: evidence leaves such, zeros among them."""
+    other = np.array([[0.0, -math.inf], [0.5, 0.0]])
+    for scope, shape in [((), ()), ((2,), (1,)), ((2, 3), (1, 1))]:
+        factors = [(scope, np.full(shape, constant)), ((0, 1), other)]
+        model = FactorGraph([2, 2, 1, 1], factors)
+        count = counting_plan(model).start(max_memory=10**6)
+        assert count.advance(60.0)
+        expected = hostile.truth([2, 2, 1, 1], factors)
+        if expected is None:
+            assert count.log_z == -math.inf
+        else:
+            assert expected.error(count.log_z) <= count.rounding < 1e-10
+
+
+def test_formulas_too_large_for_cache_keys_are_refused():
+    """Keys hold 16 bits a number: pieces 65536 apart looked alike, and the count was wrong."""
+    with pytest.raises(ParameterError, match="65535"):
+        plan_clauses(65_536, [[1, 3]])
+    n = 75  # 67,525 clauses of three literals
+    clauses = [[2 * v for v in scope] for scope in itertools.combinations(range(n), 3)]
+    with pytest.raises(ParameterError, match="65535"):
+        plan_clauses(n, clauses)
+    assert plan_clauses(65_535, [[1, 3]]).n_clauses == 1
+
+
+def test_a_very_long_clause():
+    """Its graph would have 4.5e8 pairs: decisions are then not guided."""
+    n = 15_000
+    count = plan_clauses(n, [list(range(1, 2 * n, 2))]).start(max_memory=10**7)
+    assert not count.advance(0.0)
+    assert math.isnan(count.width)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tightz.elimination.clauses import arrays as a
 from tightz.elimination.clauses.blocks import BlockSum, Value, block_sum
 from tightz.elimination.clauses.formula import (
+    LARGEST,
     ClauseModel,
     clause_model,
     log_of,
@@ -106,6 +107,11 @@ def plan_clauses(
     forbidden = [(x ^ 1,) for x, w in given.items() if w == -math.inf]
     terms = {x: [float(w)] for x, w in given.items() if w > -math.inf}
     listed = normal([*clauses, *forbidden])
+    if max(n, sum(len(c) > 2 for c in listed)) > LARGEST:
+        raise ParameterError(
+            f"{n} variables and {len(listed)} clauses; counting numbers up to {LARGEST} variables "
+            "and as many clauses of three or more literals"
+        )
     for (x,) in (c for c in listed if len(c) == 1):
         terms[x ^ 1] = terms.get(x, [])
     return CountingPlan(

@@ -166,7 +166,7 @@ class _Builder:
         factor, out = self.model.factor(f), self.out
         alive = [v for v in factor.scope if self.model.cardinalities[v] == 2]
         table = np.asarray(factor.log_table, dtype=np.float64).reshape((2,) * len(alive))
-        zeros = np.isneginf(table)
+        zeros = np.asarray(np.isneginf(table))  # of a constant numpy makes a number
         levels = np.unique(table[~zeros])
         if levels.size and levels[-1] - levels[0] > WIDEST:
             return f"factor {f} has weights more than {WIDEST:g} nats apart"

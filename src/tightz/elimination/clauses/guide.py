@@ -20,6 +20,7 @@ STRENGTH = 100.0
 """What the middle is worth, in open clauses."""
 
 _MOST_WORK = 2e8
+_MOST_PAIRS = 1e8  # of variables in one clause: a graph of more takes gigabytes
 
 
 def priorities(
@@ -29,6 +30,8 @@ def priorities(
 
     Least fill, ties broken by `seed`.
     """
+    if sum(len(c) ** 2 for c in clauses) > _MOST_PAIRS:
+        return np.zeros(n), np.nan
     scopes = scopes_from(n, [[x >> 1 for x in c] for c in clauses])
     noise = np.random.default_rng(seed).uniform(0.0, 0.5, n) if seed else 0.0
     played = play(interaction_graph(scopes), Rules(FILL, work=_MOST_WORK), noise=noise)

@@ -13,7 +13,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tightz.elimination.exact.passes import MOST_ROWS, Axes, local_rows, repeated, tile_of
+from tightz.elimination.exact.passes import (
+    LEAST_TILE,
+    MOST_ROWS,
+    Axes,
+    local_rows,
+    repeated,
+    tile_of,
+)
 from tightz.elimination.exact.schedule import Bucket
 
 PASS_ENTRIES = 1 << 13
@@ -21,6 +28,13 @@ PASS_ENTRIES = 1 << 13
 
 CHAIN_ROWS = 32
 """Rows of a block, beyond which a chain does not grow."""
+
+CHAIN_STATES = 256
+"""Joint states of all that a chain sums out, beyond which it does not grow.
+
+Variables that come in and go again need no rows. But the audit sums over all states together, and
+a sum over them must stay in float64's range.
+"""
 
 
 class Chain(NamedTuple):
@@ -33,14 +47,20 @@ class Chain(NamedTuple):
 def arrange(
     buckets: Sequence[Bucket], cards: Sequence[int]
 ) -> tuple[tuple[Bucket, ...], dict[int, Chain]]:
-    """The buckets with their messages laid out for the passes, and those by their last bucket."""
-    chains = _chains(buckets, cards)
+    """The buckets with their messages laid out for the passes, and those by their last bucket.
+
+    A chain whose tile would be too thin (see `pass_layout`) is none.
+    """
+    chains: dict[int, Chain] = {}
     arranged = list(buckets)
-    for b, chain in chains.items():  # in order: a chain's main child comes before
+    for b, chain in _chains(buckets, cards).items():  # in order: a chain's main child comes before
         source, scope = arranged[chain.main].scope, buckets[b].scope
         turns = _turns(buckets, chain, b)
         rows = _rows(buckets, chain, b, cards)
         tile = tile_of(source, turns, cards, rows)
+        if _entries(tile, cards) < LEAST_TILE:
+            continue
+        chains[b] = chain
         others = [a for a in source if a in scope and a not in tile]
         new = [a for a in scope if a not in source]
         arranged[b] = buckets[b]._replace(scope=(*new, *others, *tile))
@@ -63,7 +83,8 @@ def _chains(buckets: Sequence[Bucket], cards: Sequence[int]) -> dict[int, Chain]
         known = chains.get(main)
         if known is not None and main == b - 1:
             longer = Chain((*known.before, main), known.main)
-            if _rows(buckets, longer, b, cards) <= CHAIN_ROWS:
+            states = math.prod(_entries(buckets[c].summed, cards) for c in (*longer.before, b))
+            if _rows(buckets, longer, b, cards) <= CHAIN_ROWS and states <= CHAIN_STATES:
                 del chains[main]
                 chains[b] = longer
                 continue

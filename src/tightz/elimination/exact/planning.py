@@ -154,17 +154,27 @@ class EliminationPlan:
         return None
 
     def peak_bytes(self, steps: Sequence[Step]) -> int:
-        """Largest work space while following `steps`."""
+        """Largest work space while following `steps`, chains as passes or bucket by bucket."""
+        whole = self._peak_entries(steps, apart=False)
+        apart = self._peak_entries(steps, apart=True) if any(s.chain for s in steps) else 0
+        return 8 * max(whole, apart)
+
+    def _peak_entries(self, steps: Sequence[Step], *, apart: bool) -> int:
+        """`apart`: as `Elimination` does it where the tables of every chain need logs."""
         sizes = self.sizes()
         reserved = self.reserved_entries
         arena = Arena(reserved)
         messages: dict[int, int] = {}
         beliefs: dict[int, int] = {}
-        for kind, b, *_ in steps:
+        for kind, b, _, chain in steps:
             if kind == FORWARD:
-                messages[b] = arena.take(sizes[b])
+                for c in (*chain, b) if chain and apart else (b,):
+                    messages[c] = arena.take(sizes[c])
+                    for d in self.buckets[c].children if chain and apart else ():
+                        arena.give_back(messages.pop(d), sizes[d])
             elif kind in (FREE, MERGE):
-                arena.give_back(messages.pop(b), sizes[b])
+                if b in messages:
+                    arena.give_back(messages.pop(b), sizes[b])
             else:
                 if b not in beliefs:  # a root: its belief is the number 1
                     beliefs[b] = arena.take(sizes[b])
@@ -172,7 +182,7 @@ class EliminationPlan:
                     beliefs[c] = arena.take(sizes[c])
                 arena.give_back(beliefs.pop(b), sizes[b])
                 arena.give_back(messages.pop(b), sizes[b])
-        return 8 * arena.peak
+        return arena.peak
 
     @cached_property
     def reserved_entries(self) -> int:

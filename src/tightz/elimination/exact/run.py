@@ -93,7 +93,7 @@ class Elimination:
                     complete = True
                 elif kind == MERGE:
                     self._merge(self._messages.pop(b), self._messages[into])
-                else:
+                elif b in self._messages:  # not forgotten with its chain
                     self._space.release(self._messages.pop(b))
         finally:
             self._space.close()
@@ -157,11 +157,15 @@ class Elimination:
         return whole, tops, Error(0.0, len(members) * UNIT)
 
     def _one_by_one(self, buckets: tuple[int, ...]) -> None:
-        """The buckets of a chain by themselves; what lies between them is forgotten."""
-        for before, b in zip((-1, *buckets), buckets, strict=False):
+        """The buckets of a chain by themselves; what each was made of is forgotten at once.
+
+        So two tables of the chain are held at a time, as in a pass (see `peak_bytes`).
+        """
+        for b in buckets:
             self._forward(b)
-            if before >= 0:
-                self._space.release(self._messages.pop(before))
+            for c in self.plan.buckets[b].children if len(buckets) > 1 else ():
+                if c in self._messages:
+                    self._space.release(self._messages.pop(c))
 
     def _pass(self, buckets: tuple[int, ...]) -> bool:
         """The buckets of a chain in one pass; False where their tables leave the ordinary scale."""
@@ -374,10 +378,10 @@ class Elimination:
         arena, workers = self._space.arena, self._space.workers
         placed = Placed(ratio.start, ratio.axes)
         work: list[tuple[Table, Table | None, PassLayout | MeetLayout]] = []
+        if not set(inputs[0].axes) ^ set(inputs[1].axes) <= set(ratio.axes):
+            return None  # one table alone has a variable that is summed out
         for k, (table, other) in enumerate(zip(inputs, reversed(inputs), strict=True)):
             child = children[k] if k < len(children) else None
-            if not set(table.axes) <= set(ratio.axes).union(other.axes):
-                return None
             partner = Placed(other.start, other.axes)
             layout: PassLayout | MeetLayout | None
             if child is not None and table.size >= other.size:
@@ -397,13 +401,12 @@ class Elimination:
                 kernel: Callable[..., None] = run_pass
                 ranges = workers.ranges(layout.n_outer, ratio.size)
                 workers.run([partial(kernel, arena, layout, *r) for r in ranges])
-            else:
-                found = np.zeros(table.size)
+            else:  # a child's belief is summed where it will lie: no room is planned beside it
+                found = np.zeros(table.size) if child is None else self._space.values(child)
+                found[:] = 0.0
                 self._add_meet(layout, found, ratio.size)
                 if child is None:
                     sums.append(found * self._space.values(table))
-                else:
-                    self._space.values(child)[:] = found
             if child is not None:
                 child.is_ratio = True
                 self._space.each(tables.zero_in_place, child, self._space.values(table))

@@ -69,6 +69,8 @@ def nodes_of(
     inside: list[dict[int, int]] = []  # per node: its scope's variables, and factors below
     for children, factors in zip(skeleton.children, skeleton.factors, strict=True):
         below = tuple(k for c in children if (k := stands_for[c]) >= 0)
+        # A slice turns tables into numbers, which `Elimination.run` multiplies in itself.
+        factors = tuple(f for f in factors if ends[f] < ends[f + 1])
         held: dict[int, int] = dict(inside[below[0]]) if below else {}
         for k in below[1:]:
             for v, count in inside[k].items():
@@ -85,7 +87,7 @@ def nodes_of(
             for v in part:
                 del held[v]
             inside.append(dict(held))
-            nodes.append(Node(below, tuple(factors), part, tuple(held)))
+            nodes.append(Node(below, factors, part, tuple(held)))
             below, factors = (len(nodes) - 1,), ()
         stands_for.append(len(nodes) - 1 if held else -1)
     nodes += [Node((), (), (v,), ()) for v, count in enumerate(uses) if not count]
