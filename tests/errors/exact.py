@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,10 +13,11 @@ from tests.errors.table import Case
 from tightz.elimination.clauses import counting_plan
 from tightz.elimination.exact import plan, ways
 from tightz.elimination.exact.elimination import solve
-from tightz.elimination.exact.run import StoppedError
+from tightz.elimination.exact.run import Elimination, StoppedError
 from tightz.elimination.exact.ways import ByCounting, OnDevice, Summed
 from tightz.elimination.refused import Refused
 from tightz.errors import ResourceError, UnsupportedModelError
+from tightz.judge import RefutedError
 
 GRID = tz.ising_grid(3, seed=0)
 
@@ -73,7 +75,18 @@ def _stopped():
     solve(GRID, way, max_memory=10**6, marginals=False, stop=lambda: next(looks) > 0)
 
 
+def _lost_table():
+    found = plan(GRID)
+    buckets = [b._replace(groups=()) if not b.children else b for b in found.buckets]
+    Elimination(GRID, replace(found, buckets=tuple(buckets))).run([])
+
+
 CASES = [
+    Case(
+        RefutedError,
+        "exact: the plan's buckets do not hold every factor exactly once",
+        _lost_table,
+    ),
     Case(StoppedError, "the sum was stopped before its end", _stopped),
     Case(
         StoppedError,

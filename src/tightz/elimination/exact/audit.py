@@ -59,6 +59,10 @@ class Audit:
         self._errors: list[Error] = []
         self._scales: list[float] = []
 
+        members = sorted(f for b in plan.buckets for _, factors in b.groups for f in factors)
+        if members != np.flatnonzero(model.arities).tolist():
+            raise RefutedError("exact: the plan's buckets do not hold every factor exactly once")
+
     def groups(self, b: int, tables: Sequence[Table]) -> None:
         """The bucket's own factors, as logs: over all buckets they must add up to the model."""
         if b in self._seen:

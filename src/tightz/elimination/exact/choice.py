@@ -60,7 +60,7 @@ def _anneal(
 ) -> ContractionTree | None:
     """The best tree of a few rounds that start at `order`, which would take `seconds`."""
     start = tree_by_order(scopes_of(model), model.cardinalities, order)
-    sweeps = max(1, ROTATIONS // len(start.leaves.scopes))
+    sweeps = max(1, ROTATIONS // max(1, len(start.leaves.scopes)))
     before = start.log2_cost
     best: ContractionTree | None = None
     for k in range(_MOST_ROUNDS):

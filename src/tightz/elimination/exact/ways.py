@@ -117,14 +117,17 @@ class ByElimination:
         )
 
     def run(self, *, marginals: bool, time_limit: float, stop: Callable[[], bool]) -> Summed:
-        if self.sliced:
+        steps = self.plan.marginal_schedule(self.max_memory) if marginals else None
+        if self.sliced and (steps is not None or not marginals):
             found = run_slices(
                 self.model, self.slices, self.max_memory, marginals=marginals, stop=stop
             )
             return Summed(*(found if marginals else found[:2]))
-        steps = self.plan.marginal_schedule(self.max_memory) if marginals else None
-        if marginals and steps is None:  # only log Z fits as it is: marginals are sliced
-            again = slice_plan(self.model, self.plan, self.max_memory, marginals=True)
+        if marginals and steps is None:  # only log Z fits as it is: marginals in (more) slices
+            whole = choose_plan(self.model) if self.sliced else self.plan
+            again = None
+            if whole is not None:
+                again = slice_plan(self.model, whole, self.max_memory, marginals=True)
             if again is None:
                 return self.run(marginals=False, time_limit=time_limit, stop=stop)
             return ByElimination(self.model, self.max_memory, again).run(
