@@ -273,6 +273,16 @@ def test_less_memory_slices_variables(marginals):
             )
 
 
+def test_a_plan_of_fewer_variables_counts_constants_once():
+    """Fixing a variable turns its own table into a constant, which belongs to no bucket."""
+    model = ising_grid(5, coupling=(-2, 2), seed=5)
+    fewer = model.with_evidence({12: 1}).condition()
+    assert (fewer.arities == 0).any()
+    known = build_plan(fewer, plan(model).skeleton, "the larger model's")
+    found = exact(fewer, marginals=False, plan=known)
+    assert found.log_z == pytest.approx(exact(fewer, marginals=False).log_z, abs=1e-11)
+
+
 def test_slices_without_weight_count_as_nothing():
     """Every table forbids unequal neighbours: half the slices are empty."""
     equal = np.where(np.eye(2) > 0, 0.0, -np.inf)
@@ -281,8 +291,8 @@ def test_slices_without_weight_count_as_nothing():
     model = FactorGraph(grid.cardinalities, factors)
     up = math.fsum(t[0] for s, t in factors if len(s) == 1)
     expected = np.logaddexp(up, -up)
-    memory = plan(model).log_z_bytes // 2
-    result = exact(model, max_memory=memory)
+    found = plan(model)
+    result = exact(model, max_memory=found.log_z_bytes // 2, plan=found)
     assert len(result.sliced) >= 1
     assert result.log_z == pytest.approx(expected, abs=1e-12)
     p_up = math.exp(up - expected)

@@ -23,6 +23,7 @@ from tightz.models.observed import observe
 
 _STEPS_A_SECOND = 1e8  # of the elimination game, roughly
 _TIE = 1e-9  # costs are sums of floats: of equal orders the first is kept
+_TRIVIAL = 20.0  # log2 entries: a millisecond; looking after the buckets takes longer in any order
 _MOST_WORK = 3e8  # steps of one game; a model denser than that is hopeless in any order
 
 
@@ -211,6 +212,8 @@ def choose_order(
         # where much is left to do, contraction trees gain more than further orders (`trees`).
         share = 0.1 * 2.0 ** min(search.best.log2_cost, 60.0) / 1e9
         seconds = min(0.05, 1e-4 * n) + min(share, 0.3)
+        if search.best.log2_cost <= _TRIVIAL:
+            seconds = 0.0
     seconds = min(seconds, most_seconds)
     rng = np.random.default_rng(0)
     trial, search.spent = 0, 0.0

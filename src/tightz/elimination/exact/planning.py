@@ -98,10 +98,12 @@ class EliminationPlan:
         return [self.entries(b.scope) for b in self.buckets]
 
     def entries(self, axes: Iterable[int]) -> int:
-        size = 1
-        for a in axes:
-            size *= int(self.cardinalities[a])
-        return size
+        cards = self._cards
+        return math.prod([cards[a] for a in axes])
+
+    @cached_property
+    def _cards(self) -> list[int]:
+        return [int(c) for c in self.cardinalities.tolist()]
 
     def named(self, b: int) -> str:
         """The variables that bucket b sums out, for messages."""
@@ -197,7 +199,7 @@ class EliminationPlan:
 
     def group_axes(self, bucket: Bucket) -> list[tuple[int, ...]]:
         """Axes of each merged factor as stored: spread along the tile where that is cheap."""
-        count = tile_axes(bucket.scope, self.cardinalities)
+        count = tile_axes(bucket.scope, self._cards)
         tile = bucket.scope[len(bucket.scope) - count :]
         stored = []
         for axes, _ in bucket.groups:
@@ -295,7 +297,7 @@ def _merge_factors(
     for scope, f in sorted(scopes, key=lambda pair: (-len(pair[0]), sorted(pair[0]))):
         for axes, members in groups:
             union = axes.union(scope)
-            if union == axes or np.prod(cards[list(union)].astype(np.float64)) <= GROUP_ENTRIES:
+            if union == axes or math.prod([int(cards[a]) for a in union]) <= GROUP_ENTRIES:
                 axes |= union
                 members.append(f)
                 break
