@@ -41,6 +41,10 @@ def check_substitution(
     rng = np.random.default_rng(1)
     slack = sum_rounding(model) + sum_rounding(reduced)
     free = np.flatnonzero(fixed < 0).tolist()
+    places: list[dict[int, int]] = [{} for _ in maps]
+    for v in free:
+        for place, x in enumerate(maps[v].tolist()):
+            places[v].setdefault(x, place)
     for row in _states(reduced, rng):
         lifted = fixed.copy()
         for v in free:
@@ -51,25 +55,30 @@ def check_substitution(
         for v in rng.permutation(model.n_variables)[:8].tolist():
             near = lifted.copy()
             near[v] = (near[v] + 1) % int(model.cardinalities[v])
-            if v not in model.evidence and not _stands(near, source, maps, fixed):
+            if v not in model.evidence and not _stands(near, source, places, fixed):
                 _compare(-math.inf, log_weight(model, near)[0], 0.0, "substitution")
 
 
 def _stands(
     state: NDArray[np.int64],
     source: NDArray[np.int64],
-    maps: list[NDArray[np.int64]],
+    places: list[dict[int, int]],
     fixed: NDArray[np.int64],
 ) -> bool:
-    """Whether some state of the reduced model stands for `state`."""
+    """Whether some state of the reduced model stands for `state`.
+
+    `places`: per variable where the map of its source's states has each of its own first.
+    """
     found: dict[int, int] = {}
-    for v, x in enumerate(state.tolist()):
-        if fixed[v] >= 0:
-            if fixed[v] != x:
+    for v, (x, held, of) in enumerate(
+        zip(state.tolist(), fixed.tolist(), source.tolist(), strict=True)
+    ):
+        if held >= 0:
+            if held != x:
                 return False
             continue
-        at = np.flatnonzero(maps[v] == x)
-        if not at.size or found.setdefault(int(source[v]), int(at[0])) != int(at[0]):
+        at = places[v].get(x)
+        if at is None or found.setdefault(of, at) != at:
             return False
     return True
 
