@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.precise import precise_log_z
+from tightz.elimination.exact import ways
 from tightz.elimination.planar import PlanarPlan, Refused, planar_plan
 from tightz.elimination.planar import plan as planning
 from tightz.elimination.planar.embedding import genus, planar_embedding, signs
@@ -446,3 +447,19 @@ def test_a_wrong_orientation_gives_another_number():
         problem = Problem(plan.embedding, plan.fronts, wrong)
         found = pfaffian(problem).log + plan.graph.log_prefactor()[0]
         assert abs(found - truth) > 1e-3
+
+
+@pytest.mark.parametrize("fields", [(), (5,)])
+def test_the_main_job_has_marginals_also_where_pfaffians_give_none(monkeypatch, fields):
+    grid = tz.ising_grid(4, coupling=(-1, 1), field=(0, 0), seed=1)
+    model = tz.FactorGraph([2] * 16, [*grid.factors, *(((v,), [0.3, -0.3]) for v in fields)])
+    expected = tz.exact(model)
+    assert expected.method == "elimination"
+    monkeypatch.setattr(ways, "QUICK", -1.0)
+    monkeypatch.setattr(ways.ByElimination, "seconds", property(lambda _: 1e9))
+    assert tz.exact(model, marginals=False).method == "Pfaffians"
+    result = tz.log_partition(model, time_limit=10, seed=0)
+    assert "Pfaffian" in result.upper_proof.why
+    assert result.lower <= expected.log_z <= result.upper
+    for found, truth in zip(result.marginals, expected.marginals, strict=True):
+        np.testing.assert_allclose(found, truth, atol=1e-9)

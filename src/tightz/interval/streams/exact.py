@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 
@@ -9,8 +10,10 @@ from tightz.bounds import Bound
 from tightz.elimination.exact import plan
 from tightz.elimination.exact.elimination import ExactResult, solve
 from tightz.elimination.exact.run import StoppedError
-from tightz.elimination.exact.ways import ByCounting, Way, by_elimination
+from tightz.elimination.exact.ways import ByCounting, ByElimination, Way, by_elimination
 from tightz.errors import ResourceError, UnsupportedModelError
+from tightz.interval.streams.spins import plain_mean_field
+from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding, Marginals, Mixing, exact_marginals
 from tightz.workspace.working import Working
@@ -46,9 +49,17 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         yield Finding(note=str(error))
         return
     yield result.bound
-    if result.log_z > -math.inf and MARGINALS * result.seconds < clock.left:
-        yield from exact_marginals(result)
+    if result.log_z == -math.inf:
+        return
+    known = False
+    if MARGINALS * result.seconds < clock.left:
+        for found in exact_marginals(result):
+            known = known or found.marginals is not None
+            yield found
+    if known:
         yield from _barren_marginals(working, clock)
+    else:
+        yield from _other_marginals(working, way, clock)
 
 
 def _solve(working: Working, way: Way, clock: Clock) -> ExactResult:
@@ -81,6 +92,27 @@ def counting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     singles = count.marginals() if count.log_z > -math.inf else None
     if singles is not None:
         yield Finding(marginals=Marginals(singles, "exact", math.inf, Mixing.EXACT))
+
+
+def _other_marginals(working: Working, known: Way, clock: Clock) -> Iterator[Finding | Bound]:
+    """Where the way that gave log Z gives no marginals: elimination's, or those of mean field."""
+    plan = working.plan
+    if plan is not None and not isinstance(known, ByElimination):
+        fits = plan.fits(working.max_memory, marginals=True)
+        if fits and MARGINALS * plan.seconds < MOST * clock.left:
+            reduced = observe(working.graph).reduced
+            way = by_elimination(reduced, plan, working.max_memory, marginals=True)
+            with contextlib.suppress(StoppedError):
+                yield from exact_marginals(
+                    solve(
+                        working.graph,
+                        way,
+                        max_memory=working.max_memory,
+                        stop=lambda: clock.expired,
+                    )  # fmt: skip
+                )
+            return
+    yield from plain_mean_field(working, clock)
 
 
 def _barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:
