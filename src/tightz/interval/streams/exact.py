@@ -102,15 +102,10 @@ def _other_marginals(working: Working, known: Way, clock: Clock) -> Iterator[Fin
         if fits and MARGINALS * plan.seconds < MOST * clock.left:
             reduced = observe(working.graph).reduced
             way = by_elimination(reduced, plan, working.max_memory, marginals=True)
+            memory = working.max_memory
             with contextlib.suppress(StoppedError):
-                yield from exact_marginals(
-                    solve(
-                        working.graph,
-                        way,
-                        max_memory=working.max_memory,
-                        stop=lambda: clock.expired,
-                    )  # fmt: skip
-                )
+                result = solve(working.graph, way, max_memory=memory, stop=lambda: clock.expired)
+                yield from exact_marginals(result)
             return
     yield from plain_mean_field(working, clock)
 
