@@ -7,7 +7,7 @@ to those that narrow the interval fastest (`race.py`), so an entry costs little 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.interval.streams.exact import COUNTING, counting, exactly, takes_long
@@ -30,7 +30,7 @@ from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import annealed
 from tightz.sampling.capped.stream import capped
 from tightz.workspace.findings import Finding
-from tightz.workspace.working import Launch, Method, Planned, Working, is_dense
+from tightz.workspace.working import Launch, Method, Planned, Working, is_dense, name_of
 
 LARGE = 20_000
 """Factors above which the other streams do not wait for a plan: it takes seconds there."""
@@ -97,6 +97,25 @@ since its rounds pay at their end, and a far upper end hides what a lower one ga
 
 FROM_STATES: tuple[Method, ...] = (layers, structured, projections, splitting)
 """Started when tempering has found states."""
+
+
+FIRST = ("annealing", "annealed")
+"""Streams whose kernels are compiled first: they take seconds, and give both ends."""
+
+AFTER: dict[str, tuple[Method, ...]] = {
+    "opening": SIDE_BY_SIDE,
+    "annealing": (annealed,),
+    "tempering": FROM_STATES,
+}
+"""What a stream may launch, by its name."""
+
+
+def all_of(methods: Sequence[Method]) -> list[Method]:
+    """The streams and those that they may launch, soonest first."""
+    found = list(methods)
+    for method in found:  # grows while it is read
+        found += [m for m in AFTER.get(name_of(method), ()) if m not in found]
+    return found
 
 
 def trivial(model: FactorGraph) -> Iterator[Bound]:

@@ -14,6 +14,8 @@ from typing import Any
 
 from numba import njit
 
+from tightz.runtime.kernels.caching import KernelCache
+
 __all__ = ["inner", "kernel", "spliced"]
 
 
@@ -33,4 +35,8 @@ def spliced(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def _declared(function: Callable[..., Any] | None, options: dict[str, Any]) -> Any:
-    return njit(function, cache=True, nogil=True, **options)
+    if function is None:
+        return lambda given: _declared(given, options)
+    dispatcher: Any = njit(function, nogil=True, **options)
+    dispatcher._cache = KernelCache(function)
+    return dispatcher
