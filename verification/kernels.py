@@ -238,6 +238,7 @@ def verbs() -> dict[str, Callable[[Any], Any]]:
         "split": lambda m: tz.split(m, time_limit=2.0, seed=0),
         "ground_state": lambda m: tz.ground_state(m, seed=0),
         "coset_sum": lambda m: tz.coset_sum(m, 2, seed=0),
+        "wish": lambda m: tz.wish(m, levels=[0, 2], trials=1, time_limit=5.0, seed=0),
     }
 
 

@@ -139,6 +139,8 @@ class LogPartition(Result):
         lines += [f"note: {note}" for note in self.notes]
         tail = "interrupted after" if self.interrupted else "in"
         lines.append(f"{len(self.bounds)} bounds {tail} {self.seconds:.2f} s")
+        if self.compile_seconds:
+            lines[-1] += f", {self.compile_seconds:.0f} of them compiling, once on this machine"
         return "\n".join(lines)
 
     def statements(self) -> list[str]:

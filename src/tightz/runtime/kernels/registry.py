@@ -91,6 +91,12 @@ def kernels_of(task: str, kind: str) -> tuple[Kernel, ...]:
     return tuple(_kernel(name) for name in named)
 
 
+def for_all_kinds(tasks: Iterable[str]) -> tuple[Kernel, ...]:
+    """What the tasks call on any model."""
+    listed = _listed()["tasks"]
+    return tuple({k: None for t in tasks for kind in listed[t] for k in kernels_of(t, kind)})
+
+
 def _kernel(name: str) -> Kernel:
     function, _, number = name.partition("#")
     signature, seconds = list(_listed()["kernels"][function].items())[int(number)]

@@ -89,25 +89,29 @@ def _bases() -> Iterator[Path]:
 
 @cache
 def places() -> tuple[Path, ...]:
-    """This version's folders, best first: all are read, the first that takes a file is written."""
+    """This version's folders, best first: all are read, the first that takes a file is written.
+
+    They are made when a file is written, so the later ones only where the earlier take none.
+    """
     name = fingerprint()
-    if name is None:
-        return ()
-    found = []
-    for base in _bases():
-        folder = base / f"{__version__}-{name}"
-        with contextlib.suppress(OSError):
-            new = not folder.exists()
-            with contextlib.suppress(OSError):  # a read-only one may be read
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _trusted(folder):
-                continue
-            found.append(folder)
-            if new:
-                _clean(base, folder)
-            else:
-                _stamp(folder)
-    return tuple(found)
+    return () if name is None else tuple(base / f"{__version__}-{name}" for base in _bases())
+
+
+_sound: set[Path] = set()
+
+
+def _readable(folder: Path) -> bool:
+    """Whether the folder is there and nobody else writes it; found out once."""
+    if folder in _sound:
+        return True
+    try:
+        if not _trusted(folder):
+            return False
+    except OSError:
+        return False
+    _stamp(folder)
+    _sound.add(folder)
+    return True
 
 
 def _trusted(folder: Path) -> bool:
@@ -154,14 +158,24 @@ def writable() -> bool:
     return any(place not in _full for place in places())
 
 
+def takes_files(folder: Path) -> bool:
+    """Whether a file can be made there, tried."""
+    try:
+        _write(folder / f"try-{os.getpid()}", b"x" * 4096)
+        (folder / f"try-{os.getpid()}").unlink()
+    except OSError:
+        return False
+    return True
+
+
 def has(name: str) -> bool:
     """Whether a file of that name is kept, sound or not."""
-    return any((place / (name + ENDING)).exists() for place in places())
+    return any((place / (name + ENDING)).exists() for place in places() if _readable(place))
 
 
 def read(name: str) -> bytes | None:
     """What was written under this name; None where nothing was, or it is damaged."""
-    for place in places():
+    for place in filter(_readable, places()):
         with contextlib.suppress(OSError):
             data = (place / (name + ENDING)).read_bytes()
             if hashlib.sha256(data[_CHECK:]).digest() == data[:_CHECK]:
@@ -182,8 +196,17 @@ def write(name: str, data: bytes) -> bool:
     return False
 
 
+def _make(folder: Path) -> None:
+    """The folder, with those of old versions cleared away when it is new."""
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _clean(folder.parent, folder)
+    if not _readable(folder):
+        raise PermissionError(f"{folder} can be written by others")
+
+
 def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make(path.parent)
     handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -217,6 +240,7 @@ def claim(name: str) -> None:
             continue
         lock = FileLock(place / (name + ".lock"), thread_local=False)
         with contextlib.suppress(OSError, NotImplementedError, Timeout):
+            _make(place)
             lock.acquire(timeout=PATIENCE)
             with _holding:
                 _held[name] = lock
