@@ -148,7 +148,7 @@ def models(kind: str) -> list[Any]:
     if kind == "dense":
         return [
             tz.rbm(rng.normal(size=(v, h)), rng.normal(size=v), rng.normal(size=h))
-            for v, h in ((12, 6), (60, 40))
+            for v, h in ((28, 18), (60, 40))
         ]
     shape = {"terms": (2, 3), "states": (3, 2), "zeros": (2, 3), "mixed zeros": (3, 3)}[kind]
     out = []

@@ -93,7 +93,7 @@ class Farm:
         """Take no more jobs; what is under way is finished by the workers themselves."""
         with self.changed:
             self._queue.clear()
-        for worker in self._workers:
+        for worker in list(self._workers):
             with contextlib.suppress(OSError):
                 if worker.stdin is not None:
                     worker.stdin.close()
@@ -131,9 +131,11 @@ class Farm:
             self._finish(job, answer)
             if not answer["kept"] and "error" not in answer:  # the disk takes nothing
                 self._give_up()
-        with contextlib.suppress(OSError):
-            if worker.stdin is not None:
-                worker.stdin.close()
+        for pipe in (worker.stdin, worker.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        worker.wait()
         self._workers.remove(worker)
         if not self._workers:
             self._give_up()

@@ -1,0 +1,683 @@
+"""Compiled kernels: never stale, never lost, never in the way."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import typeof
+
+import tightz as tz
+from tests import kernel_check
+from tightz.cli import main
+from tightz.errors import ParameterError
+from tightz.runtime.clock import Clock
+from tightz.runtime.kernels import farm, registry, store
+from tightz.runtime.kernels.signatures import from_text, to_text
+from tightz.search.moves import Best
+from verification import kernels as recorder
+
+SRC = Path(tz.__file__).resolve().parent.parent
+
+TOY = """
+import pathlib, sys
+root = pathlib.Path(sys.argv[1])
+sys.path.insert(0, str(root))
+from tightz.runtime.kernels import registry, store
+registry.sources = store.sources = lambda: ("toy_outer.py", "toy_inner.py")
+store.PACKAGE = root
+"""
+"""A process whose kernels are those of two files in a folder instead of the package's."""
+
+OUTER = """
+from tightz.runtime.kernels import kernel
+from toy_inner import value
+
+@kernel
+def call(x):
+    return x + value()
+"""
+
+INNER = """
+from tightz.runtime.kernels import inner
+
+@inner
+def value():
+    return {value}
+"""
+
+
+def toy(folder: Path, value: int) -> None:
+    (folder / "toy_outer.py").write_text(OUTER)
+    (folder / "toy_inner.py").write_text(INNER.format(value=value))
+
+
+def process(folder: Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", TOY + code, str(folder)],
+        env={**environment(folder), **env}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+def environment(folder: Path) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if k != "XDG_CACHE_HOME"}
+    return {**env, "PYTHONPATH": str(SRC), "NUMBA_CACHE_DIR": str(folder / "cache")}
+
+
+CALL = "from toy_outer import call\nprint(call(0), sum(call.stats.cache_hits.values()))"
+
+
+def answer(folder: Path, code: str = CALL, **env: str) -> tuple[int, int]:
+    """What the kernel returns, and whether it came from the folder."""
+    done = process(folder, code, **env)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    value, hits = done.stdout.split()
+    return int(value), int(hits)
+
+
+# Never stale --------------------------------------------------------------------------------
+
+
+def test_an_upgrade_that_changes_a_called_function_is_compiled_anew(tmp_path):
+    toy(tmp_path, 1)
+    assert answer(tmp_path) == (1, 0)
+    assert answer(tmp_path) == (1, 1)
+    toy(tmp_path, 2)  # the caller's file is as it was
+    assert answer(tmp_path) == (2, 0)
+    toy(tmp_path, 1)  # and back: the old folder is still right
+    assert answer(tmp_path) == (1, 1)
+
+
+def test_control_numbas_own_cache_answers_from_before_the_upgrade(tmp_path):
+    def write(value):
+        (tmp_path / "old_inner.py").write_text(
+            f"from numba import njit\n@njit(cache=True)\ndef value():\n    return {value}\n"
+        )
+
+    (tmp_path / "old_outer.py").write_text(
+        "from numba import njit\nfrom old_inner import value\n"
+        "@njit(cache=True)\ndef call(x):\n    return x + value()\n"
+    )
+    code = "from old_outer import call\nprint(call(0), 0)"
+    write(1)
+    assert answer(tmp_path, code)[0] == 1
+    write(2)
+    assert answer(tmp_path, code)[0] == 1
+
+
+def test_the_folder_depends_on_every_source(tmp_path, monkeypatch):
+    for source in registry.sources():
+        place = tmp_path / source
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes((store.PACKAGE / source).read_bytes())
+    assert _fingerprint() == store.fingerprint()
+    monkeypatch.setattr(store, "PACKAGE", tmp_path)
+    names = {_fingerprint()}
+    for source in registry.sources():
+        text = (tmp_path / source).read_bytes()
+        (tmp_path / source).write_bytes(text + b"\n")
+        names.add(_fingerprint())
+        (tmp_path / source).write_bytes(text)
+    assert len(names) == 1 + len(registry.sources())
+    (tmp_path / registry.sources()[0]).unlink()
+    assert _fingerprint() is None
+
+
+def _fingerprint() -> str | None:
+    return store.fingerprint.__wrapped__()
+
+
+def test_a_file_that_is_not_listed_is_not_kept(tmp_path):
+    toy(tmp_path, 1)
+    code = 'registry.sources = lambda: ("toy_inner.py",)\n' + CALL
+    assert answer(tmp_path, code) == (1, 0)
+    assert answer(tmp_path, code) == (1, 0)
+
+
+# The registry -------------------------------------------------------------------------------
+
+
+def test_the_registry_lists_every_source_of_kernels():
+    listed = list(registry.sources())
+    assert listed == recorder.sources(), "run `make kernels`"
+
+
+def test_names_that_kernels_use_are_defined_where_the_registry_looks():
+    """Not handed on by a third file, whose change would go unnoticed."""
+    for source in registry.sources():
+        tree = ast.parse((store.PACKAGE / source).read_text())
+        used = {
+            n.id
+            for k in recorder.kernel_functions(tree)
+            for n in ast.walk(k)
+            if isinstance(n, ast.Name)
+        }
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tightz"):
+                for name in node.names:
+                    if (name.asname or name.name) in used:
+                        assert _defined(node.module or "", name.name), (source, name.name)
+
+
+def _defined(module: str, name: str) -> bool:
+    folder = store.PACKAGE.joinpath(*module.split(".")[1:])
+    if (folder / f"{name}.py").exists():
+        return True
+    path = folder.with_suffix(".py")
+    path = path if path.exists() else folder / "__init__.py"
+    for node in ast.parse(path.read_text()).body:
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        names = {n.id for t in targets if t is not None for n in ast.walk(t) if hasattr(n, "id")}
+        if name in names or getattr(node, "name", None) == name:
+            return True
+    return False
+
+
+def test_every_listed_kernel_is_there():
+    for each in registry.everything():
+        module, _, name = each.function.partition(":")
+        path = store.PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        declared = {f.name for f in recorder.kernel_functions(ast.parse(path.read_text()))}
+        assert name in declared, f"{each.function}: run `make kernels`"
+        assert each.seconds > 0.0
+
+
+def test_every_stream_is_listed():
+    streams = set(recorder.streams())
+    openers = {"annealing", "solved", "contradiction"}  # run no kernel of their own
+    assert streams - openers <= set(registry.tasks())
+
+
+def test_nothing_in_python_calls_an_inner_kernel():
+    """Without a wrapper such a call would end the process."""
+    wrong = kernel_check.inner_called_from_python(SRC.parent)
+    assert wrong == []
+
+
+def test_the_check_of_inner_kernels_finds_a_call(tmp_path):
+    package = tmp_path / "src" / "tightz"
+    package.mkdir(parents=True)
+    (package / "a.py").write_text(
+        "from tightz.runtime.kernels import inner, kernel\n"
+        "@inner\ndef f(): pass\n@kernel\ndef g(): f()\ndef h(): f()\n"
+    )
+    assert kernel_check.inner_called_from_python(tmp_path) == ["src/tightz/a.py: f"]
+
+
+def test_signatures_survive_as_text():
+    fixed = np.ones(3)
+    fixed.flags.writeable = False
+    best = Best(np.ones((3, 8), np.int8), np.ones(3), np.zeros(3, np.uint64), np.zeros(1, int))
+    values = [
+        1, 2.0, True, None, np.uint64(3), np.ones((2, 2)), np.ones((2, 2)).T, np.ones(6)[::2],
+        fixed, best, (1, 2.0), (1, 2), np.zeros(2, bool), np.ones((2, 2, 2), np.float32),
+    ]  # fmt: skip
+    signature = tuple(typeof(v) for v in values)
+    assert from_text(to_text(signature)) == signature
+    assert from_text("") == ()
+    for each in registry.everything():
+        assert to_text(from_text(each.signature)) == each.signature
+    with pytest.raises(ValueError, match="not a signature"):
+        from_text("int64; float64")
+
+
+# Never in the way ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"\0" * 100, None])
+def test_a_damaged_file_is_compiled_anew(data, tmp_path):
+    toy(tmp_path, 1)
+    assert answer(tmp_path) == (1, 0)
+    for file in (tmp_path / "cache").rglob("*.kernel"):
+        file.write_bytes(file.read_bytes()[:-1] if data is None else data)
+    assert answer(tmp_path) == (1, 0)
+    assert answer(tmp_path) == (1, 1)
+
+
+def test_without_a_home_the_temporary_folder_serves(tmp_path):
+    toy(tmp_path, 1)
+    code = (
+        "import os, platformdirs\nos.chdir(root)\n"
+        "platformdirs.user_cache_path = lambda name: pathlib.Path('~/.cache', name)\n" + CALL
+    )
+    (tmp_path / "tmp").mkdir()
+    env = {"NUMBA_CACHE_DIR": "", "TMPDIR": str(tmp_path / "tmp")}
+    assert answer(tmp_path, code, **env) == (1, 0)
+    assert answer(tmp_path, code, **env) == (1, 1)
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null", "FILE"])
+def test_a_folder_that_cannot_be_made(place, tmp_path):
+    """The temporary folder takes its part; without one, nothing is kept and all the same works."""
+    toy(tmp_path, 1)
+    (tmp_path / "file").write_text("")
+    chosen = place.replace("FILE", str(tmp_path / "file"))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    env = {"NUMBA_CACHE_DIR": chosen, "TMPDIR": str(temporary)}
+    assert answer(tmp_path, **env) == (1, 0)
+    assert answer(tmp_path, **env) == (1, 1)
+    none = "import tempfile\ntempfile.tempdir = '/proc/nowhere'\n" + CALL
+    assert answer(tmp_path, none, **env) == (1, 0)
+    assert answer(tmp_path, none, **env) == (1, 0)
+
+
+def test_a_full_disk(tmp_path):
+    """Writing fails in the middle: no traceback, the right number, nothing half-written."""
+    toy(tmp_path, 1)
+    full = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+"""
+    env = {"TMPDIR": str(tmp_path / "cache")}
+    (tmp_path / "cache").mkdir()
+    assert answer(tmp_path, full + CALL, **env) == (1, 0)
+    assert not list((tmp_path / "cache").rglob("*.kernel"))
+    assert not list((tmp_path / "cache").rglob("*.part"))
+    assert answer(tmp_path, **env) == (1, 0)
+    assert answer(tmp_path, **env) == (1, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no user ids")
+def test_a_folder_of_somebody_else_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    folder = tmp_path / "base" / "1-0"
+    folder.mkdir(parents=True)
+    assert store._trusted(folder)
+    folder.chmod(0o777)
+    assert not store._trusted(folder)
+    folder.chmod(0o700)
+    (tmp_path / "base").chmod(0o777)
+    assert not store._trusted(folder)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))  # chosen by the user
+    assert store._trusted(folder)
+    assert not store._trusted(tmp_path / "nowhere")
+
+
+def test_old_folders_are_cleaned(tmp_path):
+    now = time.time()
+    for k in range(8):
+        folder = tmp_path / f"0.{k}.0-{k:016x}"
+        folder.mkdir()
+        (folder / "f.kernel").write_text("")
+        os.utime(folder, (now, now - k * 1800.0))
+    (tmp_path / "mine").mkdir()
+    os.utime(tmp_path / "mine", (now, now - 1e7))
+    current = tmp_path / f"0.0.0-{0:016x}"
+    store._clean(tmp_path, current)
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert left == [*(f"0.{k}.0-{k:016x}" for k in range(5)), "mine"]
+
+
+def test_processes_that_compile_at_once(tmp_path):
+    """Each gets the right number; one compiles, the others wait for it."""
+    toy(tmp_path, 7)
+    waiting = (
+        "import time, pathlib\nimport toy_outer\n"
+        "while not pathlib.Path(sys.argv[1], 'go').exists(): time.sleep(0.005)\n" + CALL
+    )
+    for _ in range(3):
+        for file in (tmp_path / "cache").rglob("*"):
+            if file.is_file():
+                file.unlink()
+        (tmp_path / "go").unlink(missing_ok=True)
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-c", TOY + waiting, str(tmp_path)],
+                env=environment(tmp_path), text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            for _ in range(3)
+        ]  # fmt: skip
+        time.sleep(0.5)
+        (tmp_path / "go").touch()
+        ended = [p.communicate(timeout=300) for p in running]
+        assert [err for _, err in ended] == ["", "", ""]
+        values, hits = zip(*(map(int, out.split()) for out, _ in ended), strict=True)
+        assert values == (7, 7, 7)
+        assert sum(hits) == 2
+        assert not list((tmp_path / "cache").rglob("*.lock"))
+
+
+def test_a_lock_that_is_never_released_holds_nobody_for_ever(tmp_path):
+    toy(tmp_path, 1)
+    holder = process(
+        tmp_path,
+        "store.PATIENCE = 0.2\n"
+        "from filelock import FileLock\nimport toy_outer\n"
+        "name = registry.file_name('toy_outer:call', 'int64')\n"
+        "place = store.places()[0]; place.mkdir(parents=True)\n"
+        "lock = FileLock(place / (name + '.lock')); lock.acquire()\n" + CALL,
+    )
+    assert holder.stdout.split() == ["1", "0"], holder.stderr
+
+
+# The farm -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short() -> registry.Kernel:
+    """A kernel that compiles soon."""
+    return min(registry.everything(), key=lambda kernel: kernel.seconds)
+
+
+def farm_process(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    head = (
+        "import os, sys, time, signal\n"
+        "from tightz.runtime.kernels import farm, registry, store\n"
+        "wanted = sorted(registry.everything(), key=lambda k: k.seconds)[:2]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", head + code],
+        env=environment(folder), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def kept(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.rglob("*.kernel"))
+
+
+def test_the_farm_compiles_what_is_missing(tmp_path):
+    code = """
+told = []
+with farm.Farm(farm.missing(wanted), told=lambda *a: told.append(a)) as f:
+    assert not f.finished and not f.ready(wanted)
+    f.wait()
+assert f.ready(wanted) and f.finished and not f.failed, f.failed
+assert told == [(0, 2), (1, 2), (2, 2)], told
+assert not farm.missing(wanted)
+assert f.seconds > 0 and f.elapsed > 0
+before = f.elapsed
+with farm.Farm(farm.missing(wanted)) as again:
+    assert again.finished and again.elapsed == 0.0
+from tightz.runtime.kernels.worker import dispatcher_of
+from tightz.runtime.kernels.signatures import from_text
+kernel = dispatcher_of(wanted[0].function)
+kernel.compile(from_text(wanted[0].signature))
+assert sum(kernel.stats.cache_hits.values()) == 1
+"""
+    farm_process(tmp_path, code)
+    assert len(kept(tmp_path)) >= 2
+
+
+def test_what_is_under_way_is_finished_after_the_end(tmp_path):
+    farm_process(tmp_path, "farm.Farm(wanted[:1], processes=1)\ntime.sleep(0.3)\nos._exit(0)")
+    deadline = time.monotonic() + 120.0
+    while not kept(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert kept(tmp_path)
+
+
+def test_a_killed_worker_leaves_the_rest_to_the_caller(tmp_path):
+    code = """
+f = farm.Farm(wanted, processes=1)
+os.kill(f._workers[0].pid, signal.SIGKILL)
+f.wait()
+assert f.finished
+assert "killed" in f.failed[0]
+"""
+    farm_process(tmp_path, code)
+
+
+def test_no_process_can_be_started(monkeypatch, short):
+    monkeypatch.setattr(farm.subprocess, "Popen", _refuse)
+    assert farm.Farm([short]).finished
+    monkeypatch.setattr(sys, "executable", "")
+    assert farm.Farm([short]).finished
+
+
+def _refuse(*_, **__):
+    raise OSError("no more processes")
+
+
+def test_where_nothing_can_be_kept_all_is_compiled_here(monkeypatch, short):
+    monkeypatch.setattr(store, "places", lambda: ())
+    told = []
+    with farm.shown_by(lambda *a: told.append(a)):
+        assert farm.farm_for([short]).finished
+        again = farm.farm_for([short])
+    assert from_text(short.signature) in farm._overloads(short)
+    assert again.finished
+    assert len(told) in (0, 2)  # it may have been called before
+
+
+def test_a_farm_that_stands_still_is_given_up(monkeypatch, short):
+    monkeypatch.setattr(farm, "STALLED", 0.0)
+    monkeypatch.setattr(farm, "_ask", lambda *_: time.sleep(3.0))
+    with farm.Farm([short], processes=1) as f:
+        f.wait()
+    assert f.finished
+
+
+# The clock and the streams ------------------------------------------------------------------
+
+
+def test_a_held_clock_counts_nothing():
+    clock = Clock(0.2)
+    child = clock.child(0.1)
+    clock.hold()
+    clock.hold()
+    time.sleep(0.25)
+    assert clock.left > 0.15
+    assert child.left > 0.05
+    assert clock.elapsed > 0.25
+    later = clock.child(0.1)
+    time.sleep(0.15)
+    assert not later.expired
+    clock.release()
+    clock.release()
+    time.sleep(0.12)
+    assert child.expired
+    assert later.expired
+    assert not clock.expired
+    clock.stop()
+    clock.hold()
+    assert clock.expired
+
+
+class SlowFarm:
+    """Kernels that take a second."""
+
+    def __init__(self, wanted, seconds=1.0):
+        self.wanted, self.until, self.closed = wanted, time.monotonic() + seconds, False
+
+    @property
+    def finished(self):
+        return time.monotonic() >= self.until
+
+    elapsed = 1.0
+
+    def ready(self, kernels):
+        return self.finished or not kernels
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.closed = True
+
+
+@pytest.mark.parametrize("compile", ["before", "beside"])
+def test_compilation_counts_or_does_not(compile, monkeypatch):
+    farms = []
+
+    def slow(wanted):
+        farms.append(SlowFarm(wanted))
+        return farms[-1]
+
+    monkeypatch.setattr("tightz.interval.log_partition.farm_for", slow)
+    began = {}
+
+    def quick(working, clock):
+        began["quick"] = clock.elapsed
+        while True:
+            time.sleep(0.02)
+            yield from ()
+            if clock.expired:
+                return
+
+    def needy(working, clock):
+        began["needy"] = clock.elapsed
+        yield from ()
+
+    monkeypatch.setattr(
+        "tightz.interval.race.kernels_of",
+        lambda name, kind: ("k",) if name == "needy" else (),
+    )
+    grid = tz.ising_grid(4, seed=0)
+    r = tz.log_partition(grid, only=[quick, needy], time_limit=1.5, compile=compile)
+    assert began["quick"] < 0.5  # at once
+    assert began["needy"] > 0.9  # when its kernels were there
+    assert r.compile_seconds == 1.0
+    assert "compiling, once on this machine" in r.summary()
+    assert farms[0].closed
+    assert (r.seconds > 2.3) == (compile == "before")
+
+
+def test_a_cold_run_starts_all_streams_and_a_warm_one_does_not(monkeypatch):
+    """Where the exact sum's kernels are still being compiled annealing does not wait for them."""
+    from tightz.interval import log_partition as main_job
+
+    started = []
+    monkeypatch.setattr(
+        main_job, "race", lambda working, board, methods, farm: started.append(len(methods))
+    )
+    grid = tz.ising_grid(4, seed=0)
+    monkeypatch.setattr(main_job, "farm_for", lambda wanted: SlowFarm(wanted, 0.0))
+    tz.log_partition(grid, time_limit=1.0)
+    monkeypatch.setattr(main_job, "farm_for", lambda wanted: SlowFarm(wanted, 10.0))
+    tz.log_partition(grid, time_limit=1.0)
+    assert started[0] == 1
+    assert started[1] == 1 + len(main_job.SIDE_BY_SIDE)
+
+
+def test_the_kernels_of_annealing_come_first():
+    wanted = registry.needed(["annealed", "opening"], "spins")
+    first = registry.kernels_of("annealed", "spins")
+    assert set(wanted[: len(first)]) == set(first)
+    rest = [k.seconds for k in wanted[len(first) :]]
+    assert rest == sorted(rest, reverse=True)
+
+
+def test_a_stream_that_is_launched_twice_runs_once():
+    from tightz.interval.race import Schedule
+    from tightz.workspace.working import Working
+
+    schedule = Schedule(Working(tz.ising_grid(3, seed=0)), 1.0, SlowFarm([], 0.0))
+
+    def stream(working, clock):
+        yield from ()
+
+    schedule.add([stream])
+    schedule.add([stream, stream])
+    assert len(schedule.lanes) == 1
+
+
+def test_compile_is_before_or_beside():
+    with pytest.raises(ParameterError, match="expected 'before' or 'beside'"):
+        tz.log_partition(tz.ising_grid(3, seed=0), compile="never")
+
+
+# The command --------------------------------------------------------------------------------
+
+
+def test_tightz_compile(tmp_path, monkeypatch, short):
+    from click.testing import CliRunner
+
+    runner = CliRunner()
+    monkeypatch.setattr(registry, "everything", lambda: (short,))
+    result = runner.invoke(main, ["compile"])
+    assert result.exit_code == 0, result.output
+    assert "1 kernels in" in result.stdout
+    record = json.loads(runner.invoke(main, ["compile", "--json"]).stdout)
+    assert record["kernels"] == 1
+    assert record["lacking"] == []
+    result = runner.invoke(main, ["compile", "nonsense"])
+    assert result.exit_code == 2
+    assert "'nonsense' is no task; expected some of" in result.output
+    assert runner.invoke(main, ["compile", "-j", "0"]).exit_code == 2
+
+
+def test_tightz_compile_where_nothing_is_kept(monkeypatch, short):
+    from click.testing import CliRunner
+
+    monkeypatch.setattr(registry, "everything", lambda: (short,))
+    monkeypatch.setattr(store, "has", lambda name: False)
+    monkeypatch.setattr(farm, "_ask", lambda *_: {"kept": False, "seconds": 0.0})
+    result = CliRunner().invoke(main, ["compile"])
+    assert result.exit_code == 1
+    assert "1 of 1 kernels are not kept in" in result.stdout
+
+
+def test_progress_is_a_line_where_somebody_looks(monkeypatch, capsys):
+    farm._line(1, 3)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    farm._line(1, 3)
+    assert "compiling kernels, once on this machine: 1 of 3" in capsys.readouterr().err
+    farm._line(3, 3)
+    assert "compiling" not in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stderr", None)
+    farm._line(1, 3)
+
+
+def test_a_task_prepares_once_and_not_inside_another(monkeypatch):
+    from tightz.models import prepared as module
+
+    asked = []
+    monkeypatch.setattr(module, "prepare", lambda task, kind: asked.append((task, kind)))
+    grid = tz.ising_grid(3, seed=0)
+
+    @module.prepared("inner")
+    def second(model):
+        return model
+
+    @module.prepared("outer")
+    def first(model):
+        return second(model)
+
+    assert first(grid) is grid
+    assert second(model=grid) is grid
+    assert first("no model") == "no model"
+    assert asked == [("outer", "spins"), ("inner", "spins")]
+
+
+def test_kinds_of_models():
+    from tightz.models.kinds import kind_of
+    from tightz.reductions.encoding import encode
+
+    for kind in recorder.KINDS:
+        for model in recorder.models(kind):
+            assert kind_of(model) == kind
+    spins, terms = recorder.models("spins")[0], recorder.models("terms")[0]
+    assert kind_of(encode(spins).polynomial) == "spins"
+    assert kind_of(encode(terms).polynomial) == "terms"
+    assert kind_of(encode(recorder.models("dense")[1]).polynomial) == "dense"
+
+
+def test_the_watch_sees_what_python_calls_and_not_what_kernels_call():
+    seen = recorder.Calls()
+    with seen.watch():
+        seen.clear()
+        tz.exact(tz.ising_grid(4, seed=0), marginals=False)
+    functions = {function for function, _ in seen.seen}
+    assert functions
+    declared = {
+        f"tightz.{source.removesuffix('.py').replace('/', '.')}:{f.name}"
+        for source in registry.sources()
+        for f in recorder.kernel_functions(ast.parse((store.PACKAGE / source).read_text()))
+        if any("kernel" in ast.unparse(d) for d in f.decorator_list)
+    }
+    assert functions <= declared
