@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tightz.runtime.gpu.device import SIMULATED, WIDTH, cuda
+from tightz.runtime.gpu.device import SIMULATED, WIDTH, cuda, device_kernel
 
 SMALLEST = np.float32(1e-6)
 """|v_k| is kept at least this, since v_k is divided by: a loss of at most about 1e-12 nats."""
@@ -170,4 +170,4 @@ def ascent_kernel(slots: int, crowded: bool) -> Any:
             sweeps[p, restart] = done
             gains[p, restart] = gain
 
-    return cuda.jit(cache=True)(ascend)
+    return device_kernel(ascend)

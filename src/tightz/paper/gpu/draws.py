@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from tightz.runtime.gpu.device import THREADS, cuda
+from tightz.runtime.gpu.device import THREADS, cuda, device_kernel
 from tightz.runtime.gpu.streams import MASK_32, MASK_64, PCG_MULTIPLIER
 
 M_HIGH, M_LOW = np.uint64(PCG_MULTIPLIER >> 64), np.uint64(PCG_MULTIPLIER & MASK_64)
@@ -74,7 +74,7 @@ def _word(state, place):  # type: ignore[no-untyped-def]
     return _output(high, low)
 
 
-@cuda.jit(cache=True)
+@device_kernel
 def draw_rows(levels, states, n, density, row_at, rows):  # type: ignore[no-untyped-def]
     """Each block the parities of one projection, as the hash families draw them on the CPU.
 
@@ -114,7 +114,7 @@ def draw_rows(levels, states, n, density, row_at, rows):  # type: ignore[no-unty
                 packed = ZERO
 
 
-@cuda.jit(cache=True)
+@device_kernel
 def draw_starts(states, free, n_free, spread, smallest, v):  # type: ignore[no-untyped-def]
     """v[p, restart, k] uniform on [-spread, spread] for free spins, row by row as numpy does.
 
@@ -134,7 +134,7 @@ def draw_starts(states, free, n_free, spread, smallest, v):  # type: ignore[no-u
         v[p, i // count, free[p, i % count]] = value
 
 
-@cuda.jit(cache=True)
+@device_kernel
 def weigh_repaired(model, constant, states, cosets, feasible, repaired, weights):  # type: ignore[no-untyped-def]
     """repaired[p, :, s]: state s of `states` (words, S) made to satisfy the parities;
     weights[p, s]: its log weight, summed in the CPU's order, so that ties fall the same way."""
@@ -170,7 +170,7 @@ def weigh_repaired(model, constant, states, cosets, feasible, repaired, weights)
         weights[p, s] = total
 
 
-@cuda.jit(cache=True)
+@device_kernel
 def start_from_heaviest(repaired, weights, pivot_row, feasible, most, v):  # type: ignore[no-untyped-def]
     """v[p, r] for the first restarts: the heaviest distinct repaired states, at most `most`, among
     the 4 * most heaviest. Overwrites `weights`."""

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from tightz.runtime.gpu.device import THREADS, cuda
+from tightz.runtime.gpu.device import THREADS, cuda, device_kernel
 
 ONE = np.uint64(1)
 
@@ -64,7 +64,7 @@ def _entropy(mean):  # type: ignore[no-untyped-def]
     return h
 
 
-@cuda.jit(cache=True)
+@device_kernel
 def evaluate(model, constant, cosets, feasible, v, log_gammas):  # type: ignore[no-untyped-def]
     """log_gammas[p, restart] = theta . E_q[chi] + entropy; -inf where no state is left."""
     part = cuda.shared.array(THREADS, np.float64)
@@ -96,7 +96,7 @@ def evaluate(model, constant, cosets, feasible, v, log_gammas):  # type: ignore[
         cuda.syncthreads()
 
 
-@cuda.jit(cache=True)
+@device_kernel
 def best_expectations(products, cosets, v, log_gammas, values):  # type: ignore[no-untyped-def]
     """values[p, a] = E_q of product a under the best restart's q; untouched where log gamma is
     -inf. products (ptr, spins)."""
@@ -112,7 +112,7 @@ def best_expectations(products, cosets, v, log_gammas, values):  # type: ignore[
         values[p, a] = _expectation(products, a, cosets, p, v[p, best])
 
 
-@cuda.jit(cache=True)
+@device_kernel
 def batch_moments(log_weights, values, batch, packed):  # type: ignore[no-untyped-def]
     """Block b: moments of values[b * batch : (b + 1) * batch] as `WeightedMoments.to_array`."""
     b, t, size = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x

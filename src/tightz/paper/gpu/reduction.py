@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightz.runtime.gpu.device import THREADS, WIDTH, cuda
+from tightz.runtime.gpu.device import THREADS, WIDTH, cuda, device_kernel
 
 ONE = np.uint64(1)
 
@@ -35,7 +35,7 @@ def _offsets(counts, mine):  # type: ignore[no-untyped-def]
     return start, total
 
 
-@cuda.jit(cache=True)
+@device_kernel
 def reduce_rows(cosets, order, taken, ranks, feasible):  # type: ignore[no-untyped-def]
     """Reduced row-echelon form of [A | b] in place, pivots sought along `order`.
 
@@ -98,7 +98,7 @@ def reduce_rows(cosets, order, taken, ranks, feasible):  # type: ignore[no-untyp
         feasible[p] = 1 - bad[0]
 
 
-@cuda.jit(cache=True)
+@device_kernel
 def list_members(ptr, spins, pivot_row, lists):  # type: ignore[no-untyped-def]
     """Free spins, ascending, and long terms: those that hold a constrained spin or three spins."""
     free, n_free, long_terms, n_long = lists
@@ -142,7 +142,7 @@ def _is_long(ptr, spins, pivot_row, p, a):  # type: ignore[no-untyped-def]
     return held
 
 
-@cuda.jit(cache=True)
+@device_kernel
 def substitute(which, model, cosets, lists, image_at, images, mask_words, out):  # type: ignore[no-untyped-def]
     """Images of the long terms of projections which[...], and `out`: coefs, mask_at, masks.
 

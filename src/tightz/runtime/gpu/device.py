@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ if SIMULATED:
 
     sys.setswitchinterval(1e-5)  # its scheduler polls: ten times faster so
 
+_OWN_SETTINGS = not SIMULATED and find_spec(f"{cuda.__name__}.core.config") is not None
+
 THREADS = 2 if SIMULATED else 128
 """Threads of the blocks that treat one projection each."""
 
@@ -31,6 +35,23 @@ WIDTH = 2 if SIMULATED else 32
 
 GROUPS = 1 if SIMULATED else 4
 """Ascents per block; they do not talk to each other."""
+
+
+def device_kernel(function: Any) -> Any:
+    """`cuda.jit`, kept in this version's folder: numba's own place may hold another version's."""
+    from tightz.runtime.kernels import store
+
+    folder = next((place for place in store.places() if store.takes_files(place)), None)
+    if SIMULATED or folder is None:
+        return cuda.jit(function)
+    # read when the kernel is declared, and not meant for kernels of others
+    settings: Any = import_module(f"{cuda.__name__}.core.config") if _OWN_SETTINGS else config
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = str(folder)
+    try:
+        return cuda.jit(cache=True)(function)
+    finally:
+        settings.CACHE_DIR = before
 
 
 def free_bytes() -> int:
@@ -48,4 +69,13 @@ def arrays_to_device(record: Any) -> Any:
     )
 
 
-__all__ = ["GROUPS", "SIMULATED", "THREADS", "WIDTH", "arrays_to_device", "cuda", "free_bytes"]
+__all__ = [
+    "GROUPS",
+    "SIMULATED",
+    "THREADS",
+    "WIDTH",
+    "arrays_to_device",
+    "cuda",
+    "device_kernel",
+    "free_bytes",
+]

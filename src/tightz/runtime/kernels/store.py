@@ -47,15 +47,10 @@ _CHECK = hashlib.sha256().digest_size
 @cache
 def fingerprint() -> str | None:
     """A hash of what decides the code of kernels; None where their sources cannot be read."""
-    import llvmlite
     import numba
     import numpy as np
 
-    seen = hashlib.sha256(
-        repr(
-            (sys.version_info[:3], numba.__version__, llvmlite.__version__, np.__version__)
-        ).encode()
-    )
+    seen = hashlib.sha256(repr((sys.version_info[:3], numba.__version__, np.__version__)).encode())
     try:
         for source in sources():
             text = (PACKAGE / source).read_bytes()
