@@ -5,28 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tightz.bounds import Bound
 from tightz.errors import require_probability, require_range, require_seconds
 from tightz.interval.board import Board, judged
 from tightz.interval.interval import Confident, LogPartition
-from tightz.interval.portfolio import opening, trivial
+from tightz.interval.opening import opening, trivial
 from tightz.interval.race import race
-from tightz.interval.stored_interval import IntervalSession
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.models.scale import scale_warnings
-from tightz.paper.stored import Store, opened
 from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.clock import Clock
-from tightz.runtime.executors import Submits
 from tightz.runtime.gpu import why_no_device
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.ledger import Ledger
 from tightz.workspace.working import Method, Working
+
+if TYPE_CHECKING:
+    from tightz.paper.stored import Store
+    from tightz.runtime.executors import Submits
 
 
 def log_partition(
@@ -77,7 +78,13 @@ def log_partition(
     require_range("threads", 1 if threads is None else threads, 1)
     on_device(backend, why_no_device)
     memory = parse_memory(max_memory)
-    kept, root = (None, seed_sequence(seed)) if store is None else opened(store, seed, resume)
+    if store is None:
+        kept, root = None, seed_sequence(seed)
+    else:
+        from tightz.interval.stored_interval import IntervalSession
+        from tightz.paper.stored import opened
+
+        kept, root = opened(store, seed, resume)
     record = provenance(
         root, model.digest, time_limit=time_limit, delta=delta, exact=exact, max_memory=memory
     )

@@ -12,7 +12,6 @@ from tightz.elimination.exact.elimination import ExactResult, solve
 from tightz.elimination.exact.run import StoppedError
 from tightz.elimination.exact.ways import ByCounting, ByElimination, Way, by_elimination
 from tightz.errors import ResourceError, UnsupportedModelError
-from tightz.interval.streams.spins import plain_mean_field
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding, Marginals, Mixing, exact_marginals
@@ -107,6 +106,8 @@ def _other_marginals(working: Working, known: Way, clock: Clock) -> Iterator[Fin
                 result = solve(working.graph, way, max_memory=memory, stop=lambda: clock.expired)
                 yield from exact_marginals(result)
             return
+    from tightz.interval.streams.spins import plain_mean_field
+
     yield from plain_mean_field(working, clock)
 
 
