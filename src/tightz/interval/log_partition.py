@@ -76,7 +76,7 @@ def log_partition(
     require_seconds("time_limit", time_limit)
     require_probability("delta", delta)
     require_range("threads", 1 if threads is None else threads, 1)
-    on_device(backend, why_no_device)
+    on_device(backend, why_no_device, worthwhile=False)  # "cuda" insists, "auto" is asked later
     memory = parse_memory(max_memory)
     if store is None:
         kept, root = None, seed_sequence(seed)
