@@ -37,6 +37,7 @@ def log_partition(
     delta: float = 0.05,
     seed: Seed = None,
     exact: bool = True,
+    marginals: bool = True,
     max_memory: str | int = "8GB",
     methods: Sequence[Method] = (),
     only: Sequence[Method] | None = None,
@@ -51,6 +52,7 @@ def log_partition(
 
     delta        `confident` holds with confidence 1 - delta, both ends together
     exact        False forbids eliminating the whole model, and nothing else
+    marginals    False ends the run with an exact log Z: its marginals take longer than itself
     methods      streams to run beside the portfolio: functions (working, clock) that yield
                  `Bound` or `Finding` records about `working.graph` and watches the clock. A bound
                  that holds always must carry evidence: the judge evaluates it afresh, and what it
@@ -100,7 +102,7 @@ def log_partition(
             root = session.seed(root)
         clock = Clock(time_limit)
         working = Working(
-            model, clock, delta, root, exact, memory,
+            model, clock, delta, root, exact, memory, marginals=marginals,
             threads=threads or os.cpu_count() or 1, executor=executor, backend=backend,
         )  # fmt: skip
         board = Board(clock, on_bound, notes=scale_warnings(model), ledger=Ledger(delta))

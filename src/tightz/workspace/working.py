@@ -70,6 +70,7 @@ class Working:
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     executor: Submits | None = None
     backend: Backend = "auto"
+    marginals: bool = True  # False: not worth any time once log Z is exact
     _made: dict[str, Any] = field(default_factory=dict)
     _locks: dict[str, Any] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.Lock)

@@ -48,7 +48,7 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         yield Finding(note=str(error))
         return
     yield result.bound
-    if result.log_z == -math.inf:
+    if result.log_z == -math.inf or not working.marginals:
         return
     known = False
     if MARGINALS * result.seconds < clock.left:
@@ -88,7 +88,8 @@ def counting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         working.graph, count.log_z, count.rounding, clock.elapsed, way, working.max_memory
     )
     yield result.bound
-    singles = count.marginals() if count.log_z > -math.inf else None
+    wanted = working.marginals and count.log_z > -math.inf
+    singles = count.marginals() if wanted else None
     if singles is not None:
         yield Finding(marginals=Marginals(singles, "exact", math.inf, Mixing.EXACT))
 
