@@ -17,6 +17,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.models.scale import scale_warnings
 from tightz.runtime.backends import Backend, on_device
+from tightz.runtime.blas_later import blas_later
 from tightz.runtime.clock import Clock
 from tightz.runtime.gpu import why_no_device
 from tightz.runtime.memory import parse_memory
@@ -79,6 +80,7 @@ def log_partition(
     require_probability("delta", delta)
     require_range("threads", 1 if threads is None else threads, 1)
     on_device(backend, why_no_device, worthwhile=False)  # "cuda" insists, "auto" is asked later
+    blas_later()
     memory = parse_memory(max_memory)
     if store is None:
         kept, root = None, seed_sequence(seed)
