@@ -75,6 +75,25 @@ def interaction_graph(scopes: Scopes) -> Graph:
     return Graph(*_neighbours(scopes.n, scopes.ptr, scopes.members))
 
 
+def joined(scopes: Scopes) -> NDArray[np.int64]:
+    """(n,) which variables hang together: components numbered by their least variables."""
+    # scipy.sparse.csgraph does the same, but its import takes longer than all reductions
+    sizes = np.diff(scopes.ptr)
+    first = np.repeat(scopes.members[scopes.ptr[:-1][sizes > 0]], sizes[sizes > 0])
+    other = scopes.members
+    root = np.arange(scopes.n)
+    while first.size:
+        # Of two trees that a scope joins, the one with the greater root hangs itself under the
+        # other; then every path is made short, and what lies in one tree is done with.
+        a, b = root[first], root[other]
+        np.minimum.at(root, np.maximum(a, b), np.minimum(a, b))
+        while (root[root] != root).any():
+            root = root[root]
+        apart = root[first] != root[other]
+        first, other = first[apart], other[apart]
+    return np.unique(root, return_inverse=True)[1]
+
+
 @njit(cache=True, nogil=True)
 def _neighbours(n, ptr, members):  # type: ignore[no-untyped-def]
     """(ptr, neighbours) of the graph, rows ascending."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.exact import exact
-from tightz.judge.spanning import components
+from tightz.elimination.graph import joined, scopes_of
 from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.reduction import Vectors
 
@@ -66,10 +66,8 @@ class Components:
 def solve_components(model: FactorGraph, log2_size: float) -> Components:
     """Solve the small components of a model that has several; no evidence allowed."""
     n = model.n_variables
-    named = model.arities > 0  # a factor joins its first variable to the others
-    hubs = np.repeat(model.scope_vars[model.scope_ptr[:-1][named]], model.arities[named])
-    least, label = np.unique(components(n, hubs, model.scope_vars), return_inverse=True)
-    count = least.size
+    label = joined(scopes_of(model))
+    count = int(label.max(initial=-1)) + 1
     sizes = np.bincount(label, np.log2(model.cardinalities), minlength=count)
     small = np.flatnonzero(sizes <= log2_size)[:_MAX_COMPONENTS]
     if count < 2 or not small.size:
