@@ -11,7 +11,7 @@ from tightz.bounds import Bound
 from tightz.errors import require_probability, require_range, require_seconds
 from tightz.interval.board import Board, judged
 from tightz.interval.interval import Confident, LogPartition
-from tightz.interval.opening import opening, trivial
+from tightz.interval.opening import load_streams, opening, trivial
 from tightz.interval.race import race
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
@@ -102,6 +102,8 @@ def log_partition(
             )  # fmt: skip
             stack.enter_context(session.writer)
             root = session.seed(root)
+        if not exact and only is None:
+            load_streams()
         clock = Clock(time_limit)
         working = Working(
             model, clock, delta, root, exact, memory, marginals=marginals,

