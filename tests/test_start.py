@@ -62,6 +62,17 @@ def test_a_small_model_is_solved_with_no_more():
     assert found((*HEAVY, *UNUSED), code) == []
 
 
+def test_without_a_driver_the_device_is_not_looked_at():
+    code = (
+        "import os\n"
+        "os.environ.pop('NUMBA_ENABLE_CUDASIM', None)\n"
+        "from tightz.runtime import gpu\n"
+        "gpu._has_driver = lambda: False\n"
+        "assert 'nvidia-smi' in gpu.why_no_device()"
+    )
+    assert found(("numba.cuda", "tightz.runtime.gpu.device"), code) == []
+
+
 def test_a_module_that_is_loaded_is_found():
     assert found(("scipy.stats", "sqlite3", "click"), "import sqlite3") == ["sqlite3"]
 
