@@ -63,18 +63,6 @@ def scopes_of(model: FactorGraph | SpinPolynomial) -> Scopes:
     )
 
 
-def scopes_from(n: int, rows: Sequence[Sequence[int] | NDArray]) -> Scopes:
-    """Sets of variables 0..n-1 as listed."""
-    ptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    parts = [np.zeros(0, dtype=np.int64), *(np.asarray(row, dtype=np.int64) for row in rows)]
-    return Scopes(n, ptr, np.concatenate(parts))
-
-
-def interaction_graph(scopes: Scopes) -> Graph:
-    """Two variables are neighbours when a scope has both."""
-    return Graph(*_neighbours(scopes.n, scopes.ptr, scopes.members))
-
-
 def joined(scopes: Scopes) -> NDArray[np.int64]:
     """(n,) which variables hang together: components numbered by their least variables."""
     # scipy.sparse.csgraph does the same, but its import takes longer than all reductions
@@ -92,6 +80,18 @@ def joined(scopes: Scopes) -> NDArray[np.int64]:
         apart = root[first] != root[other]
         first, other = first[apart], other[apart]
     return np.unique(root, return_inverse=True)[1]
+
+
+def scopes_from(n: int, rows: Sequence[Sequence[int] | NDArray]) -> Scopes:
+    """Sets of variables 0..n-1 as listed."""
+    ptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    parts = [np.zeros(0, dtype=np.int64), *(np.asarray(row, dtype=np.int64) for row in rows)]
+    return Scopes(n, ptr, np.concatenate(parts))
+
+
+def interaction_graph(scopes: Scopes) -> Graph:
+    """Two variables are neighbours when a scope has both."""
+    return Graph(*_neighbours(scopes.n, scopes.ptr, scopes.members))
 
 
 @njit(cache=True, nogil=True)
