@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import naive
+from tests.called import called
 from tests.precise import precise_log_z
 from tightz.bounds import Proof, Side
 from tightz.errors import ModelError, ParameterError
@@ -285,10 +286,10 @@ def test_pair_table_is_consistent_and_optimal(a, b, attraction, other):
 @given(st.floats(-30.0, 30.0), st.floats(-30.0, 30.0))
 def test_box_plus_is_the_tanh_rule(a, b):
     expected = np.tanh(a / 2.0) * np.tanh(b / 2.0)
-    assert np.tanh(box_plus(a, b) / 2.0) == pytest.approx(expected, abs=1e-12)
-    assert box_plus(np.inf, b) == b
-    assert box_plus(a, -np.inf) == -a
-    assert np.isfinite(box_plus(1e6 * a, 1e6 * b))
+    assert np.tanh(called(box_plus)(a, b) / 2.0) == pytest.approx(expected, abs=1e-12)
+    assert called(box_plus)(np.inf, b) == b
+    assert called(box_plus)(a, -np.inf) == -a
+    assert np.isfinite(called(box_plus)(1e6 * a, 1e6 * b))
 
 
 @pytest.mark.parametrize("scale", [10.0, 1e3, 1e6])

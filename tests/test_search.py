@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import naive
+from tests.called import called
 from tightz.errors import ParameterError
 from tightz.families.mean_field import MeanField
 from tightz.models.builders import ising_grid
@@ -115,8 +116,8 @@ def test_the_list_of_best_states_keeps_the_heaviest():
     states = naive.all_spins(8)[:20].astype(np.int8)
     values = np.random.default_rng(0).normal(size=20)
     for state, value in zip(states, values, strict=True):
-        offer(best, state, value)
-        assert not offer(best, state, value)
+        called(offer)(best, state, value)
+        assert not called(offer)(best, state, value)
     np.testing.assert_allclose(np.sort(best.energy), np.sort(values)[-3:])
     for state, value in zip(best.spins, best.energy, strict=True):
         np.testing.assert_array_equal(state, states[np.flatnonzero(values == value)[0]])
@@ -209,7 +210,7 @@ def test_recombining_is_at_least_as_good_as_both_parents(model, seed):
     parents = naive.polynomial_log_weights(0.0, terms, np.stack([first, second]))
     x = first.reshape(n, 1).astype(np.int8)
     products = rep.products[:, :1].copy()
-    gain = recombine(problem.grouped, x, second.astype(np.int8), products, differs, queue)
+    gain = called(recombine)(problem.grouped, x, second.astype(np.int8), products, differs, queue)
     child = naive.polynomial_log_weights(0.0, terms, x.T)[0]
     scale = 1e-12 * (1.0 + sum(abs(t) for _, t in terms))
     assert child >= parents.max() - scale

@@ -13,7 +13,11 @@ from scipy.sparse.csgraph import connected_components
 
 import tightz as tz
 from tightz.elimination.graph import joined, scopes_from
+from tightz.interval import portfolio
+from tightz.interval.opening import AFTER
+from tightz.sampling.annealed import annealed
 from tightz.sampling.calibration import _student
+from tightz.workspace.working import name_of
 
 HEAVY = (
     "scipy.stats", "scipy.special", "scipy.linalg", "scipy.sparse", "scipy.optimize", "numpy.f2py",
@@ -71,6 +75,15 @@ def test_without_a_driver_the_device_is_not_looked_at():
         "assert 'nvidia-smi' in gpu.why_no_device()"
     )
     assert found(("numba.cuda", "tightz.runtime.gpu.device"), code) == []
+
+
+def test_the_names_of_streams_are_those_of_the_portfolio():
+    launched = {
+        "opening": portfolio.SIDE_BY_SIDE,
+        "annealing": (annealed,),
+        "tempering": portfolio.FROM_STATES,
+    }
+    assert {k: tuple(map(name_of, v)) for k, v in launched.items()} == AFTER
 
 
 def test_a_module_that_is_loaded_is_found():

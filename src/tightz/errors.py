@@ -58,6 +58,13 @@ def require_seconds(name: str, value: float) -> None:
         raise ParameterError(f"{name} is {came}; expected a positive number of seconds")
 
 
+def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse what is none of `choices`."""
+    if value not in choices:
+        listed = " or ".join([", ".join(map(repr, choices[:-1])), repr(choices[-1])])
+        raise ParameterError(f"{name} is {value!r}; expected {listed}")
+
+
 def require_finite(name: str, values: NDArray[np.float64], where: str = "") -> None:
     """Refuse an array with a NaN or an infinite entry, naming the first; `where` is a place."""
     import numpy as np

@@ -197,6 +197,7 @@ class Machine:
     max_memory: str = "8GB"
     threads: int | None = None
     backend: str = "auto"
+    compile: str = "before"
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,14 @@ class Output:
         show_default=True,
         help="cuda: on the GPU what can run there; auto: where there is one.",
     ),
+    click.option(
+        "--compile",
+        type=click.Choice(["before", "beside"]),
+        default="before",
+        show_default=True,
+        help="On a first run, when kernels are compiled: before the time limit starts, or "
+        "beside, within it.",
+    ),
 )
 @executor_options
 @bundle(
@@ -300,7 +309,8 @@ def logz(
 
     output.check()
     graph = source.load()
-    with where.open() as executor, live_bounds(time_limit) as show:
+    beside = machine.compile == "beside"
+    with where.open() as executor, live_bounds(time_limit, beside=beside) as show:
         r = tz.log_partition(
             graph,
             time_limit=time_limit,
@@ -326,6 +336,7 @@ def logz(
 def _logz_record(r: LogPartition) -> dict[str, Any]:
     return {
         "command": "logz",
+        "compile_seconds": r.compile_seconds,
         "lower": r.lower,
         "upper": r.upper,
         "exact": r.is_exact,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import click
 
 from tightz.cli.options import emit
+from tightz.version import __version__
 
 OK, LACKING, BROKEN = "ok", "lacking", "broken"
 """What works; what is optional and not there; what the core needs and does not find."""
@@ -40,8 +39,8 @@ class Check:
 def doctor(as_json: bool) -> None:
     """Versions, cores, memory, GPU, compiled kernels, optional extras, and a self-check.
 
-    The self-check brackets log Z of a 4x4 grid. It takes about a second; where no kernel is
-    compiled yet, about a minute, once. Exit code 0: the core works, whatever optional part is
+    The self-check brackets log Z of a 4x4 grid. It takes about a second; where its kernels are not
+    compiled yet, half a minute, once. Exit code 0: the core works, whatever optional part is
     lacking. Exit code 1: it does not.
 
     \b
@@ -90,8 +89,6 @@ def _show(check: Check, *, new_group: bool) -> None:
 
 
 def _advice(error: Exception) -> str:
-    if "no locator available" in str(error):  # numba finds no folder for compiled kernels
-        return "set NUMBA_CACHE_DIR to a folder that you can write"
     if isinstance(error, ImportError | metadata.PackageNotFoundError):
         return "pip install --upgrade --force-reinstall tightz"
     return ""
@@ -206,8 +203,6 @@ def _self_check() -> Iterator[Check]:
     """Mean field, elimination and mini-buckets on a small grid, which must bracket log Z."""
     import tightz as tz
 
-    if sys.stderr.isatty():
-        click.echo("a 4x4 grid; where no kernel is compiled yet, this takes a minute ...", err=True)
     start = time.perf_counter()
     grid = tz.ising_grid(4, coupling=(-2, 2), seed=0)
     lower = tz.mean_field(grid, family=tz.MeanField(restarts=4), seed=0).log_z
@@ -223,39 +218,24 @@ def _self_check() -> Iterator[Check]:
 
 
 def _kernels() -> Iterator[Check]:
-    """The compiled kernels on disk, and where those that the self-check ran came from."""
+    """Which kernels are compiled, where, and for which version."""
+    from tightz.runtime.kernels import registry, store
+    from tightz.runtime.kernels.farm import missing
     from tightz.runtime.memory import format_bytes
 
-    stats = [kernel.stats for kernel in _dispatchers()]
-    folders = sorted({s.cache_path for s in stats if s.cache_path})
-    files = [f for d in folders for f in Path(d).glob("*.nb[ic]")]
-    if not folders:
-        remedy = "set NUMBA_CACHE_DIR to a folder that you can write"
-        yield Check("kernels", "cache", LACKING, "none: every run compiles anew", remedy)
-        return
-    writable = all(os.access(folder, os.W_OK) for folder in folders)
-    size = format_bytes(sum(f.stat().st_size for f in files))
-    place = os.path.commonpath(folders)
-    yield Check(
-        "kernels", "cache", OK if writable else LACKING,
-        f"{sum(f.suffix == '.nbi' for f in files)} kernels, {size}, "
-        f"{'writable' if writable else 'not writable'}, below {place}",
-        "" if writable else "set NUMBA_CACHE_DIR to a folder that you can write",
-    )  # fmt: skip
-    loaded = sum(sum(s.cache_hits.values()) for s in stats)
-    compiled = sum(sum(s.cache_misses.values()) for s in stats)
-    told = f"{loaded} loaded from it by the self-check, {compiled} compiled anew"
-    yield Check("kernels", "loading", OK if loaded or compiled else LACKING, told)
-
-
-def _dispatchers() -> Iterator[Any]:
-    """The kernels of the modules loaded so far."""
-    from numba.core.dispatcher import Dispatcher
-
-    seen: set[int] = set()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("tightz."):
-            for value in vars(module).values():
-                if isinstance(value, Dispatcher) and id(value) not in seen:
-                    seen.add(id(value))
-                    yield value
+    remedy = f"set {store.CHOSEN} to a folder that you can write"
+    kept = [folder for folder in store.places() if folder.is_dir()]
+    taken = next((folder for folder in store.places() if store.takes_files(folder)), None)
+    for folder in dict.fromkeys([*kept, *([taken] if taken else [])]):
+        size = format_bytes(sum(file.stat().st_size for file in folder.iterdir()))
+        how = "new kernels go there" if folder == taken else "not writable, read"
+        yield Check("kernels", "folder", OK, f"{folder}, {size}, {how}")
+    if taken is None:
+        yield Check("kernels", "folder", LACKING, "none takes files: runs compile anew", remedy)
+    total, lacking = len(registry.everything()), missing(registry.everything())
+    seconds = sum(kernel.seconds for kernel in lacking)
+    told = (
+        f"{total - len(lacking)} of {total} for tightz {__version__}, sources {store.fingerprint()}"
+    )
+    advice = f"tightz compile takes about {seconds:.0f} CPU seconds, once" if lacking else ""
+    yield Check("kernels", "compiled", LACKING if lacking else OK, told, advice)

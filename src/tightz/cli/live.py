@@ -19,15 +19,30 @@ PLAIN_EVERY = 1.0
 """Seconds between plain lines; the live view refreshes by itself."""
 
 
+COMPILING_EVERY = 3.0
+"""Seconds between plain lines about compilation."""
+
+
 class _View:
     """Both intervals so far; `take` takes records, `table` draws them."""
 
-    def __init__(self, time_limit: float) -> None:
-        self.time_limit, self.start = time_limit, time.perf_counter()
+    def __init__(self, time_limit: float, *, beside: bool) -> None:
+        self.time_limit, self.beside, self.start = time_limit, beside, time.perf_counter()
         self.lock = threading.Lock()
         self.ends: dict[str, dict[str, Bound]] = {"always": {}, "confident": {}}
         self.exact: Bound | None = None
         self.count = 0
+        self.compiling = ""
+        self.free = 0.0  # seconds that do not count
+
+    def compile(self, done: int, total: int) -> None:
+        """Note how far compilation is; the time limit starts when it is done."""
+        from tightz.runtime.kernels.farm import said
+
+        with self.lock:
+            self.compiling = said(done, total) if done < total else ""
+            if not self.beside:
+                self.free = time.perf_counter() - self.start
 
     def take(self, bound: Bound) -> None:
         from tightz.bounds import Proof, Side
@@ -67,8 +82,10 @@ class _View:
 
     def headline(self) -> str:
         elapsed = time.perf_counter() - self.start
-        left = max(0.0, self.time_limit - elapsed)
-        return f"{elapsed:.0f} s elapsed, {left:.0f} s left, {self.count} bounds"
+        free = elapsed if self.compiling and not self.beside else self.free
+        left = max(0.0, self.time_limit - elapsed + free)
+        line = f"{elapsed:.0f} s elapsed, {left:.0f} s left, {self.count} bounds"
+        return f"{line}; {self.compiling}" if self.compiling else line
 
 
 def _how(bound: Bound) -> str:
@@ -91,8 +108,8 @@ def _row(ends: dict[str, Bound]) -> tuple[str, str, str, str, str]:
 
 
 @contextmanager
-def live_bounds(time_limit: float) -> Iterator[Callable[[Bound], None]]:
-    """Yields the function to call with each bound.
+def live_bounds(time_limit: float, *, beside: bool = False) -> Iterator[Callable[[Bound], None]]:
+    """Yields the function to call with each bound. beside: compiling counts against the limit.
 
     In a notebook (`!tightz logz ...`) the terminal cannot move its cursor up, so one line is
     rewritten there instead of a table.
@@ -106,13 +123,24 @@ def live_bounds(time_limit: float) -> Iterator[Callable[[Bound], None]]:
     from rich.console import Console
     from rich.live import Live
 
+    from tightz.runtime.kernels.farm import said, shown_by
+
     console = Console(stderr=True)
-    view = _View(time_limit)
+    view = _View(time_limit, beside=beside)
     if console.is_terminal:
-        with Live(get_renderable=view.table, console=console, refresh_per_second=4, transient=True):
+        with (
+            shown_by(view.compile),
+            Live(get_renderable=view.table, console=console, refresh_per_second=4, transient=True),
+        ):
             yield view.take
         return
     last: dict[str, float] = {}
+
+    def compiled(done: int, total: int) -> None:
+        now = time.perf_counter()
+        if done == total or now - last.get("compiling", -math.inf) >= COMPILING_EVERY:
+            last["compiling"] = now
+            console.print(f"{now - view.start:8.2f} s  {said(done, total)}", highlight=False)
 
     def line(bound: Bound) -> None:
         now = time.perf_counter()
@@ -125,4 +153,5 @@ def live_bounds(time_limit: float) -> Iterator[Callable[[Bound], None]]:
                 soft_wrap=True,
             )
 
-    yield line
+    with shown_by(compiled):
+        yield line

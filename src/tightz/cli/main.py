@@ -9,7 +9,17 @@ from typing import Any
 
 import click
 
-from tightz.cli import commands, demo, doctor, experiments, models, references, report, theorem
+from tightz.cli import (
+    commands,
+    compile,
+    demo,
+    doctor,
+    experiments,
+    models,
+    references,
+    report,
+    theorem,
+)
 from tightz.errors import TightzError
 from tightz.version import __version__
 
@@ -70,6 +80,7 @@ for command in (
     demo.demo,
     report.report,
     theorem.theorem,
+    compile.compile_kernels,
     doctor.doctor,
 ):
     main.add_command(command)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.elimination.graph import Scopes
+from tightz.runtime.kernels import inner, kernel
 
 _SLACK = 1e-9  # log2 of table sizes are sums of floats
 
@@ -140,7 +140,7 @@ def _listed(owner: NDArray[np.int64], count: int) -> list[list[int]]:
     return out
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _grown(values, needed):  # type: ignore[no-untyped-def]
     if needed <= values.size:
         return values
@@ -149,7 +149,7 @@ def _grown(values, needed):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _assign(items, start, stop, members, rank, bits, universe, limit):  # type: ignore[no-untyped-def]
     """Which clique of a bucket each item joins: (choice per item, cliques' variables, log2 sizes).
 
@@ -195,7 +195,7 @@ def _assign(items, start, stop, members, rank, bits, universe, limit):  # type: 
     return choice, holds[:used], sizes[:used]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill(n_buckets, ptr, places, bits, limit, log2_total):  # type: ignore[no-untyped-def]
     """Fill the buckets one by one; everything is numbered by place in the order.
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.buckets import BucketTree, bucket_tree
@@ -27,6 +26,7 @@ from tightz.elimination.graph import interaction_graph, scopes_of
 from tightz.judge.elimination import second_log_z
 from tightz.judge.verdict import UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.kernels import kernel
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -258,7 +258,7 @@ class ConditionedElimination:
         return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _forward(buckets, base, cards, data):  # type: ignore[no-untyped-def]
     """message_b(axes) = log sum_v exp(sum of inputs), bucket by bucket, into `data`."""
     row = np.empty(cards.max() if cards.size else 1)
@@ -299,7 +299,7 @@ def _forward(buckets, base, cards, data):  # type: ignore[no-untyped-def]
                     break
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _backward(buckets, base, cards, data, uniforms, state):  # type: ignore[no-untyped-def]
     """Draw the variables from the last bucket to the first, each given those drawn before."""
     row = np.empty(cards.max() if cards.size else 1)

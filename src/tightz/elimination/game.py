@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.elimination.graph import Graph, Scopes
+from tightz.runtime.kernels import inner, kernel, spliced
 
 SIZE, FILL, DEGREE = 0, 1, 2
 
@@ -136,7 +136,7 @@ class _State(NamedTuple):
     stale: NDArray[np.bool_]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _new_state(ptr):  # type: ignore[no-untyped-def]
     n = ptr.size - 1
     degrees = ptr[1:] - ptr[:-1]
@@ -162,19 +162,19 @@ def _new_state(ptr):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _near(state, pool, v):  # type: ignore[no-untyped-def]
     return pool[state.start[v] : state.start[v] + state.length[v]]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _mark(state, members):  # type: ignore[no-untyped-def]
     state.stamp[0] += 1
     for u in members:
         state.mark[u] = state.stamp[0]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _count_fill(state, pool, weight, v):  # type: ignore[no-untyped-def]
     """Weight of the pairs of neighbours of v that are not joined, each pair met from both ends."""
     near = _near(state, pool, v)
@@ -190,7 +190,7 @@ def _count_fill(state, pool, weight, v):  # type: ignore[no-untyped-def]
     return 0.5 * missing
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _file(state, pool, vertices, rules, v):  # type: ignore[no-untyped-def]
     """Put v under its present costs."""
     if not vertices.free[v]:
@@ -214,14 +214,14 @@ def _file(state, pool, vertices, rules, v):  # type: ignore[no-untyped-def]
         state.stale[v // state.width[0]] = True
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _leave(state, v):  # type: ignore[no-untyped-def]
     state.left[v] = False
     state.first[v] = np.inf
     state.stale[v // state.width[0]] = True
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _cheapest(state):  # type: ignore[no-untyped-def]
     """(the filed vertex of least key, -1 if there is none; steps taken).
 
@@ -249,7 +249,7 @@ def _cheapest(state):  # type: ignore[no-untyped-def]
     return best, steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _with_room(state, pool, used, v, more):  # type: ignore[no-untyped-def]
     """Move the list of v to where it has room for `more`: (pool, entries used), grown at need."""
     room = 2 * (state.length[v] + more)
@@ -271,7 +271,7 @@ def _with_room(state, pool, used, v, more):  # type: ignore[no-untyped-def]
     return pool, used + room
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _drop(state, pool, a, v):  # type: ignore[no-untyped-def]
     near = _near(state, pool, a)
     for k in range(near.size):
@@ -281,7 +281,7 @@ def _drop(state, pool, a, v):  # type: ignore[no-untyped-def]
     state.length[a] -= 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _update_fill(state, pool, weight, v, step, changed):  # type: ignore[no-untyped-def]
     """The fill of every vertex after v is eliminated, from the lists as they are before.
 
@@ -330,7 +330,7 @@ def _update_fill(state, pool, weight, v, step, changed):  # type: ignore[no-unty
     return count, steps
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _join(state, pool, used, log2_card, v, ring):  # type: ignore[no-untyped-def]
     """Take v out of its neighbours' lists (`ring`, a copy) and join them; (pool, used, steps)."""
     steps = 0
@@ -356,7 +356,7 @@ def _join(state, pool, used, log2_card, v, ring):  # type: ignore[no-untyped-def
     return pool, used, steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _to_hold(state, pool, vertices, v):  # type: ignore[no-untyped-def]
     """The member of v's clique that most other cliques have, for its price; the last of equals."""
     best, most = v, (state.length[v] + vertices.noise[v]) / vertices.price[v]
@@ -367,7 +367,7 @@ def _to_hold(state, pool, vertices, v):  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped-def]
     """(moves made, log2 of all tables, log2 of the largest, whether it was finished, work)."""
     n = state.start.size
@@ -440,7 +440,7 @@ def widen(scopes: Scopes, neighbours: int, most_trials: int) -> NDArray[np.int64
     return kept
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _widen(ptr, members, vertices, rules, most_trials):  # type: ignore[no-untyped-def]
     n, count = vertices.weight.size, ptr.size - 1
     kept = np.empty(count, np.int64)
@@ -482,7 +482,7 @@ def _widen(ptr, members, vertices, rules, most_trials):  # type: ignore[no-untyp
     return kept[:used].copy()
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _fits(adjacency, vertices, rules):  # type: ignore[no-untyped-def]
     """Whether the game on a graph, given as a matrix, can be finished."""
     n = len(adjacency)

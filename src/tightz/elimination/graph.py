@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.runtime.kernels import kernel
 
 
 class Scopes(NamedTuple):
@@ -94,7 +94,7 @@ def interaction_graph(scopes: Scopes) -> Graph:
     return Graph(*_neighbours(scopes.n, scopes.ptr, scopes.members))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _neighbours(n, ptr, members):  # type: ignore[no-untyped-def]
     """(ptr, neighbours) of the graph, rows ascending."""
     # The scopes of each variable: the sets turned round, by counting.
@@ -128,7 +128,7 @@ def _neighbours(n, ptr, members):  # type: ignore[no-untyped-def]
     return out_ptr, out[:used].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _breadth_first(ptr, neighbours):  # type: ignore[no-untyped-def]
     n = ptr.size - 1
     order = np.empty(n, np.int64)
@@ -165,7 +165,7 @@ def _breadth_first(ptr, neighbours):  # type: ignore[no-untyped-def]
     return order
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _degeneracy(ptr, neighbours):  # type: ignore[no-untyped-def]
     """Take away a vertex of least degree, and again; the largest degree met (Matula, Beck 1983)."""
     n = ptr.size - 1

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.graph import Scopes
+from tightz.runtime.kernels import inner, kernel, spliced
 
 WRITE = 24.0
 """What an entry of a result costs (written, and read again) beside one product, which costs 1."""
@@ -186,7 +186,7 @@ def _legs(
     return legs
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _ones(x):  # type: ignore[no-untyped-def]
     """How many bits of a word are set."""
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
@@ -195,7 +195,7 @@ def _ones(x):  # type: ignore[no-untyped-def]
     return (x * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log2_size(legs, masks, bits):  # type: ignore[no-untyped-def]
     total = 0.0
     for kind in range(bits.size):
@@ -206,7 +206,7 @@ def _log2_size(legs, masks, bits):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cost(left, right, legs, masks, bits):  # type: ignore[no-untyped-def]
     """log2 of (the whole cost, the largest result)."""
     count = (left.size + 1) // 2
@@ -221,7 +221,7 @@ def _cost(left, right, legs, masks, bits):  # type: ignore[no-untyped-def]
     return math.log2(max(cost, 1.0)), largest
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _random(state):  # type: ignore[no-untyped-def]
     """64 random bits (splitmix64; Steele, Lea and Flood, 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -231,7 +231,7 @@ def _random(state):  # type: ignore[no-untyped-def]
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _anneal(left, right, legs, masks, bits, hot, cold, sweeps, seed):  # type: ignore[no-untyped-def]
     count = (left.size + 1) // 2
     words = legs.shape[1]

@@ -9,13 +9,14 @@ needed only where a group holds k in its linear part too. `before * tail` is the
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from tightz.runtime.kernels import kernel, spliced
 
 SMALLEST = 1e-6
 """|v_k| is kept at least this where 1 / v_k is needed: a loss of at most about 1e-12 nats."""
 
 
-@njit(inline="always", error_model="numpy")
+@spliced(error_model="numpy")
 def tanh(x):  # type: ignore[no-untyped-def]
     """tanh to a few ulp, branch-free so that it vectorises: exp(-2|x|) by Taylor and squaring."""
     z = min(abs(x), 20.0) * (-2.0 / 64.0)
@@ -42,7 +43,7 @@ def tanh(x):  # type: ignore[no-untyped-def]
     return t if x > 0.0 else -t
 
 
-@njit(inline="always", error_model="numpy")
+@spliced(error_model="numpy")
 def _start_sweep(poly, v, after, before, tail, linear):  # type: ignore[no-untyped-def]
     """From scratch: products of later members per incidence, of all per group; linear parts.
 
@@ -75,7 +76,7 @@ def _start_sweep(poly, v, after, before, tail, linear):  # type: ignore[no-untyp
                 linear[g, r] += theta * v[k, r]
 
 
-@njit(inline="always", error_model="numpy")
+@spliced(error_model="numpy")
 def _local_field(poly, v, k, after, before, tail, linear, field):  # type: ignore[no-untyped-def]
     """field[r] = g_k of lane r: O(degree + groups that hold k)."""
     lanes = v.shape[1]
@@ -103,7 +104,7 @@ def _local_field(poly, v, k, after, before, tail, linear, field):  # type: ignor
             field[r] += theta * before[g, r] * tail[g, r]
 
 
-@njit(inline="always", error_model="numpy")
+@spliced(error_model="numpy")
 def _commit(poly, v, k, new, after, before, tail, linear):  # type: ignore[no-untyped-def]
     """Put v_k <- new and carry the change into the groups that hold k."""
     lanes = v.shape[1]
@@ -125,7 +126,7 @@ def _commit(poly, v, k, new, after, before, tail, linear):  # type: ignore[no-un
         v[k, r] = new[r]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(error_model="numpy")
 def ascend(poly, v, betas, tol, max_sweeps, gains):  # type: ignore[no-untyped-def]
     """Sweep until no lane gains more than `tol` nats in a sweep; returns the sweeps done.
 
@@ -162,7 +163,7 @@ def ascend(poly, v, betas, tol, max_sweeps, gains):  # type: ignore[no-untyped-d
     return max_sweeps
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(error_model="numpy")
 def descend_to_vertex(poly, v, max_sweeps):  # type: ignore[no-untyped-def]
     """Zero-temperature sweeps y_k <- sign(g_k) from spins v (n, lanes); returns sweeps done.
 
@@ -192,7 +193,7 @@ def descend_to_vertex(poly, v, max_sweeps):  # type: ignore[no-untyped-def]
     return max_sweeps
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(error_model="numpy")
 def best_vertex(poly, best):  # type: ignore[no-untyped-def]
     """The heaviest of all 2^n states by Gray code; fills best (n,) and returns its log weight.
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
@@ -38,6 +37,7 @@ from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.reductions.bits import BlockPolynomial
 from tightz.reductions.zeros import state_ptr
+from tightz.runtime.kernels import inner, kernel
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
 
@@ -227,7 +227,7 @@ def _random_tables(ptr: NDArray[np.int64], rng: np.random.Generator) -> NDArray[
     return q
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _expected_logs(m, q, v, g):  # type: ignore[no-untyped-def]
     """g[x] = E_q[log p~ | x_v = x] over the factors of v; -inf where q supports a zero."""
     g[: m.ptr[v + 1] - m.ptr[v]] = 0.0
@@ -259,7 +259,7 @@ def _expected_logs(m, q, v, g):  # type: ignore[no-untyped-def]
                 digits[a] = 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _ascend(m, q, max_sweeps, annealing, tol):  # type: ignore[no-untyped-def]
     """Coordinate ascent in place; (sweeps, whether the last one moved q by at most tol)."""
     n = m.ptr.size - 1

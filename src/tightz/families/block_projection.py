@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.errors import UnsupportedModelError
 from tightz.families.projection import Drawn, IProjection, Status, chart_of, check_states
 from tightz.judge.forests import ForestQ
 from tightz.projections.coset import Coset
+from tightz.runtime.kernels import kernel, spliced
 
 MAX_BITS = 12
 """Free bits of one variable: a table of 2^12 entries at most."""
@@ -218,7 +218,7 @@ def _terms(coset: Coset, blocks: Blocks) -> _Terms:
     return _Terms(poly.theta * signs, ptr, term[order], entry[order])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _list_parts(words, blocks, term, block, entry):  # type: ignore[no-untyped-def]
     """One incidence per (term, block that its image meets), with the entry of that part."""
     at = 0
@@ -240,7 +240,7 @@ def _list_parts(words, blocks, term, block, entry):  # type: ignore[no-untyped-d
     return at
 
 
-@njit(inline="always")
+@spliced
 def _walsh(values, low, high, lanes):  # type: ignore[no-untyped-def]
     """In place on rows low to high: f(c) <- sum_y f(y) chi_c(y), its own inverse up to 1/size."""
     step = 1
@@ -254,7 +254,7 @@ def _walsh(values, low, high, lanes):  # type: ignore[no-untyped-def]
         step *= 2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _ascend(blocks, terms, q, betas, tol, max_sweeps):  # type: ignore[no-untyped-def]
     """Sweep over blocks, q (entries, lanes) in place; (sweeps, the last sweep's largest gain).
 
@@ -334,7 +334,7 @@ def _expectations(
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _multiply_parts(words, blocks, tables, out):  # type: ignore[no-untyped-def]
     """out[a] times, for each block met by image a, sum_y q(y) (-1)^(bits of y in the image)."""
     lanes = tables.shape[1]

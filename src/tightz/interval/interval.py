@@ -79,6 +79,7 @@ class LogPartition(Result):
     quarantined      bounds that the judge refused or that contradict what is proven, with the
                      reason: a defect, please report it. Nothing of them is in the answer
     ledger           all weights that were drawn, binned, and the bets on them behind `confident`
+    compile_seconds  of `seconds`, those while kernels were compiled: the first run of a machine
     failures         streams that ended in an error; the answer rests on the others
     """
 
@@ -98,6 +99,7 @@ class LogPartition(Result):
     interrupted: bool
     seconds: float
     model: FactorGraph
+    compile_seconds: float = 0.0
     sampler: Callable[..., Samples] | None = None
     ledger: Ledger | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -137,6 +139,8 @@ class LogPartition(Result):
         lines += [f"note: {note}" for note in self.notes]
         tail = "interrupted after" if self.interrupted else "in"
         lines.append(f"{len(self.bounds)} bounds {tail} {self.seconds:.2f} s")
+        if self.compile_seconds:
+            lines[-1] += f", {self.compile_seconds:.0f} of them compiling, once on this machine"
         return "\n".join(lines)
 
     def statements(self) -> list[str]:

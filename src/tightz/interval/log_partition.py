@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tightz.bounds import Bound
-from tightz.errors import require_probability, require_range, require_seconds
+from tightz.errors import require_choice, require_probability, require_range, require_seconds
 from tightz.interval.board import Board, judged
 from tightz.interval.interval import Confident, LogPartition
-from tightz.interval.opening import load_streams, opening, trivial
+from tightz.interval.opening import (
+    FIRST,
+    load_streams,
+    names_of,
+    opening,
+    side_by_side,
+    trivial,
+)
 from tightz.interval.race import race
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
@@ -20,6 +27,8 @@ from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.blas_later import blas_later
 from tightz.runtime.clock import Clock
 from tightz.runtime.gpu import why_no_device
+from tightz.runtime.kernels.farm import farm_for
+from tightz.runtime.kernels.registry import needed
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
@@ -45,6 +54,7 @@ def log_partition(
     threads: int | None = None,
     executor: Submits | None = None,
     backend: Backend = "auto",
+    compile: Literal["before", "beside"] = "before",
     on_bound: Callable[[Bound], None] | None = None,
     store: Store | None = None,
     resume: bool = False,
@@ -62,6 +72,10 @@ def log_partition(
     threads      streams that are advanced at a time; None: as many as there are cores, at least 2
     executor     anything with `submit`: runs the trials of the certificate
     backend      "cuda" or "cpu" for what has both; "auto" takes a GPU where there is one
+    compile      what to do where kernels are not compiled yet, on the first run of a machine:
+                 "before" does not count the time that takes, "beside" does, and keeps the wall
+                 clock. Either way other processes compile, streams start as theirs are ready, and
+                 what is under way at the end is finished for the next run
     on_bound     called in this thread with every record as it arrives
     store        a path (or RunStore) that keeps every record as it arrives, and the draws behind
                  the confident interval before it is shown
@@ -79,6 +93,7 @@ def log_partition(
     require_seconds("time_limit", time_limit)
     require_probability("delta", delta)
     require_range("threads", 1 if threads is None else threads, 1)
+    require_choice("compile", compile, ("before", "beside"))
     on_device(backend, why_no_device, worthwhile=False)  # "cuda" insists, "auto" is asked later
     blas_later()
     memory = parse_memory(max_memory)
@@ -114,14 +129,15 @@ def log_partition(
         if session is not None:
             board.keep, board.before = session.writer.append_bound, session.before
             board.ledger, board.keep_ledger = session.ledger, session.keep_ledger
-        interrupted = False
+        interrupted, compiling = False, 0.0
         try:
             if session is not None:
                 session.prepare(board)
             for bound in trivial(model):
                 board.take(judged(bound, model))
             if not board.closed or (session is not None and session.lacks_marginals):
-                race(working, board, [*((opening,) if only is None else only), *methods])
+                chosen = [*((opening,) if only is None else only), *methods]
+                compiling = _run(working, board, chosen, before=compile == "before")
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -130,14 +146,35 @@ def log_partition(
             board.read()
         if board.marginals is not None:
             board.marginals = board.marginals.lifted()
-        result = _result(working, board, interrupted=interrupted, record=record)
+        result = _result(
+            working, board, interrupted=interrupted, record=record, compiling=compiling
+        )
         if session is not None:
             session.conclude(result, board.marginals, board.point_estimate().family)
     return result
 
 
+def _run(working: Working, board: Board, methods: list[Method], *, before: bool) -> float:
+    """The race, with what it needs compiled by the way: seconds that this took."""
+    # Annealing compiles soonest and says most at once: its kernels go before the exact sum's.
+    names = sorted(names_of(methods), key=lambda name: name not in FIRST)
+    with farm_for(needed(names, working.kind)) as farm:
+        if not farm.finished:
+            if before:
+                working.clock.hold()
+            if opening in methods:  # nobody waits for a plan whose kernels are not there yet
+                methods = [*methods, *side_by_side()]
+        race(working, board, methods, farm)
+        return farm.elapsed
+
+
 def _result(
-    working: Working, board: Board, *, interrupted: bool, record: dict[str, Any]
+    working: Working,
+    board: Board,
+    *,
+    interrupted: bool,
+    record: dict[str, Any],
+    compiling: float,
 ) -> LogPartition:
     point = board.point_estimate()
     return LogPartition(
@@ -156,6 +193,7 @@ def _result(
         failures=board.failures,
         interrupted=interrupted,
         seconds=board.seconds,
+        compile_seconds=compiling,
         model=working.model,
         sampler=board.sampler,
         ledger=board.ledger,

@@ -6,7 +6,7 @@ Kept apart from the portfolio, so that a model that is summed at once loads none
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from tightz.bounds import Bound, Proof, Side
@@ -17,7 +17,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding
-from tightz.workspace.working import Launch, Working
+from tightz.workspace.working import Launch, Method, Working, name_of
 
 LARGE = 20_000
 """Factors above which the other streams do not wait for a plan: it takes seconds there."""
@@ -31,16 +31,39 @@ def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch
     yield from first_state(working, clock)
     beside = working.graph.n_factors > LARGE or takes_long(working, clock)
     if beside:
-        yield _side_by_side()
+        yield side_by_side()
     done = False
     for found in exactly(working, clock):
         done = done or isinstance(found, Bound)
         yield found
     if not done and not beside:
-        yield _side_by_side()
+        yield side_by_side()
 
 
-def _side_by_side() -> Launch:
+FIRST = ("annealing", "annealed")
+"""Streams whose kernels are compiled first: they take seconds, and give both ends."""
+
+AFTER = {
+    "opening": (
+        "annealing", "counting", "solved", "plain_mean_field", "first_layer", "contradiction",
+        "blocks", "tempering", "cutset_sums", "tree_reweighted", "capped",
+    ),
+    "annealing": ("annealed",),
+    "tempering": ("layers", "structured", "projections", "splitting"),
+}  # fmt: skip
+"""What a stream may launch, by names: the portfolio need not be loaded to know its kernels."""
+
+
+def names_of(methods: Sequence[Method]) -> list[str]:
+    """The streams and those that they may launch, soonest first."""
+    found = [name_of(method) for method in methods]
+    for name in found:  # grows while it is read
+        found += [later for later in AFTER.get(name, ()) if later not in found]
+    return found
+
+
+def side_by_side() -> Launch:
+    """The streams of the portfolio, which is loaded here."""
     from tightz.interval.portfolio import SIDE_BY_SIDE
 
     return Launch(SIDE_BY_SIDE)

@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 from tightz.bounds import Bound
 from tightz.interval.board import Board, judged
 from tightz.judge import RefutedError
+from tightz.runtime.kernels.farm import Farm
+from tightz.runtime.kernels.registry import Kernel, kernels_of
 from tightz.workspace.findings import Finding, Mixing
-from tightz.workspace.working import Launch, Method, Working
+from tightz.workspace.working import Launch, Method, Working, name_of
 
 log = logging.getLogger("tightz")
 log.addHandler(logging.NullHandler())
@@ -69,11 +71,12 @@ class Lane:
     seconds: float = 0.0
     running: bool = False
     ended: bool = False  # no more steps to take
+    kernels: tuple[Kernel, ...] = ()  # what it waits for before its first step
     merged: bool = False  # and all it found is merged
 
     @property
     def name(self) -> str:
-        return getattr(self.method, "__name__", type(self.method).__name__)
+        return name_of(self.method)
 
     @property
     def share(self) -> float:
@@ -102,22 +105,33 @@ class Schedule:
 
     working: Working
     memory: float
+    farm: Farm
     confident: float = math.inf  # width of the confident interval
     lanes: list[Lane] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def add(self, methods: Sequence[Method]) -> None:
+        """Start streams, each once: one that began while kernels were compiled goes on."""
         with self.changed:
+            running = [lane.method for lane in self.lanes]
             for method in methods:
+                if method in running:
+                    continue
                 steps = iter(method(self.working, self.working.clock))
-                self.lanes.append(Lane(method, steps, CREDIT * self.memory))
+                lane = Lane(method, steps, CREDIT * self.memory)
+                lane.kernels = kernels_of(lane.name, self.working.kind)
+                self.lanes.append(lane)
             self.changed.notify_all()
 
     def take(self) -> Lane | None:
         """The stream to advance now; waits while all are busy; None when there is nothing left."""
         with self.changed:
             while not self.working.clock.expired:
-                ready = [lane for lane in self.lanes if not (lane.running or lane.ended)]
+                ready = [
+                    lane
+                    for lane in self.lanes
+                    if not (lane.running or lane.ended) and self.farm.ready(lane.kernels)
+                ]
                 if ready:
                     chosen = self._best(ready)
                     chosen.running = True
@@ -161,8 +175,11 @@ class Schedule:
             return all(lane.ended for lane in self.lanes)
 
 
-def race(working: Working, board: Board, methods: Sequence[Method]) -> None:
+def race(working: Working, board: Board, methods: Sequence[Method], farm: Farm) -> None:
     """Advance streams on `working.threads` workers and merge their findings until time is up.
+
+    A stream whose kernels `farm` is still compiling waits for them. A clock that is held runs on
+    when all are there.
 
     Nothing slow happens in this thread, so the deadline is kept whatever a stream is doing; a
     worker notices after its step that the clock has ended. The threads are not daemons: a process
@@ -170,7 +187,7 @@ def race(working: Working, board: Board, methods: Sequence[Method]) -> None:
     """
     clock = working.clock
     # The memory follows the time limit, so that a run of a second and one of an hour behave alike.
-    schedule = Schedule(working, max(0.05, MEMORY * min(clock.left, 600.0)))
+    schedule = Schedule(working, max(0.05, MEMORY * min(clock.left, 600.0)), farm)
     schedule.add(methods)
     inbox: queue.SimpleQueue[tuple[Lane, Any]] = queue.SimpleQueue()
     for number in range(max(2, working.threads)):
@@ -179,6 +196,8 @@ def race(working: Working, board: Board, methods: Sequence[Method]) -> None:
         ).start()
     closing: Lane | None = None
     while not clock.expired:
+        if farm.finished:
+            clock.release()
         try:
             lane, item = inbox.get(timeout=max(0.0, min(clock.left, 0.2)))
         except queue.Empty:

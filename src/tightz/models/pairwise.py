@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.errors import UnsupportedModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.kernels import kernel
 
 
 class PairwiseArrays(NamedTuple):
@@ -158,7 +158,7 @@ def _empty_arrays() -> PairwiseArrays:
     return _arrays(none, np.zeros(0), none.reshape(0, 2), np.zeros(0))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _remove_unsupported(
     live: NDArray,
     var_ptr: NDArray,

@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ModelError, UnsupportedModelError
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_index, as_model, as_number
+from tightz.runtime.kernels import kernel
 
 MAX_ARITY = 16
 """A factor of arity r may give 2^r terms; wider factors are refused."""
@@ -189,7 +189,7 @@ class SpinPolynomial:
         return f"SpinPolynomial({self.n} spins, {self.n_terms} terms of degree up to {self.degree})"
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_terms(ptr, spins, theta, s, total):  # type: ignore[no-untyped-def]
     """total[lane] += sum_a theta_a prod_{i in a} s[i, lane]; s (n, lanes)."""
     lanes = s.shape[1]

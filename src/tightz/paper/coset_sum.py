@@ -25,6 +25,7 @@ from tightz.judge.links import SpinLink
 from tightz.judge.spins import SpinTerms
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
+from tightz.models.prepared import prepared
 from tightz.paper.setup import Projections
 from tightz.paper.trials import WeightedMoments
 from tightz.projections.coset import Coset, check_level
@@ -80,6 +81,7 @@ class CosetSum(OneBound):
         )
 
 
+@prepared("coset_sum")
 def coset_sum(
     model: Model,
     m: int,

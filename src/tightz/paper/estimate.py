@@ -15,6 +15,7 @@ from tightz.families.evidence import lower_bound_of, on_model
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
 from tightz.models.inputs import as_model
+from tightz.models.prepared import prepared
 from tightz.paper.batches import run_batches
 from tightz.paper.results import Estimate
 from tightz.paper.setup import Projections, Setup, Where, set_up
@@ -28,6 +29,7 @@ from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.runtime.store import RunStore
 
 
+@prepared("mfrp")
 def mfrp(
     model: Model,
     m: int,
@@ -59,6 +61,7 @@ def mfrp(
     )
 
 
+@prepared("estimate")
 def estimate(
     model: Model,
     *,

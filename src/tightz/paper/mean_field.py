@@ -25,6 +25,7 @@ from tightz.families.structured import StructuredMeanField
 from tightz.judge.links import SpinLink
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model, integer_array
+from tightz.models.prepared import prepared
 from tightz.projections.coset import Coset
 from tightz.reductions.encoding import Model, SpinEncoding, encode, model_digest
 from tightz.runtime.provenance import provenance
@@ -34,6 +35,7 @@ RESTARTS = 20
 """Ascents of the default family."""
 
 
+@prepared("mean_field")
 def mean_field(
     model: Model,
     *,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.errors import ModelError, ParameterError
@@ -18,6 +17,7 @@ from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.gf2 import pack, row_reduce, unpack
 from tightz.projections.grouped import GroupedPolynomial, group_terms
 from tightz.projections.hashing import FirstColumns, Parities, PivotPolicy
+from tightz.runtime.kernels import kernel
 
 _TERMS = 4096
 """Terms substituted at a time: each takes a byte per free spin."""
@@ -180,7 +180,7 @@ def check_level(m: int, n: int) -> int:
     return int(m)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _compress_columns(rows, free, support):  # type: ignore[no-untyped-def]
     """Keep the free columns of `rows` only, renumbered by their position among the free ones."""
     for r in range(rows.shape[0]):
@@ -190,7 +190,7 @@ def _compress_columns(rows, free, support):  # type: ignore[no-untyped-def]
             support[r, k >> 6] |= bit << np.uint64(k & 63)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _images(ptr, spins, pivot_row, free_index, support, sign, words, signs):  # type: ignore[no-untyped-def]
     """words[a], signs[a]: symmetric difference of the supports of term a's members, and sign."""
     for a in range(ptr.size - 1):
@@ -208,7 +208,7 @@ def _images(ptr, spins, pivot_row, free_index, support, sign, words, signs):  # 
                     words[a, w] ^= support[row, w]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _expectations(ptr, spins, pivot_row, free_index, support, sign, v, out):  # type: ignore[no-untyped-def]
     """out[a, lane] = sign * prod_{k in image(a)} v[k, lane], straight from the definition."""
     lanes = v.shape[1]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from tightz.runtime.kernels import kernel
 
 
 def pack(bits: NDArray) -> NDArray[np.uint64]:
@@ -20,7 +21,7 @@ def unpack(words: NDArray[np.uint64], n: int) -> NDArray[np.uint8]:
     return np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :n]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def row_reduce(rows, rhs, order, pivots):  # type: ignore[no-untyped-def]
     """Reduce [rows | rhs] in place to row-echelon form; pivot columns are sought along `order`.
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.runtime.kernels import kernel
 
 
 class _Substitution(NamedTuple):
@@ -203,7 +203,7 @@ def _position(base_ptr: NDArray, base_spins: NDArray, groups: NDArray, spins: ND
     return np.searchsorted(owner * n + base_spins, groups * n + spins)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _group_images(ptr, spins, given, leaders, whole, words, flips):  # type: ignore[no-untyped-def]
     """Symmetric difference of the supports of each leader's constrained (or all) members."""
     pivot_row, free_index, support, sign = given
@@ -221,7 +221,7 @@ def _group_images(ptr, spins, given, leaders, whole, words, flips):  # type: ign
                 words[g, k >> 6] ^= np.uint64(1) << np.uint64(k & 63)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _members(words, base_spins):  # type: ignore[no-untyped-def]
     """List the set bits of each row, ascending."""
     at = 0

@@ -8,7 +8,6 @@ messages. A state whose message falls to -inf is impossible for good (supports o
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.propagation.arrays import BetheArrays, BetheState
@@ -20,9 +19,10 @@ from tightz.propagation.parity import (
     softplus,
     update_parity,
 )
+from tightz.runtime.kernels import inner, kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def propagate(
     model: BetheArrays, state: BetheState, keep: float, cap: float, widest: int, backward: bool
 ) -> tuple[float, bool]:
@@ -53,7 +53,7 @@ def propagate(
     return largest, False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def bethe_log_z(model: BetheArrays, state: BetheState, widest: int) -> float:
     """sum_f log Z_f + sum_v (1 - degree_v) log Z_v, stationary at fixed points."""
     _rebuild_beliefs(model, state)
@@ -87,7 +87,7 @@ def bethe_log_z(model: BetheArrays, state: BetheState, widest: int) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _rebuild_beliefs(model: BetheArrays, state: BetheState) -> None:
     for k in range(model.unary.size):
         state.beliefs[k] = model.unary[k] if state.alive[k] else -np.inf
@@ -100,7 +100,7 @@ def _rebuild_beliefs(model: BetheArrays, state: BetheState) -> None:
         add_odds(state, start, state.odds[k], 1.0)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _update_table(
     model: BetheArrays,
     state: BetheState,
@@ -156,7 +156,7 @@ def _update_table(
     return largest
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gather(model: BetheArrays, state: BetheState, f: int, cavity: NDArray) -> int:
     """Messages from the variables of factor f to it, slot after slot; returns their length."""
     at = 0
@@ -168,7 +168,7 @@ def _gather(model: BetheArrays, state: BetheState, f: int, cavity: NDArray) -> i
     return at
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _entry(model: BetheArrays, f: int, index: int, cavity: NDArray, at: NDArray) -> float:
     """Log weight of one table entry under the cavities; `at` receives its place in each slot."""
     lo, hi = model.scope_ptr[f], model.scope_ptr[f + 1]
@@ -183,7 +183,7 @@ def _entry(model: BetheArrays, f: int, index: int, cavity: NDArray, at: NDArray)
     return value
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sum_joint(
     model: BetheArrays, f: int, cavity: NDArray, width: int, top: NDArray, mass: NDArray
 ) -> None:
@@ -206,7 +206,7 @@ def _sum_joint(
                 mass[place] += shared if same else np.exp(value - top[place])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sum_pair(
     model: BetheArrays, f: int, cavity: NDArray, width: int, top: NDArray, mass: NDArray
 ) -> None:
@@ -233,7 +233,7 @@ def _sum_pair(
                 mass[y] += shared if top[y] == highest else np.exp(value - top[y])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _share_scale(top: NDArray, width: int) -> float:
     """One scale for all states that exp can reach from the highest, so that they share it."""
     highest = -np.inf
@@ -247,7 +247,7 @@ def _share_scale(top: NDArray, width: int) -> float:
     return highest
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_sum_joint(model: BetheArrays, f: int, cavity: NDArray) -> float:
     at = np.empty(model.scope_ptr[f + 1] - model.scope_ptr[f], dtype=np.int64)
     entries = model.table_ptr[f + 1] - model.table_ptr[f]
@@ -262,7 +262,7 @@ def _log_sum_joint(model: BetheArrays, f: int, cavity: NDArray) -> float:
     return top + np.log(mass)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_norm(model: BetheArrays, state: BetheState, v: int) -> float:
     top = -np.inf
     for k in range(model.var_ptr[v], model.var_ptr[v + 1]):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tightz.propagation.arrays import BetheArrays, BetheState
+from tightz.runtime.kernels import inner
 
 
-@njit(cache=True, nogil=True)
+@inner
 def update_parity(model: BetheArrays, state: BetheState, p: int, keep: float, cap: float) -> float:
     """The tanh rule: tanh(odds/2) to a bit is (+-) the product over the other bits (Gallager)."""
     lo, hi = model.parity_ptr[p], model.parity_ptr[p + 1]
@@ -48,7 +48,7 @@ def update_parity(model: BetheArrays, state: BetheState, p: int, keep: float, ca
     return largest
 
 
-@njit(cache=True, nogil=True)
+@inner
 def cavity_odds(model: BetheArrays, state: BetheState, k: int) -> float:
     """log p(0)/p(1) sent to parity slot k; infinite when one state is dead."""
     start = model.var_ptr[model.parity_vars[k]]
@@ -59,7 +59,7 @@ def cavity_odds(model: BetheArrays, state: BetheState, k: int) -> float:
     return state.beliefs[start] - state.beliefs[start + 1] - state.odds[k]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def cavity_norm(model: BetheArrays, state: BetheState, v: int, odds: float) -> float:
     start = model.var_ptr[v]
     zero = state.beliefs[start] + softplus(-odds)
@@ -68,18 +68,18 @@ def cavity_norm(model: BetheArrays, state: BetheState, v: int, odds: float) -> f
     return top + np.log(np.exp(zero - top) + np.exp(one - top))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def add_odds(state: BetheState, start: int, odds: float, sign: float) -> None:
     state.beliefs[start] -= sign * softplus(-odds)
     state.beliefs[start + 1] -= sign * softplus(odds)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def softplus(x: float) -> float:
     return max(x, 0.0) + np.log1p(np.exp(-abs(x)))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def box_plus(a: float, b: float) -> float:
     """2 atanh(tanh(a/2) tanh(b/2)) without saturation; +inf is the neutral element."""
     if np.isinf(a):

@@ -24,6 +24,7 @@ from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.models.observed import Observed, observe, per_variable
+from tightz.models.prepared import prepared
 from tightz.propagation.arrays import (
     BetheArrays,
     BetheState,
@@ -123,6 +124,7 @@ class BetheResult(OneBound):
         )
 
 
+@prepared("bethe")
 def bethe(
     model: FactorGraph,
     *,

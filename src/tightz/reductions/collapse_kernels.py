@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tightz.runtime.kernels import inner, kernel
 
-@njit(cache=True, nogil=True)
+
+@kernel
 def walsh_hadamard(table):  # type: ignore[no-untyped-def]
     """table[x] <- sum_m (-1)^popcount(m & x) table[m], in place; table (2^d,)."""
     half = 1
@@ -26,7 +27,7 @@ def walsh_hadamard(table):  # type: ignore[no-untyped-def]
         half *= 2
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _image(bits, count, out):  # type: ignore[no-untyped-def]
     """out[mask] = union of bits[b] over the bits b of mask, for masks below 2^count."""
     out[0] = 0
@@ -57,7 +58,7 @@ class Tables(NamedTuple):
     constants: NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gather_terms(terms, plan, e, bit_of, field):  # type: ignore[no-untyped-def]
     """Add the terms that elimination e consumes to its field; returns their absolute sum.
 
@@ -75,7 +76,7 @@ def _gather_terms(terms, plan, e, bit_of, field):  # type: ignore[no-untyped-def
     return total
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gather_tables(plan, tables, e, bit_of, image):  # type: ignore[no-untyped-def]
     """Add the messages that elimination e consumes to its field (with the spin) or its message.
 
@@ -101,7 +102,7 @@ def _gather_tables(plan, tables, e, bit_of, image):  # type: ignore[no-untyped-d
                 tables.sums[e, 1] += abs(part)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def eliminate(terms, plan, hard, tables):  # type: ignore[no-untyped-def]
     """Fill fields (values) and messages (Walsh coefficients) of all eliminations.
 
@@ -146,7 +147,7 @@ def eliminate(terms, plan, hard, tables):  # type: ignore[no-untyped-def]
         message[0] = 0.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def lift_state(order, scope_ptr, scope, table_ptr, fields, uniform, drawn, spins):  # type: ignore[no-untyped-def]
     """Fill the eliminated columns of spins (S, n): s = +1 iff uniform < 1 / (1 + exp(-2 f)).
 
@@ -163,7 +164,7 @@ def lift_state(order, scope_ptr, scope, table_ptr, fields, uniform, drawn, spins
             spins[row, order[e]] = 1 if up else -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def lift_joint(order, scope_ptr, scope, table_ptr, fields, next_use, joints, means):  # type: ignore[no-untyped-def]
     """means[i] = E[tanh f_i] for all eliminated i, last to first.
 

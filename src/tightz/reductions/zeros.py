@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.kernels import inner, kernel
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -197,7 +197,7 @@ def possible_states(model: FactorGraph) -> NDArray[np.bool_]:
     return alive
 
 
-@njit(cache=True, nogil=True)
+@inner
 def supported_states(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, f, support):  # type: ignore[no-untyped-def]
     """Mark in `support` (flat over the scope's states) what factor f allows; alive states only."""
     first, arity = scope_ptr[f], scope_ptr[f + 1] - scope_ptr[f]
@@ -238,7 +238,7 @@ def supported_states(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, f,
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _propagate(ptr, scope_ptr, scope_vars, table_ptr, forbidden, alive, changed):  # type: ignore[no-untyped-def]
     """Sweep the factors that have zeros until no state is dropped; `changed` flags variables."""
     count = scope_ptr.size - 1

@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ParameterError, require_probability
+from tightz.runtime.kernels import inner, kernel
 
 BETS = np.array([0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 1.0])
 """Stakes lambda mixed over, uniformly; lambda = 1 is the product of the G themselves."""
@@ -153,7 +153,7 @@ def anytime_certificate(
     return low
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rejects(table, log_z, target, bets):  # type: ignore[no-untyped-def]
     """Whether the mixture's wealth against Z <= exp(log_z) ever reached exp(target).
 
@@ -185,7 +185,7 @@ def _rejects(table, log_z, target, bets):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_factor(stake, ratio):  # type: ignore[no-untyped-def]
     """log(1 - stake + stake e^ratio), without overflow."""
     # All staked: the factor is G / z itself, and an infeasible draw ends this path at -inf for

@@ -29,10 +29,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import require_probability
+from tightz.runtime.kernels import kernel
 from tightz.workspace.findings import Draws, Source
 
 LEVELS = (1, 2, 4, 6, 8, 10)
@@ -203,7 +203,7 @@ def _thinned(
     return points, counts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _share(points, counts, drop):  # type: ignore[no-untyped-def]
     """Inner points to drop, no two neighbours at once: counts go to both sides, means stay."""
     kept = np.ones(points.size, dtype=np.bool_)
@@ -218,7 +218,7 @@ def _share(points, counts, drop):  # type: ignore[no-untyped-def]
     return points[kept], counts[kept]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _log_wealth(log_z, upper, points, counts, zeros, stakes, weights):  # type: ignore[no-untyped-def]
     """log of the mixture over stakes of the product of factors at z; from above the cap is at 0."""
     room = 1.0

@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.errors import MissingExtraError, ParameterError, require_range
@@ -27,6 +26,7 @@ from tightz.families.projection import IProjection, Status, evaluate
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.reductions.collapse_kernels import walsh_hadamard
+from tightz.runtime.kernels import inner, kernel
 
 BLOCK_SPINS = 14
 """A block of 2^14 log weights (128 KiB) stays in a core's own cache."""
@@ -189,7 +189,7 @@ class StateTable:
         return values, codes
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _odd(word):  # type: ignore[no-untyped-def]
     """Whether an odd number of bits is set in a non-negative int64."""
     for shift in (32, 16, 8, 4, 2, 1):
@@ -197,7 +197,7 @@ def _odd(word):  # type: ignore[no-untyped-def]
     return (word & 1) == 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _heaviest_vertex(words, theta, n, block):  # type: ignore[no-untyped-def]
     """Code of the x in 0..2^n-1 with the largest sum_a theta_a (-1)^|words_a & x|.
 
@@ -223,7 +223,7 @@ def _heaviest_vertex(words, theta, n, block):  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _heaviest_by_coset(systems, table, order, n, codes):  # type: ignore[no-untyped-def]
     """codes[t]: the heaviest x with systems[t] x = 0, bit n of a row being its right-hand side."""
     one = np.int64(1)
@@ -280,7 +280,7 @@ def _heaviest_by_coset(systems, table, order, n, codes):  # type: ignore[no-unty
                 codes[t] = x
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _first_in_order(rows, order, rhs_bit):  # type: ignore[no-untyped-def]
     """The first state of `order` that satisfies every row; -1 if none does."""
     for code in order:

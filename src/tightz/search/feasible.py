@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.zeros import possible_states, state_ptr, supported_states
 from tightz.runtime.clock import Clock
+from tightz.runtime.kernels import inner, kernel
 from tightz.runtime.seeds import Seed, generator
 from tightz.search.repair import repair
 
@@ -173,7 +173,7 @@ def _local_scores(model: FactorGraph, ptr: NDArray[np.int64]) -> NDArray[np.floa
     return scores
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _settle(t, now, v, weights, used):  # type: ignore[no-untyped-def]
     """Propagate from variable v; returns (consistent, trail length). Dropped states are logged."""
     alive, left, trail, queue, queued = now
@@ -230,14 +230,14 @@ def _settle(t, now, v, weights, used):  # type: ignore[no-untyped-def]
     return consistent, used
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _undo(owner, alive, left, trail, used, mark):  # type: ignore[no-untyped-def]
     for k in range(mark, used):
         alive[trail[k]] = True
         left[owner[trail[k]]] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _next_variable(t, left, weights):  # type: ignore[no-untyped-def]
     """The undecided variable with the least (states left) / (failures around it); -1 if none."""
     best, best_score = -1, np.inf
@@ -253,7 +253,7 @@ def _next_variable(t, left, weights):  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _search(t, alive, wishes, weights, limit, state):  # type: ignore[no-untyped-def]
     """Depth-first search; 0: found (in `state`), 1: the whole tree failed, 2: `limit` failures."""
     n = t.ptr.size - 1

@@ -17,6 +17,7 @@ from tightz.errors import ParameterError, require_range, require_seconds
 from tightz.families.ascent import best_vertex
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model, shown
+from tightz.models.prepared import prepared
 from tightz.projections.coset import Coset
 from tightz.reductions.encoding import Model, SpinEncoding, encode, model_digest
 from tightz.results import OneBound
@@ -106,6 +107,7 @@ class GroundState(OneBound):
         )
 
 
+@prepared("ground_state")
 def ground_state(
     model: Model,
     search: Search | None = None,

@@ -8,9 +8,9 @@ with a matrix product per layer, because many lanes share each coupling that is 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tightz.families.ascent import tanh
+from tightz.runtime.kernels import inner, kernel
 from tightz.search.moves import (
     MAX_DESCENT,
     exchange,
@@ -24,7 +24,7 @@ from tightz.search.moves import (
 from tightz.search.randomness import GOLDEN, uniform
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(error_model="numpy")
 def sweep_lanes(poly, rep, field, new, moved):  # type: ignore[no-untyped-def]
     """One heat-bath sweep: P(s_i = +1) = (1 + tanh(beta h_i)) / 2 in every lane.
 
@@ -82,7 +82,7 @@ def sweep_lanes(poly, rep, field, new, moved):  # type: ignore[no-untyped-def]
             spins[i, r] = np.int8(new[r])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def quench(poly, x, products):  # type: ignore[no-untyped-def]
     """Single flips that raise the weight until none does; x (n, 1) in place, returns the gain."""
     total = 0.0
@@ -99,7 +99,7 @@ def quench(poly, x, products):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def quench_lane(poly, rep, lane, x, products):  # type: ignore[no-untyped-def]
     """A lane's state, quenched, in x (n, 1) with products (groups, 1); returns its energy."""
     for i in range(x.shape[0]):
@@ -109,7 +109,7 @@ def quench_lane(poly, rep, lane, x, products):  # type: ignore[no-untyped-def]
     return rep.energy[lane] + quench(poly, x, products)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def keep_quenched(poly, best, sparse, x, products, energy, differs, queue):  # type: ignore[no-untyped-def]
     """Offer a quenched state, and its child with the best state where that is heavier."""
     # Quenched states are starts and candidates only: their weights are evaluated anew before
@@ -122,7 +122,7 @@ def keep_quenched(poly, best, sparse, x, products, energy, differs, queue):  # t
             offer(best, x[:, 0], energy + gain)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _collect(poly, rep, plan, best, x, products, differs, queue):  # type: ignore[no-untyped-def]
     """Quench the coldest states, recombine each with the best, offer both."""
     replicas, temperatures = rep.lane_of.shape
@@ -132,7 +132,7 @@ def _collect(poly, rep, plan, best, x, products, differs, queue):  # type: ignor
             keep_quenched(poly, best, plan.sparse, x, products, energy, differs, queue)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def temper(poly, rep, best, tally, sweeps, first, plan):  # type: ignore[no-untyped-def]
     """`sweeps` sweeps, numbered from `first`, each followed by exchanges; see `Plan` for the rest.
 

@@ -10,9 +10,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tightz.runtime.kernels import inner, kernel
 from tightz.search.randomness import GOLDEN, draw, mix, state_hash, uniform
 
 MAX_DESCENT = 1000
@@ -78,7 +78,7 @@ class Tally(NamedTuple):
     size: NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def reweigh(poly, spins, products, energy):  # type: ignore[no-untyped-def]
     """energy (lanes,) and products (groups, lanes) of the states spins (n, lanes), from scratch."""
     n, lanes = spins.shape
@@ -102,7 +102,7 @@ def reweigh(poly, spins, products, energy):  # type: ignore[no-untyped-def]
             energy[r] += products[g, r]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def exchange(rep, parity, swaps):  # type: ignore[no-untyped-def]
     """Try to exchange neighbouring temperatures (k, k + 1), k = parity, parity + 2, ...
 
@@ -123,7 +123,7 @@ def exchange(rep, parity, swaps):  # type: ignore[no-untyped-def]
                 rep.beta[low], rep.beta[high] = rep.betas[k + 1], rep.betas[k]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def flip_gain(poly, spins, products, i, r):  # type: ignore[no-untyped-def]
     """Change of energy if spin i of lane r flips: -2 s_i h_i; products (groups, lanes)."""
     field = poly.field[i]
@@ -137,7 +137,7 @@ def flip_gain(poly, spins, products, i, r):  # type: ignore[no-untyped-def]
     return gain
 
 
-@njit(cache=True, nogil=True)
+@inner
 def flip_spin(poly, spins, products, i, r):  # type: ignore[no-untyped-def]
     """Flip spin i of lane r, and the long terms' values with it."""
     for p in range(poly.in_ptr[i], poly.in_ptr[i + 1]):
@@ -145,7 +145,7 @@ def flip_spin(poly, spins, products, i, r):  # type: ignore[no-untyped-def]
     spins[i, r] = -spins[i, r]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def grow_cluster(poly, differs, start, queue):  # type: ignore[no-untyped-def]
     """The spins joined to `start` through shared terms inside `differs`, which they leave.
 
@@ -177,7 +177,7 @@ def grow_cluster(poly, differs, start, queue):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def swap_clusters(poly, rep, a, b, differs, queue, clusters):  # type: ignore[no-untyped-def]
     """Exchange clusters of differing spins between lanes a and b, each with probability 1/2.
 
@@ -211,7 +211,7 @@ def swap_clusters(poly, rep, a, b, differs, queue, clusters):  # type: ignore[no
         clusters[1] += size
 
 
-@njit(cache=True, nogil=True)
+@inner
 def recombine(poly, x, other, products, differs, queue):  # type: ignore[no-untyped-def]
     """Give x (n, 1) every cluster of `other` (n,) that makes it heavier; returns the gain.
 
@@ -240,7 +240,7 @@ def recombine(poly, x, other, products, differs, queue):  # type: ignore[no-unty
     return total
 
 
-@njit(cache=True, nogil=True)
+@inner
 def extreme(values, size, sign):  # type: ignore[no-untyped-def]
     """The first position of the largest of sign * values[:size]."""
     top = 0
@@ -250,7 +250,7 @@ def extreme(values, size, sign):  # type: ignore[no-untyped-def]
     return top
 
 
-@njit(cache=True, nogil=True)
+@inner
 def offer(best, x, energy):  # type: ignore[no-untyped-def]
     """Keep state x (n,) if it is new and among the heaviest that fit; returns whether it was."""
     capacity = best.energy.size

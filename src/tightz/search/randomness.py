@@ -7,7 +7,8 @@ it vectorises, and it does not depend on threads.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from tightz.runtime.kernels import spliced
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -15,7 +16,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-52
 
 
-@njit(inline="always")
+@spliced
 def mix(position):  # type: ignore[no-untyped-def]
     """64 well mixed bits from a 64-bit position."""
     z = position
@@ -24,20 +25,20 @@ def mix(position):  # type: ignore[no-untyped-def]
     return z ^ (z >> np.uint64(31))
 
 
-@njit(inline="always")
+@spliced
 def uniform(position):  # type: ignore[no-untyped-def]
     """A float64 on [0, 1) with 52 random bits; signed conversion, since that one vectorises."""
     return np.int64(mix(position) >> np.uint64(12)) * _TO_UNIT
 
 
-@njit(inline="always")
+@spliced
 def draw(clock):  # type: ignore[no-untyped-def]
     """The next uniform of the scalar stream whose position is clock[1]."""
     clock[1] += GOLDEN
     return uniform(clock[1])
 
 
-@njit(inline="always")
+@spliced
 def state_hash(x):  # type: ignore[no-untyped-def]
     """64-bit hash of spins x (n,): sum of a random word for each spin that is down."""
     # A sum of words commutes: flipping a spin could update it in place.

@@ -7,12 +7,12 @@ of any number of states.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from tightz.runtime.kernels import inner, kernel
 from tightz.search.randomness import draw
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _is_zero(t, strides, state, f):  # type: ignore[no-untyped-def]
     at = t.table_ptr[f]
     for k in range(t.scope_ptr[f], t.scope_ptr[f + 1]):
@@ -20,7 +20,7 @@ def _is_zero(t, strides, state, f):  # type: ignore[no-untyped-def]
     return t.forbidden[at]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _moved_zeros(t, strides, state, v, x):  # type: ignore[no-untyped-def]
     """How many factors of v are zero once v is in state x."""
     old = state[v]
@@ -33,7 +33,7 @@ def _moved_zeros(t, strides, state, v, x):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def repair(t, alive, state, flips, noise, seed):  # type: ignore[no-untyped-def]
     """Walk from `state` (changed in place) until no table reads zero; True when that is reached.
 

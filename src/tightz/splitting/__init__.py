@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from tightz.errors import ParameterError
 from tightz.models.inputs import as_model
+from tightz.models.prepared import prepared
 from tightz.reductions.encoding import Model, encode
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 
+@prepared("split")
 def split(
     model: Model,
     settings: Splitting | None = None,

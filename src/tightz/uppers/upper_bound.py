@@ -5,6 +5,7 @@ from __future__ import annotations
 from tightz.errors import ParameterError
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
+from tightz.models.prepared import prepared
 from tightz.uppers.mini_bucket import MiniBucket, MiniBucketResult, mini_bucket
 from tightz.uppers.tree_reweighted import (
     TreeReweighted,
@@ -13,6 +14,7 @@ from tightz.uppers.tree_reweighted import (
 )
 
 
+@prepared("upper_bound")
 def upper_bound(
     model: FactorGraph, *, method: TreeReweighted | MiniBucket | None = None
 ) -> TreeReweightedResult | MiniBucketResult:

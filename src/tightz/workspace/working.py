@@ -18,6 +18,7 @@ from tightz.elimination.exact.ways import Way, choose_way
 from tightz.elimination.order import Orders
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.kinds import kind_of
 from tightz.models.observed import observe
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.barren import Barren
@@ -85,6 +86,12 @@ class Working:
             if key not in self._made:
                 self._made[key] = make()
             return self._made[key]
+
+    @property
+    def kind(self) -> str:
+        """Of the model, as the registry of kernels knows kinds."""
+        made: str = self._once("kind", lambda: kind_of(self.model))
+        return made
 
     @property
     def reduction(self) -> Chain:
@@ -231,6 +238,11 @@ def is_dense(polynomial: SpinPolynomial) -> bool:
 Method = Callable[[Working, Clock], Iterator[Any]]
 """A stream: it yields findings, bare bounds or a `Launch` about `working.graph`, until the clock
 ends or it has nothing more to say."""
+
+
+def name_of(method: Method) -> str:
+    """What a stream is called in notes and in the registry of kernels."""
+    return getattr(method, "__name__", type(method).__name__)
 
 
 @dataclass(frozen=True)

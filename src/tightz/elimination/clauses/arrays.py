@@ -10,11 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
-
-inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
-"""Kernels that only kernels call: without wrappers, which would take most of the compiling."""
 
 # Registers: one int64 each.
 LEVEL, TRAIL, QUEUE, CLAUSES, POOL, PARTS, PART_VARS, PART_CLAUSES = range(8)

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.clauses.formula import Clause
 from tightz.elimination.clauses.search import add_values
 from tightz.elimination.clauses.setup import Weights
 from tightz.elimination.graph import interaction_graph, scopes_from
+from tightz.runtime.kernels import kernel
 
 SHORT = 6
 """Literals of the longest clause that stays inside a block."""
@@ -99,7 +99,7 @@ class BlockSum:
         return m, self.exponent + shift, self.error
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _join(table, out, low, high, sets, numbers):  # type: ignore[no-untyped-def]
     for u in range(low, high):
         f = table[u]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tightz.elimination.clauses import arrays as a
-from tightz.elimination.clauses.arrays import inner
+from tightz.runtime.kernels import inner
 
 _BITS = np.uint64(1) << np.uint64(63)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tightz.elimination.clauses import arrays as a
-from tightz.elimination.clauses.arrays import inner
+from tightz.runtime.kernels import inner
 
 
 @inner

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from tightz.elimination.clauses import arrays as a
-from tightz.elimination.clauses.arrays import inner
+from tightz.runtime.kernels import inner
 
 NO_CONFLICT = -1
 FACT = -(1 << 30)  # the reason of a literal that follows from the clauses alone

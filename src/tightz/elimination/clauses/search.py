@@ -14,10 +14,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from tightz.elimination.clauses import arrays as a
-from tightz.elimination.clauses.arrays import inner
 from tightz.elimination.clauses.cache import look_up, serial, store, withdraw
 from tightz.elimination.clauses.components import split
 from tightz.elimination.clauses.implications import (
@@ -31,6 +29,7 @@ from tightz.elimination.clauses.implications import (
     propagate,
     undo,
 )
+from tightz.runtime.kernels import inner, kernel
 
 ENTER, FOLLOW, NEXT_PART, BRANCH_DONE, BRANCH_EMPTY, DONE = range(6)
 RUNNING, FINISHED, NEED_PARTS, NEED_TRACE, NEED_LEARNED = 0, 1, 2, 3, 4
@@ -46,7 +45,7 @@ def _times(levels, d, mantissa, exponent, error):  # type: ignore[no-untyped-def
     levels.error[d, PRODUCT] += error + (1.0 if mantissa != 0.5 else 0.0)  # 2^k is exact
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_values(x, y):  # type: ignore[no-untyped-def]
     """The sum of two values (mantissa, exponent, error), both >= 0."""
     if x[0] == 0.0:
@@ -330,7 +329,7 @@ def _missing(work):  # type: ignore[no-untyped-def]
     return RUNNING
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def advance(work, steps):  # type: ignore[no-untyped-def]
     """Take up to `steps` steps; RUNNING, FINISHED, or what has to grow first."""
     r, clauses = work.registers, work.clauses

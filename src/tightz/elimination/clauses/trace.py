@@ -10,10 +10,10 @@ networks", 2003).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.clauses import arrays as a
+from tightz.runtime.kernels import kernel
 
 
 def literal_marginals(work: a.Work) -> NDArray[np.float64]:
@@ -31,7 +31,7 @@ def literal_marginals(work: a.Work) -> NDArray[np.float64]:
     return out / np.repeat(np.where(total > 0.0, total, 1.0), 2)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _flow(nodes, root, records, ends, share, items, alone, out):  # type: ignore[no-untyped-def]
     """Probabilities downwards: nodes refer to earlier ones only, so from the last to the first."""
     flow = np.zeros(nodes + 1)

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.exact.passes import BLOCK_ENTRIES, MOST_ROWS, MOST_TILE
 from tightz.elimination.exact.schedule import Placed, joint_offsets, strides_of
+from tightz.runtime.kernels import inner, kernel
 
 
 class _Walk(NamedTuple):
@@ -87,7 +87,7 @@ def _offsets(
     return joint_offsets(tuple(cards[a] for a in axes), tuple(step[a] for a in axes))
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
+@inner(fastmath={"reassoc"})
 def _dots(x, y, u, v, size):  # type: ignore[no-untyped-def]
     """Four sums of products: rows x and x + size of u with rows y and y + size of v."""
     a = b = c = d = 0.0
@@ -100,7 +100,7 @@ def _dots(x, y, u, v, size):  # type: ignore[no-untyped-def]
     return a, b, c, d
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_meet(arena, layout, onto, low, high):  # type: ignore[no-untyped-def]
     """Add blocks low <= o < high onto the array `onto`."""
     dims, one, two, outer, target = layout

@@ -22,6 +22,7 @@ from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.models.observed import observe
+from tightz.models.prepared import prepared
 from tightz.results import OneBound
 from tightz.runtime.backends import Backend
 from tightz.runtime.memory import parse_memory
@@ -194,6 +195,7 @@ def plan(model: FactorGraph, *, most_seconds: float = math.inf) -> EliminationPl
     return elimination_plan(*_without_fixed(model), "no memory is enough", most_seconds)
 
 
+@prepared("exact")
 def exact(
     model: FactorGraph,
     *,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from tightz.runtime.kernels import inner, kernel
 
 CONSTANT, CONTIGUOUS, REPEAT, GATHER = 0, 1, 2, 3
 
@@ -47,14 +48,14 @@ class BucketLayout(NamedTuple):
         return int(np.prod(self.dims))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _digits(number: int, dims: NDArray[np.int64], out: NDArray[np.int64]) -> None:
     for a in range(dims.size - 1, -1, -1):
         out[a] = number % dims[a]
         number //= dims[a]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _position(ops: Operands, k: int, state: int, digits: NDArray[np.int64]) -> int:
     at = ops.base[k] + ops.state_offset[k, state]
     for a in range(digits.size):
@@ -66,7 +67,7 @@ def _position(ops: Operands, k: int, state: int, digits: NDArray[np.int64]) -> i
 # keeps LLVM from vectorising.
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _load(
     buf: NDArray[np.float64], arena: NDArray[np.float64], at: int, ops: Operands, k: int
 ) -> None:
@@ -90,7 +91,7 @@ def _load(
             buf[t] = part[index[t]]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _multiply(
     buf: NDArray[np.float64], arena: NDArray[np.float64], at: int, ops: Operands, k: int
 ) -> None:
@@ -120,7 +121,7 @@ def _multiply(
             buf[t] *= part[index[t]]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add(
     buf: NDArray[np.float64], arena: NDArray[np.float64], at: int, ops: Operands, k: int
 ) -> None:
@@ -145,7 +146,7 @@ def _add(
             buf[t] += part[index[t]]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _scatter(
     buf: NDArray[np.float64], arena: NDArray[np.float64], at: int, ops: Operands, k: int
 ) -> None:
@@ -184,7 +185,7 @@ def _scatter(
             part[index[t]] += buf[t]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sum_pair(
     result: NDArray[np.float64],
     a0: NDArray[np.float64],
@@ -202,7 +203,7 @@ def _sum_pair(
             result[2 * j + 1] = a0[j] * f0[2 * j + 1] + a1[j] * f1[2 * j + 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sum_product(
     arena: NDArray[np.float64],
     out: int,
@@ -246,7 +247,7 @@ def sum_product(
                     result[t] += buf[t]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_sum_product(
     arena: NDArray[np.float64],
     out: int,
@@ -285,7 +286,7 @@ def log_sum_product(
                 top[t] += np.log(total[t])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _ratio_pair(
     ratio: NDArray[np.float64],
     a: NDArray[np.float64],
@@ -312,7 +313,7 @@ def _ratio_pair(
             child[j] = x + y if a[j] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def spread_ratio(
     arena: NDArray[np.float64],
     layout: BucketLayout,
@@ -349,7 +350,7 @@ def spread_ratio(
         )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def spread_belief(
     arena: NDArray[np.float64],
     belief: int,

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.exact.schedule import Placed, joint_offsets, strides_of
+from tightz.runtime.kernels import inner, kernel
 
 BLOCK_ENTRIES = 16384
 """Rows times tile: two such blocks stay in the first or second level of the cache."""
@@ -250,21 +250,21 @@ def _flat_steps(
 # are counted), and an index that might be negative keeps LLVM from vectorising.
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _set_one(out, o, flat, x, y, size, c, d):  # type: ignore[no-untyped-def]
     for i in range(size):
         t = np.uint64(i)
         out[o + t] = c * flat[x + t] + d * flat[y + t]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_one(out, o, flat, x, y, size, c, d):  # type: ignore[no-untyped-def]
     for i in range(size):
         t = np.uint64(i)
         out[o + t] += c * flat[x + t] + d * flat[y + t]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _set_two(out, o, flat, x, y, size, c, d, e, f):  # type: ignore[no-untyped-def]
     """Two results of the same rows, one after the other: each row is read once for both."""
     for i in range(size):
@@ -274,7 +274,7 @@ def _set_two(out, o, flat, x, y, size, c, d, e, f):  # type: ignore[no-untyped-d
         out[o + np.uint64(size) + t] = e * p + f * q
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_two(out, o, flat, x, y, size, c, d, e, f):  # type: ignore[no-untyped-def]
     for i in range(size):
         t = np.uint64(i)
@@ -283,13 +283,13 @@ def _add_two(out, o, flat, x, y, size, c, d, e, f):  # type: ignore[no-untyped-d
         out[o + np.uint64(size) + t] += e * p + f * q
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_along(out, x, f, c):  # type: ignore[no-untyped-def]
     for t in range(out.size):
         out[t] += c * f[t] * x[t]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _place(base, strides, digits):  # type: ignore[no-untyped-def]
     at = base
     for a in range(digits.size):
@@ -297,7 +297,7 @@ def _place(base, strides, digits):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _turn(arena, steps, s, digits, flat, starts, out, size, weights, factors):  # type: ignore[no-untyped-def]
     """Step s: rows of `out` from the rows of `flat` that begin at `starts`."""
     count, terms, first = steps.rows[s], steps.terms[s], steps.first[s]
@@ -337,7 +337,7 @@ def _turn(arena, steps, s, digits, flat, starts, out, size, weights, factors):  
                 _add_two(out, o, flat, x, y, size, p, q, e, f)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _rows_along(arena, steps, s, j, digits, flat, starts, out, size, weights, factors):  # type: ignore[no-untyped-def]
     """Result j where entries of side tables change along the tile."""
     terms = steps.terms[s]
@@ -358,7 +358,7 @@ def _rows_along(arena, steps, s, j, digits, flat, starts, out, size, weights, fa
         _add_along(one, x, factors[v], weights[j * terms + v])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gather(part, source, block):  # type: ignore[no-untyped-def]
     """Read rows that do not lie in step, four columns at a time: the columns often lie together."""
     size = source.tile.size
@@ -378,7 +378,7 @@ def _gather(part, source, block):  # type: ignore[no-untyped-def]
         t += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _scatter(into, target, block):  # type: ignore[no-untyped-def]
     """Write rows that do not lie in step: `_gather` turned round."""
     size = target.tile.size
@@ -398,7 +398,7 @@ def _scatter(into, target, block):  # type: ignore[no-untyped-def]
         t += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_pass(arena, layout, low, high):  # type: ignore[no-untyped-def]
     """Blocks low <= o < high of the pass."""
     dims, source, target, steps, most_rows = layout

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.exact.precision import NO_ERROR, NO_SCALE, Error, Scale, add_scales
 from tightz.elimination.exact.schedule import Arena
 from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
+from tightz.runtime.kernels import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def positive_range(
     values: NDArray[np.float64], low: int, high: int, out: NDArray[np.float64]
 ) -> None:
@@ -37,7 +37,7 @@ def positive_range(
     out[0], out[1] = small, large
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def finite_range(
     values: NDArray[np.float64], low: int, high: int, out: NDArray[np.float64]
 ) -> None:
@@ -51,31 +51,31 @@ def finite_range(
     out[0], out[1] = small, large
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scale_in_place(values: NDArray[np.float64], low: int, high: int, factor: float) -> None:
     for t in range(low, high):
         values[t] *= factor
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def shift_in_place(values: NDArray[np.float64], low: int, high: int, shift: float) -> None:
     for t in range(low, high):
         values[t] += shift
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_in_place(values: NDArray[np.float64], low: int, high: int) -> None:
     for t in range(low, high):
         values[t] = np.log(values[t]) if values[t] > 0.0 else -np.inf
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def exp_in_place(values: NDArray[np.float64], low: int, high: int) -> None:
     for t in range(low, high):
         values[t] = np.exp(values[t])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def negate_in_place(values: NDArray[np.float64], low: int, high: int) -> None:
     """-x, but -inf stays: where a message is zero so is every belief below it."""
     for t in range(low, high):
@@ -83,7 +83,7 @@ def negate_in_place(values: NDArray[np.float64], low: int, high: int) -> None:
             values[t] = -values[t]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def divide_in_place(
     top: NDArray[np.float64], low: int, high: int, bottom: NDArray[np.float64], factor: float
 ) -> None:
@@ -92,7 +92,7 @@ def divide_in_place(
         top[t] = top[t] / (bottom[t] * factor) if bottom[t] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def multiply_in_place(
     top: NDArray[np.float64], low: int, high: int, bottom: NDArray[np.float64]
 ) -> None:
@@ -101,7 +101,7 @@ def multiply_in_place(
         top[t] *= bottom[t]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def zero_in_place(
     top: NDArray[np.float64], low: int, high: int, bottom: NDArray[np.float64]
 ) -> None:
@@ -111,7 +111,7 @@ def zero_in_place(
             top[t] = 0.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mean_depth(
     logs: NDArray[np.float64],
     low: int,

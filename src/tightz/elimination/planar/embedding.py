@@ -19,12 +19,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.planar.spins import SpinGraph
 from tightz.elimination.refused import Refused
 from tightz.judge.verdict import RefutedError
+from tightz.runtime.kernels import kernel
 
 MOST = 6
 """Halves at one vertex; a vertex with more becomes a chain, joined by infinite couplings."""
@@ -224,7 +224,7 @@ def turn_of(embedding: Embedding, sign: NDArray[np.float64], halves: list[int]) 
     return product
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rotation(ptr, around):  # type: ignore[no-untyped-def]
     """after[h]: the half that follows h; place[h]: its place in its vertex's list."""
     after = np.empty(around.size, dtype=np.int64)
@@ -237,7 +237,7 @@ def _rotation(ptr, around):  # type: ignore[no-untyped-def]
     return after, place
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _faces(after):  # type: ignore[no-untyped-def]
     """face[h]: the face beside half h when leaving by it."""
     face = np.full(after.size, -1, dtype=np.int64)
@@ -253,7 +253,7 @@ def _faces(after):  # type: ignore[no-untyped-def]
     return face
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _oriented(after, place, face):  # type: ignore[no-untyped-def]
     """Faces in the order of a search over edges; each but the first flips the edge it came by."""
     n_faces = face.max() + 1 if face.size else 0

@@ -8,10 +8,11 @@ UNIT * noise[i, j] in entry (i, j) (backward errors entry by entry; Higham 2002,
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from tightz.runtime.kernels import inner, kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def eliminate_skew(matrix, noise, leaves, pivots):  # type: ignore[no-untyped-def]
     """Pairs k, k+1 < leaves leave: a_ij <- a_ij + t_j v_i - t_i v_j, t = a_.k / p, v = a_.k+1.
 
@@ -48,7 +49,7 @@ def eliminate_skew(matrix, noise, leaves, pivots):  # type: ignore[no-untyped-de
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def eliminate_hermitian(matrix, noise, leaves):  # type: ignore[no-untyped-def]
     """The same for i K - c: -> whether every 2 x 2 pivot has one eigenvalue on each side of 0.
 
@@ -97,7 +98,7 @@ def eliminate_hermitian(matrix, noise, leaves):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _swap_skew(matrix, k, p, q):  # type: ignore[no-untyped-def]
     """Exchange p < q of what is left from row k < p on."""
     matrix[k, p], matrix[k, q] = matrix[k, q], matrix[k, p]
@@ -108,7 +109,7 @@ def _swap_skew(matrix, k, p, q):  # type: ignore[no-untyped-def]
         matrix[p, j], matrix[q, j] = matrix[q, j], matrix[p, j]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _swap_hermitian(matrix, k, p, q):  # type: ignore[no-untyped-def]
     matrix[k, p], matrix[k, q] = matrix[k, q], matrix[k, p]
     for j in range(p + 1, q):
@@ -121,7 +122,7 @@ def _swap_hermitian(matrix, k, p, q):  # type: ignore[no-untyped-def]
         matrix[p, j], matrix[q, j] = matrix[q, j], matrix[p, j]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _swap_noise(noise, p, q):  # type: ignore[no-untyped-def]
     for i in range(p):
         noise[i, p], noise[i, q] = noise[i, q], noise[i, p]
@@ -132,7 +133,7 @@ def _swap_noise(noise, p, q):  # type: ignore[no-untyped-def]
         noise[p, j], noise[q, j] = noise[q, j], noise[p, j]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def measure(noise):  # type: ignore[no-untyped-def]
     """(bound on the 2-norm, Frobenius norm) of the symmetric matrix with this upper triangle."""
     size = noise.shape[0]
@@ -150,7 +151,7 @@ def measure(noise):  # type: ignore[no-untyped-def]
     return min(largest, frobenius), frobenius
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_cell(matrix, noise, cell, ptr, around, place, weight, unit):  # type: ignore[no-untyped-def]
     """unit d_h d_k between halves h before k of one vertex, in a front where h is at place[h].
 
@@ -170,7 +171,7 @@ def fill_cell(matrix, noise, cell, ptr, around, place, weight, unit):  # type: i
                     noise[i, j] = 18.0 * abs(entry) + 1e-200
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter(matrix, rest, at, mirror):  # type: ignore[no-untyped-def]
     """A child's rest into its parent's front: rows go to `at`, in any order."""
     for i in range(at.size):
@@ -181,7 +182,7 @@ def scatter(matrix, rest, at, mirror):  # type: ignore[no-untyped-def]
                 matrix[at[j], at[i]] = mirror * np.conj(rest[i, j])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_slopes(inverse, cell, ptr, around, place, weight, slopes):  # type: ignore[no-untyped-def]
     """slope_e = sum_k A[h, k] d_k inverse[k, h], h the second half of e, k the others beside it."""
     for v in cell:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from tightz.runtime.kernels import inner, kernel
 
 CELL = 12
 """Vertices of a region that is not cut further."""
@@ -53,7 +54,7 @@ def dissect(ptr: NDArray[np.int64], neighbours: NDArray[np.int64]) -> Regions:
     return Regions(order, table[:, 0].copy(), table[:, 1].copy(), children[0], children[1])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _search(ptr, neighbours, where, start, label, distance, queue):  # type: ignore[no-untyped-def]
     """Breadth first from `start` among vertices with where >= 0; -> vertices reached."""
     filled = 1
@@ -72,7 +73,7 @@ def _search(ptr, neighbours, where, start, label, distance, queue):  # type: ign
     return filled
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sweep(ptr, neighbours, members, where, key, rank):  # type: ignore[no-untyped-def]
     """-> (order by key, cheapest prefix, edges it cuts)."""
     size = members.size
@@ -93,7 +94,7 @@ def _sweep(ptr, neighbours, members, where, key, rank):  # type: ignore[no-untyp
     return order, best, best_cut
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _bisect(ptr, neighbours, order, low, high, where):  # type: ignore[no-untyped-def]
     """Reorder order[low:high] into two sides; -> size of the first."""
     members = order[low:high].copy()

@@ -24,8 +24,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from tightz.runtime.kernels import inner, kernel
 
 CUTOFF = 16.0
 """The integral is stopped at this t: at most 1e-11 is lost."""
@@ -85,12 +86,12 @@ def expected_log_2cosh(
     return lower, tanh, out
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_2cosh(x):  # type: ignore[no-untyped-def]
     return abs(x) + np.log1p(np.exp(-2.0 * abs(x)))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill(rows, lower, tanh, slopes):  # type: ignore[no-untyped-def]
     """lower (I,), tanh (I,), slopes (weights.size or 0,); see the module's formula."""
     field, ptr, weights = rows.field, rows.ptr, rows.weights
@@ -172,7 +173,7 @@ def _fill(rows, lower, tanh, slopes):  # type: ignore[no-untyped-def]
             _slopes(rows, i, mean, tanh[i], rule, buffers, slopes)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _enumerate(rows, i, base, buffers, slopes):  # type: ignore[no-untyped-def]
     """(E log 2cosh X, E tanh X) over all states of the undecided spins; fills row i's slopes."""
     low, high = rows.ptr[i], rows.ptr[i + 1]
@@ -207,7 +208,7 @@ def _enumerate(rows, i, base, buffers, slopes):  # type: ignore[no-untyped-def]
     return total, slope
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner(error_model="numpy")
 def _characteristic(rows, i, base, rule, buffers):  # type: ignore[no-untyped-def]
     """buffers[0] + i buffers[1] = psi(j step / scale), j = 1..nodes; rows 2 and 3 are scratch."""
     re, im, c, s = buffers[0], buffers[1], buffers[2], buffers[3]
@@ -225,7 +226,7 @@ def _characteristic(rows, i, base, rule, buffers):  # type: ignore[no-untyped-de
             im[j] = x * z + y * c[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner(error_model="numpy")
 def _slopes(rows, i, mean, tanh, rule, buffers, slopes):  # type: ignore[no-untyped-def]
     """d E phi / d v_k = J (mean - J v) step / pi + sum_t weight Im(sin(t J) psi / factor_k)."""
     re, im, c, s, weight = buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]
@@ -243,7 +244,7 @@ def _slopes(rows, i, mean, tanh, rule, buffers, slopes):  # type: ignore[no-unty
         slopes[p] = total * rule.scale
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner(error_model="numpy")
 def _multiples(angle, count, c, s):  # type: ignore[no-untyped-def]
     """c[j], s[j] = cos, sin of (j + 1) angle for j < count, by doubling: log2(count) roundings."""
     c[0] = np.cos(angle)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.families.structured.junction import Forest
 from tightz.families.structured.shape import Shape, visits
 from tightz.families.structured.terms import Images, cut_terms, merged_images
 from tightz.projections.coset import Coset
+from tightz.runtime.kernels import kernel
 
 
 class Pinnable(NamedTuple):
@@ -53,7 +53,7 @@ def outside(forest: Forest, ptr: NDArray, free: NDArray) -> NDArray[np.bool_]:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _outside(f, ptr, spins, out):  # type: ignore[no-untyped-def]
     """out[a]: some member of term a is not in the bucket of its first node."""
     for a in range(out.size):
@@ -64,7 +64,7 @@ def _outside(f, ptr, spins, out):  # type: ignore[no-untyped-def]
                 out[a] |= not (sep == i).any()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pin(f, tables, nodes, signs):  # type: ignore[no-untyped-def]
     """Make the tables of pinned nodes deterministic."""
     for i in range(nodes.size):
@@ -73,7 +73,7 @@ def pin(f, tables, nodes, signs):  # type: ignore[no-untyped-def]
             tables[x + 1] = 1.0 - tables[x]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def condition(f, tables, node, state, out):  # type: ignore[no-untyped-def]
     """out = tables of q(. | y_node = state): Bayes' rule at the node and at its ancestors.
 
@@ -102,7 +102,7 @@ def condition(f, tables, node, state, out):  # type: ignore[no-untyped-def]
         k, p = p, f.parent[p]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw(f, tables, uniform, y, log_q):  # type: ignore[no-untyped-def]
     """Ancestors first: y[s, k] from q(y_k | y_S_k); log_q[s] is the probability of the row."""
     for s in range(y.shape[0]):

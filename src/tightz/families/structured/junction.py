@@ -21,13 +21,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.buckets import bucket_tree
 from tightz.elimination.graph import scopes_from
 from tightz.errors import ResourceError
 from tightz.projections.coset import Coset
+from tightz.runtime.kernels import inner, kernel
 from tightz.runtime.memory import format_bytes
 
 MAX_BYTES = 2**32
@@ -124,7 +124,7 @@ def offsets(counts: NDArray) -> NDArray[np.int64]:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _project(f):  # type: ignore[no-untyped-def]
     """proj[k, x]: the bits of the parent's table index x that belong to k's separator, packed."""
     bit = np.empty(64, dtype=np.int64)
@@ -193,7 +193,7 @@ def structured_bound(coset: Coset, forest: Forest, tables: NDArray[np.float64]) 
     return float(poly.constant + poly.theta @ chi + separator_marginals(forest, tables) @ h)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _unpack(words, members):  # type: ignore[no-untyped-def]
     """Positions of the set bits, row after row."""
     at = 0
@@ -205,7 +205,7 @@ def _unpack(words, members):  # type: ignore[no-untyped-def]
                     at += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _separator_marginals(f, tables, above):  # type: ignore[no-untyped-def]
     """above[k, j] = q(y_{S_k} = j), parents first: sums of the parent's q(y_p, y_{S_p})."""
     for k in range(f.parent.size - 1, -1, -1):
@@ -218,7 +218,7 @@ def _separator_marginals(f, tables, above):  # type: ignore[no-untyped-def]
             above[to] += above[f.msg_ptr[p] + (x >> 1)] * tables[f.tab_ptr[p] + x]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _in_one_bucket(f, tables, above, nodes):  # type: ignore[no-untyped-def]
     """E[prod of `nodes` (ascending)] if the first one's bucket holds them all, else NaN."""
     k = nodes[0]
@@ -239,7 +239,7 @@ def _in_one_bucket(f, tables, above, nodes):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _expectations(f, tables, above, ptr, nodes, out):  # type: ignore[no-untyped-def]
     """out[a] = E_q[prod of nodes[ptr[a]:ptr[a+1]]], one tree after the other."""
     n = f.parent.size
@@ -259,7 +259,7 @@ def _expectations(f, tables, above, ptr, nodes, out):  # type: ignore[no-untyped
             first = last
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _in_one_tree(f, tables, above, members, product, pending):  # type: ignore[no-untyped-def]
     """E[prod of members (ascending)]: signed messages from them up to their common ancestor.
 

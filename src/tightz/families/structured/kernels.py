@@ -18,8 +18,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from tightz.runtime.kernels import inner, kernel
 
 TINY = 1e-100
 """Expectations below this count as zero in products over pieces (they are divided out later)."""
@@ -45,7 +46,7 @@ class Sweep(NamedTuple):
     below: NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def walsh(table, size):  # type: ignore[no-untyped-def]
     """In place: table[x] <- sum_mask table[mask] * (-1)^popcount(mask & x)."""
     step = 1
@@ -58,7 +59,7 @@ def walsh(table, size):  # type: ignore[no-untyped-def]
         step *= 2
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _enter(f, terms, q, k):  # type: ignore[no-untyped-def]
     """P(S_k) and R_u(S_k) of every slot at k, from the parent and the siblings' messages."""
     p = f.parent[k]
@@ -100,7 +101,7 @@ def _enter(f, terms, q, k):  # type: ignore[no-untyped-def]
             out[proj[x]] += q.work[x]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _slot_products(f, terms, q, k):  # type: ignore[no-untyped-def]
     """below[i, x]: for slot i of node k, product of its sign and its children's messages."""
     size = f.tab_ptr[k + 1] - f.tab_ptr[k]
@@ -119,7 +120,7 @@ def _slot_products(f, terms, q, k):  # type: ignore[no-untyped-def]
                 q.below[i, x] *= message[to[x]]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _send(f, terms, q, k):  # type: ignore[no-untyped-def]
     """sent[s, j] = E[signed product at and below k | S_k = j] for every slot of node k."""
     base = f.tab_ptr[k]
@@ -132,7 +133,7 @@ def _send(f, terms, q, k):  # type: ignore[no-untyped-def]
             q.sent[at + j] = up * q.below[i, x] + down * q.below[i, x + 1]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _exit(f, terms, q, k):  # type: ignore[no-untyped-def]
     """Maximise F in the table of node k, then send its messages. values[k] is M over S_k."""
     base, low = f.tab_ptr[k], f.msg_ptr[k]
@@ -183,7 +184,7 @@ def _exit(f, terms, q, k):  # type: ignore[no-untyped-def]
     _send(f, terms, q, k)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _expect(f, terms, q, t, means):  # type: ignore[no-untyped-def]
     """Separator marginals of tree t, then E[piece] for its pieces that other trees see."""
     for k in range(f.tree_ptr[t + 1] - 1, f.tree_ptr[t] - 1, -1):
@@ -218,7 +219,7 @@ def _expect(f, terms, q, t, means):  # type: ignore[no-untyped-def]
         means[u] = min(1.0, max(-1.0, total))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _products(terms, means, product, zeros):  # type: ignore[no-untyped-def]
     """Of each term of several pieces: product of the expectations that are not ~0, and count."""
     for a in range(terms.theta.size):
@@ -231,7 +232,7 @@ def _products(terms, means, product, zeros):  # type: ignore[no-untyped-def]
                 product[a] *= means[u]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _coefficients(terms, means, product, zeros, t, coef):  # type: ignore[no-untyped-def]
     """coef[u] = fixed + sum over its terms of theta * E[the other pieces], for tree t."""
     for u in range(terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]):
@@ -243,7 +244,7 @@ def _coefficients(terms, means, product, zeros, t, coef):  # type: ignore[no-unt
         coef[u] = total
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _replace(terms, old, means, product, zeros, t):  # type: ignore[no-untyped-def]
     """Carry new expectations of tree t's pieces into the products of their terms."""
     for u in range(terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]):
@@ -259,7 +260,7 @@ def _replace(terms, old, means, product, zeros, t):  # type: ignore[no-untyped-d
                 product[a] *= means[u]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def ascend(f, terms, events, event_ptr, tables, tol, max_sweeps, trace):  # type: ignore[no-untyped-def]
     """Sweep over all trees until a sweep gains at most `tol` nats; returns the sweeps done.
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.errors import ResourceError
 from tightz.families.structured.junction import Forest, images, offsets
 from tightz.projections.coset import Coset
+from tightz.runtime.kernels import kernel
 
 MAX_ENTRIES = 2**25
 """Most table entries of all slots together (two float64 arrays of this size)."""
@@ -191,7 +191,7 @@ def _distinct(
     return offsets(np.array([len(r) for r in ordered], dtype=np.int64)), members, place[number]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _masks(f, ptr, members, mask):  # type: ignore[no-untyped-def]
     """mask[u]: bits of u's members in the table of its first one; 0 if some member is not there."""
     for u in range(mask.size):
@@ -209,7 +209,7 @@ def _masks(f, ptr, members, mask):  # type: ignore[no-untyped-def]
         mask[u] = bits
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _slots(f, ptr, members, mask, n, limit):  # type: ignore[no-untyped-def]
     """Nodes from the members of each long piece up to their common ancestor, parents first.
 

@@ -13,6 +13,7 @@ from tightz.errors import ParameterError, require_range
 from tightz.families.mean_field import PointMass
 from tightz.families.projection import Status
 from tightz.models.inputs import as_model
+from tightz.models.prepared import prepared
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.paper.theorems import required_trials
 from tightz.paper.wish.results import WishResult, WishTrial
@@ -31,6 +32,7 @@ BLOCK = 128
 """Trials of one level per task."""
 
 
+@prepared("wish")
 def wish(
     model: Model,
     *,

@@ -11,20 +11,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tightz.runtime.kernels import inner, kernel, spliced
 from tightz.uppers.mini_bucket.kernels import exp_chunk
 
 _TO_UNIT = 2.0**-53
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _rotate(x, k):
     return (x << np.uint64(k)) | (x >> np.uint64(64 - k))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def fill_uniform(state, out, n):
     """out[:n] <- uniform [0, 1); `state` holds 4 words and is advanced."""
     s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
@@ -41,7 +41,7 @@ def fill_uniform(state, out, n):
     state[0], state[1], state[2], state[3] = s0, s1, s2, s3
 
 
-@njit(cache=True, nogil=True)
+@inner
 def fill_uniform_lanes(states, out):
     """One uniform per lane; `states` is (4, lanes)."""
     for lane in range(out.size):
@@ -56,7 +56,7 @@ def fill_uniform_lanes(states, out):
         states[3, lane] = _rotate(s3, 45)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _resample(units, field, uniform, decay, weights, other_field):
     """units[i] ~ Bernoulli(sigmoid(field[i])); flips go into the other layer's field.
 
@@ -94,7 +94,7 @@ class Layers(NamedTuple):
     summed_base: NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def layer_chain(layers, betas, state, slopes, x):
     """One chain from the base through `betas`, moved by block Gibbs; returns log w.
 
@@ -210,7 +210,7 @@ class Lanes(NamedTuple):
     ancestors: NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_forest(base, states, s):
     """s (n, lanes) <- spins of the base; `states` (4, lanes) advance."""
     uniform = np.empty(s.shape[1])
@@ -225,7 +225,7 @@ def draw_forest(base, states, s):
             s[i, c] = 1.0 if uniform[c] < bound else -1.0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _renew(log_w, uniform, s, slope, ancestors, row):
     """Copy lanes in proportion to their weights (systematic); returns log mean weight, log_w <- 0.
 
@@ -261,7 +261,7 @@ def _renew(log_w, uniform, s, slope, ancestors, row):
     return top + np.log(total / lanes)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _effective(log_w):
     """(sum w)^2 / sum w^2 (Kish)."""
     top = log_w.max()
@@ -273,7 +273,7 @@ def _effective(log_w):
     return total * total / squares
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _first_slopes(terms, base, s, slope):
     """slope (lanes,) <- log p~_1 - log p~_0 of each lane's spins."""
     slope[:] = 0.0
@@ -290,7 +290,7 @@ def _first_slopes(terms, base, s, slope):
             slope[c] += prod[c]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _local_fields(members, couplings, low, high, s, prod, still, local):
     """still + beta local (lanes,) is a spin's field at beta: its terms low..high, itself left out.
 
@@ -323,7 +323,7 @@ def _local_fields(members, couplings, low, high, s, prod, still, local):
                 still[c] += start[t] * prod[c]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def spin_chains(terms, base, betas, states, walkers, size, renewal):
     """Chains in lanes from their spins through `betas`, moved by single-site Gibbs.
 
@@ -390,7 +390,7 @@ def spin_chains(terms, base, betas, states, walkers, size, renewal):
         log_w[c] += shared[c]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def _log_partition_of_layer(t, decay, scratch):
     """sum_j softplus(t_j)."""
     total = 0.0
@@ -406,7 +406,7 @@ def _log_partition_of_layer(t, decay, scratch):
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def collapsed_chain(layers, betas, state, slopes, x):
     """As `layer_chain`, moved by single-site Gibbs on the kept layer, the other one summed out.
 

@@ -19,6 +19,7 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_probability, require_range
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
+from tightz.models.prepared import prepared
 from tightz.results import OneBound
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
@@ -136,6 +137,7 @@ class AisResult(OneBound):
         )
 
 
+@prepared("ais")
 def ais(
     model: FactorGraph,
     *,

@@ -12,12 +12,13 @@ and p~(x) / q(x) = U prod_i S_i. Where a bucket was not cut S_i = 1 and no weigh
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from tightz.runtime.kernels import kernel, spliced
 
 _FLUSH = 1e-120
 
 
-@njit(cache=True, nogil=True, inline="always")
+@spliced
 def _next(words, lane):
     """One step of splitmix64 per lane: 64 random bits as a number in (0, 1], exact near zero.
 
@@ -31,7 +32,7 @@ def _next(words, lane):
     return (np.float64(z >> np.uint64(1)) + 1.0) * 2.0**-63
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw(skel, scopes, tables, words, states, index, mass, product, log_x):
     """One state per lane: states (variables, lanes), log_x (lanes,) = log prod_i S_i.
 
@@ -111,7 +112,7 @@ def draw(skel, scopes, tables, words, states, index, mass, product, log_x):
         log_x[t] += np.log(product[t])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def tally(states, weights, card_ptr, counts):
     """counts[card_ptr[i] + x_i] += weight, for every variable and lane."""
     for i in range(states.shape[0]):

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from tightz.runtime.kernels import inner
 
 CHUNK = 512
 _LOG2_E = 1.4426950408889634
@@ -14,7 +15,7 @@ _ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to an integer kept i
 _EXP_FLOOR = -708.0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def fill_offsets(dims, strides, out):
     """out[k] = sum_a digit_a(k) strides[a], digits of k in the mixed radix `dims` (C order)."""
     out[0] = 0
@@ -27,7 +28,7 @@ def fill_offsets(dims, strides, out):
         size *= dims[a]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@inner(fastmath={"contract"})
 def exp_chunk(x, n, scratch):
     """x[:n] <- exp(x[:n]) for x <= 0, values below -708 as e^-708; error below 1e-15 relative.
 
@@ -59,7 +60,7 @@ def exp_chunk(x, n, scratch):
         out_bits[i] += bits[i] << 52
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@inner(fastmath={"contract"})
 def log1p_chunk(x, n):
     """x[:n] <- log(1 + x[:n]) for x in [0, 1], by 2 artanh(x / (2 + x)) as a series."""
     for i in range(n):
@@ -85,7 +86,7 @@ def log1p_chunk(x, n):
         x[i] = 2.0 * s * p
 
 
-@njit(cache=True, nogil=True)
+@inner
 def power_sum(table, states, weight, out, chunk, scratch):
     """out[j] = w log sum_v exp(table[j * states + v] / w); -inf stays -inf, w may be negative."""
     rows = table.size // states
@@ -120,7 +121,7 @@ def power_sum(table, states, weight, out, chunk, scratch):
             out[j] = ref
 
 
-@njit(cache=True, nogil=True)
+@inner
 def log_marginal(logs, offsets, out, total, chunk, scratch):
     """out[t] = log sum over k with offsets[k] = t of exp(logs[k])."""
     out[:] = -np.inf
@@ -142,7 +143,7 @@ def log_marginal(logs, offsets, out, total, chunk, scratch):
             out[t] += np.log(total[t])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def beliefs(table, down, weight, out, scratch):
     """out <- exp(table / w + down - top), down broadcast over the last axis; returns top.
 
@@ -174,7 +175,7 @@ def beliefs(table, down, weight, out, scratch):
     return top
 
 
-@njit(cache=True, nogil=True)
+@inner
 def log_sums(values, offsets, top, out):
     """out[t] = top + log sum of values[k] over k with offsets[k] = t, values positive."""
     out[:] = 0.0
@@ -184,7 +185,7 @@ def log_sums(values, offsets, top, out):
         out[t] = top + np.log(out[t])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def binary_entropy(table, down, weight, chunk, other, scratch):
     """Mean entropy of a two-state variable under weights table / w + down, rows by belief."""
     scale = 1.0 / weight

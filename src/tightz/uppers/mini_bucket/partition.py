@@ -13,12 +13,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.elimination.buckets import BucketTree, bucket_tree
 from tightz.elimination.graph import scopes_of
 from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.kernels import kernel
 from tightz.uppers.mini_bucket.kernels import fill_offsets
 
 
@@ -227,7 +227,7 @@ def clique_tables(model: FactorGraph, parts: Partition, skel: Skeleton) -> NDArr
     return theta
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_factors(  # type: ignore[no-untyped-def]
     skel, source_ptr, sources, members, place, offsets, theta, scope_ptr, scopes, table_ptr, logs
 ):

@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tightz.runtime.kernels import inner, kernel
 from tightz.uppers.mini_bucket.kernels import (
     CHUNK,
     beliefs,
@@ -86,7 +86,7 @@ def allocate(skel: Skeleton, theta: NDArray[np.float64], weights: NDArray[np.flo
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _assemble(skel, tables, c, out):
     """out = theta_c + messages from the children of c."""
     out[:] = tables.theta[skel.table_ptr[c] : skel.table_ptr[c + 1]]
@@ -101,7 +101,7 @@ def _assemble(skel, tables, c, out):
             out[k] += message[offsets[k]]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_belief(table, down, weight, out):
     """out = table / w + down, down broadcast over the last axis; -inf wherever either is."""
     states = table.size // down.size
@@ -113,7 +113,7 @@ def _log_belief(table, down, weight, out):
             out[k] = -np.inf if dead else table[k] * scale + down[j]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _pair_marginal(skel, tables, side, c, table, out):
     """log marginal of clique c's belief over what a pair shares; leaves the offsets in place."""
     down = tables.down[skel.message_ptr[c] : skel.message_ptr[c + 1]]
@@ -130,7 +130,7 @@ def _pair_marginal(skel, tables, side, c, table, out):
     log_marginal(belief, offsets, out, tables.total, tables.chunk, tables.chunk_bits)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_shift(skel, tables, side, c, table, shift):
     """Add `shift` (over the pair's shared variables) to theta_c and to F_c."""
     dims = skel.dims[skel.axis_ptr[c] : skel.axis_ptr[c + 1]]
@@ -143,7 +143,7 @@ def _add_shift(skel, tables, side, c, table, shift):
         table[k] += shift[offsets[k]]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _match_pair(skel, tables, pair, base, step):
     """Shift costs so that two cliques agree on what they share.
 
@@ -174,7 +174,7 @@ def _match_pair(skel, tables, pair, base, step):
     _add_shift(skel, tables, 2 * pair + 1, second, table2, log_b2)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _entropy(table, down, weight):
     """Conditional entropy of the clique's own variable under its belief (d bound / d w_c)."""
     states = table.size // down.size
@@ -209,7 +209,7 @@ def _entropy(table, down, weight):
     return sum_h / mass
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _update_weights(skel, tables, bucket, base, rate):
     """Exponentiated gradient on the weights of one bucket; they keep their signs and sum to 1."""
     low, high = skel.bucket_ptr[bucket], skel.bucket_ptr[bucket + 1]
@@ -242,7 +242,7 @@ def _update_weights(skel, tables, bucket, base, rate):
         weights[lead] = 1.0 - spent
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def forward(skel, tables, step, weight_rate):
     """Sum all buckets out in order and return the bound; improves the tables on the way.
 
@@ -271,7 +271,7 @@ def forward(skel, tables, step, weight_rate):
     return bound
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def backward(skel, tables, step):
     """Send pseudo-marginals down the order reversed, matching cliques on the way (`step` > 0).
 
@@ -321,7 +321,7 @@ def backward(skel, tables, step):
                     down[j] = -np.inf if up[j] == -np.inf else down[j] - up[j] * scale
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def apply_shifts(skel, tables):
     """Add the kept shifts to clean clique tables: what all moves together have done, once."""
     for pair in range(skel.pairs.shape[0]):
@@ -340,7 +340,7 @@ def apply_shifts(skel, tables):
                 theta[k] = -np.inf if moved == -np.inf else theta[k] + sign * moved
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def conditionals(skel, tables, out):
     """out = exp(F_c - m_c), at most 1, after a forward pass; 0 where the message rules it out.
 

@@ -8,16 +8,16 @@ log b_st = theta_st / rho_st + (log b_s - M_ts) + (log b_t - M_st)   (Wainwright
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.models.pairwise import PairwiseArrays
+from tightz.runtime.kernels import inner, kernel
 
 EPSILON = 2.0**-52
 """Spacing of float64 numbers at one."""
 
 
-@njit(cache=True, nogil=True)
+@inner
 def add_compensated(total: float, carry: float, term: float) -> tuple[float, float]:
     """One step of compensated summation (Neumaier 1974); the sum is total + carry."""
     new = total + term
@@ -31,7 +31,7 @@ _CAP = 1e15
 """Largest log message: zero potentials on a cycle can drive messages off without end."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sweep(
     model: PairwiseArrays,
     rho: NDArray,
@@ -86,7 +86,7 @@ def sweep(
     return largest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def valid_bound(model: PairwiseArrays, rho: NDArray, messages: NDArray, widest: int) -> float:
     """An upper bound on log Z at any messages, if rho is attained by random spanning forests.
 
@@ -155,7 +155,7 @@ def valid_bound(model: PairwiseArrays, rho: NDArray, messages: NDArray, widest: 
     return total + carry + EPSILON * slack
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def edge_beliefs(
     model: PairwiseArrays,
     rho: NDArray,
@@ -207,7 +207,7 @@ def edge_beliefs(
         information[e] = max(0.0, shared)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def node_beliefs(model: PairwiseArrays, rho: NDArray, messages: NDArray, beliefs: NDArray) -> None:
     """Normalised node beliefs, laid out as `unary`."""
     for s in range(model.var_ptr.size - 1):
@@ -218,7 +218,7 @@ def node_beliefs(model: PairwiseArrays, rho: NDArray, messages: NDArray, beliefs
             out[x] = np.exp(out[x] - norm)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rescale(model: PairwiseArrays, old: NDArray, new: NDArray, messages: NDArray) -> None:
     """Keep rho * M, what an edge tells a variable, when rho changes."""
     for e in range(model.first.size):
@@ -229,7 +229,7 @@ def rescale(model: PairwiseArrays, old: NDArray, new: NDArray, messages: NDArray
             messages[k] *= ratio
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _node_belief(
     model: PairwiseArrays, rho: NDArray, messages: NDArray, s: int, out: NDArray
 ) -> tuple[float, float]:
@@ -253,7 +253,7 @@ def _node_belief(
     return size, load
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_sum(values: NDArray) -> float:
     top = values[0]
     for x in range(1, values.size):
@@ -264,7 +264,7 @@ def _log_sum(values: NDArray) -> float:
     return top + np.log(mass)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_sum_row(
     tables: NDArray, start: int, step: int, scale: float, shift: NDArray, count: int
 ) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tightz.judge.spanning import MOST_VERTICES
+from tightz.runtime.kernels import kernel
 
 INSIDE = 1.0 - 1e-8
 """Probabilities of edges on cycles are shrunk by this, which outweighs every rounding error.
@@ -92,7 +92,7 @@ def visiting_order(
     return order
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _resistances(n: int, low: NDArray, high: NDArray, width: int, out: NDArray) -> None:
     """Effective resistances from the entries of the inverse grounded Laplacian on its band.
 
@@ -146,7 +146,7 @@ def _resistances(n: int, low: NDArray, high: NDArray, width: int, out: NDArray) 
         out[e] = inverse[i, 0] + inverse[j, 0] - 2.0 * inverse[i, i - j]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _kruskal(n: int, first: NDArray, second: NDArray, order: NDArray, chosen: NDArray) -> None:
     parent = np.arange(n)
     for e in order:
@@ -164,7 +164,7 @@ def _kruskal(n: int, first: NDArray, second: NDArray, order: NDArray, chosen: ND
             chosen[e] = 1.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _breadth_first(
     n: int,
     incident_ptr: NDArray,

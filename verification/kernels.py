@@ -1,0 +1,361 @@
+"""`python -m verification.kernels`: write the registry of kernels (src/tightz/runtime/kernels).
+
+Every task runs on models of every kind; the kernels that Python calls meanwhile are what the task
+needs. Then all are compiled from nothing, for their seconds. Takes about ten minutes.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "tightz"
+DECLARED = ("kernel", "inner", "spliced", "cuda.jit", "device_kernel")
+
+
+# Sources ------------------------------------------------------------------------------------
+
+
+def kernel_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """The functions of a file that are compiled."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            words = [ast.unparse(d).partition("(")[0] for d in node.decorator_list]
+            if any(word in DECLARED for word in words):
+                yield node
+
+
+def sources(package: Path = PACKAGE) -> list[str]:
+    """Files that declare kernels, and those whose names kernels use."""
+    found = {"runtime/kernels/__init__.py"}  # the options of all
+    for path in package.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        kernels = list(kernel_functions(tree))
+        if not kernels:
+            continue
+        found.add(path.relative_to(package).as_posix())
+        used = {n.id for k in kernels for n in ast.walk(k) if isinstance(n, ast.Name)}
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tightz"):
+                for name in node.names:
+                    if (name.asname or name.name) in used:
+                        found.update(_files(package, f"{node.module}", name.name))
+    return sorted(found)
+
+
+def _files(package: Path, module: str, name: str) -> Iterator[str]:
+    """The file that a name comes from: a module of that name, or the module itself."""
+    folder = package.joinpath(*module.split(".")[1:])
+    for path in (folder / f"{name}.py", folder.with_suffix(".py"), folder / "__init__.py"):
+        if path.exists():
+            yield path.relative_to(package).as_posix()
+            return
+
+
+# Calls --------------------------------------------------------------------------------------
+
+
+class Calls:
+    """The kernels that Python calls for the first time since `clear`, as (function, signature)."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, str], None] = {}
+        self._depth = 0
+
+    @contextmanager
+    def watch(self) -> Iterator[Calls]:
+        from numba.core import event, sigutils
+
+        from tightz.runtime.kernels.caching import KernelCache
+        from tightz.runtime.kernels.signatures import to_text
+
+        calls, load = self, KernelCache.load_overload
+
+        class Depth(event.Listener):
+            def on_start(self, _: Any) -> None:
+                calls._depth += 1
+
+            def on_end(self, _: Any) -> None:
+                calls._depth -= 1
+
+        def watched(cache: Any, signature: Any, target: Any) -> Any:
+            if calls._depth == 0:  # not for a kernel that calls it
+                arguments, _ = sigutils.normalize_signature(signature)
+                calls.seen.setdefault((cache._function, to_text(arguments)))
+            return load(cache, signature, target)
+
+        depth = Depth()
+        event.register("numba:compile", depth)
+        KernelCache.load_overload = watched  # type: ignore[method-assign]
+        try:
+            yield self
+        finally:
+            KernelCache.load_overload = load  # type: ignore[method-assign]
+            event.unregister("numba:compile", depth)
+
+    def clear(self) -> None:
+        """Forget what was called, and have every kernel loaded again at its next call."""
+        from tightz.runtime.kernels.caching import KernelCache
+
+        _settle()
+        self.seen.clear()
+        for name, module in list(sys.modules.items()):
+            if name.startswith("tightz."):
+                for value in vars(module).values():
+                    if isinstance(getattr(value, "_cache", None), KernelCache):
+                        value._make_finalizer()()
+                        value._reset_overloads()
+
+
+def _settle() -> None:
+    """Wait for workers of a run that is over."""
+    while any(t.name.startswith("tightz worker") for t in threading.enumerate()):
+        time.sleep(0.02)
+
+
+# What is run --------------------------------------------------------------------------------
+
+
+def models(kind: str) -> list[Any]:
+    """Models of a kind: small, one that exact sums take a while for, one beyond them."""
+    import numpy as np
+
+    import tightz as tz
+
+    rng = np.random.default_rng(0)
+    if kind == "spins":
+        couplings = np.triu(rng.normal(size=(24, 24)) * (rng.random((24, 24)) < 0.2), 1)
+        return [
+            tz.ising_grid(5, coupling=(-2, 2), field=(-1, 1), seed=0),
+            tz.ising_grid(8, coupling=(0.2, 0.6), field=(0, 0), seed=1),
+            tz.ising_grid(25, coupling=(-10, 10), field=(-1, 1), seed=2),
+            tz.ising_grid(34, coupling=(-1, 1), field=(0, 0), seed=3),
+            tz.ising_grid(40, coupling=(-1, 1), field=(-1, 1), seed=3),
+            tz.ising(couplings + couplings.T, rng.normal(size=24)),
+        ]
+    if kind == "dense":
+        return [
+            tz.rbm(rng.normal(size=(v, h)), rng.normal(size=v), rng.normal(size=h))
+            for v, h in ((12, 6), (60, 40))
+        ]
+    shape = {"terms": (2, 3), "states": (3, 2), "zeros": (2, 3), "mixed zeros": (3, 3)}[kind]
+    out = []
+    for n, m in ((8, 10), (40, 60), (120, 260)):
+        cards = np.full(n, shape[0])
+        factors = []
+        for _ in range(m):
+            scope = rng.choice(n, shape[1], replace=False)
+            table = rng.normal(size=(shape[0],) * shape[1])
+            if "zeros" in kind:
+                table.ravel()[rng.integers(table.size)] = -np.inf
+            factors.append((scope, table))
+        out.append(tz.FactorGraph(cards, factors))
+    if kind == "zeros":
+        out.append(_clauses(60, 200))
+    if kind == "mixed zeros":
+        out.append(_network())
+    return out
+
+
+def _clauses(n: int, m: int) -> Any:
+    import numpy as np
+
+    import tightz as tz
+
+    rng = np.random.default_rng(1)
+    factors = []
+    for _ in range(m):
+        table = np.zeros((2, 2, 2))
+        table[tuple(rng.integers(2, size=3))] = -np.inf
+        factors.append((rng.choice(n, 3, replace=False), table))
+    return tz.FactorGraph(np.full(n, 2), factors)
+
+
+def _network() -> Any:
+    """A Bayesian network of mixed cardinalities with zeros and evidence."""
+    import numpy as np
+
+    import tightz as tz
+
+    rng = np.random.default_rng(2)
+    cards = rng.integers(2, 5, size=40)
+    factors = []
+    for v in range(40):
+        parents = rng.choice(v, min(v, 2), replace=False)
+        table = rng.random((*cards[parents], cards[v])) * (
+            rng.random((*cards[parents], cards[v])) > 0.2
+        )
+        table[..., 0] += 0.1
+        with np.errstate(divide="ignore"):
+            logs = np.log(table / table.sum(axis=-1, keepdims=True))
+        factors.append((np.array([*parents, v]), logs))
+    return tz.FactorGraph(cards, factors, evidence={39: 0})
+
+
+KINDS = ("spins", "dense", "terms", "states", "zeros", "mixed zeros")
+
+
+def streams() -> dict[str, Any]:
+    """The streams of the main job by name."""
+    from tightz.interval import portfolio
+    from tightz.sampling.annealed import annealed
+
+    methods = [portfolio.opening, annealed, *portfolio.SIDE_BY_SIDE, *portfolio.FROM_STATES]
+    return {m.__name__: m for m in methods}
+
+
+def verbs() -> dict[str, Callable[[Any], Any]]:
+    """The public functions that run kernels, as functions of a model."""
+    import tightz as tz
+
+    return {
+        "exact": tz.exact,
+        "mean_field": lambda m: (
+            tz.mean_field(m, seed=0),
+            tz.mean_field(m, family=tz.StructuredMeanField(restarts=2), seed=0),
+            tz.mean_field(m, family=tz.LayerMeanField(restarts=1), seed=0),
+        ),
+        "estimate": lambda m: tz.estimate(m, levels=[0, 2, 4], trials=2, seed=0),
+        "mfrp": lambda m: tz.mfrp(m, 2, trials=2, seed=0),
+        "ais": lambda m: tz.ais(m, chains=16, temperatures=20, seed=0),
+        "upper_bound": lambda m: (
+            tz.upper_bound(m, method=tz.MiniBucket(ibound=4, iterations=3)),
+            tz.upper_bound(m, method=tz.TreeReweighted()),
+        ),
+        "bethe": tz.bethe,
+        "split": lambda m: tz.split(m, time_limit=2.0, seed=0),
+        "ground_state": lambda m: tz.ground_state(m, seed=0),
+        "coset_sum": lambda m: tz.coset_sum(m, 2, seed=0),
+        "wish": lambda m: tz.wish(m, levels=[0, 2], trials=1, time_limit=5.0, seed=0),
+    }
+
+
+def record(kind: str) -> dict[str, list[tuple[str, str]]]:
+    """What every task calls on models of this kind."""
+    from tightz.errors import TightzError
+
+    found: dict[str, dict[tuple[str, str], None]] = {}
+    with Calls().watch() as calls:
+
+        def run(task: str, call: Callable[[], Any]) -> None:
+            calls.clear()
+            try:
+                call()
+            except TightzError as error:
+                print(f"  {kind}: {task}: {error}", file=sys.stderr)
+            _settle()
+            found.setdefault(task, {}).update(calls.seen)
+
+        for number, model in enumerate(models(kind)):
+            for name, method in streams().items():
+                run(name, partial(_stream, model, name, method))
+            for name, verb in verbs().items():
+                if number < 2 or name == "exact":
+                    run(name, partial(verb, model))
+            print(f"{kind}: {model.n_variables} variables", file=sys.stderr)
+    return {task: list(seen) for task, seen in found.items()}
+
+
+def _stream(model: Any, name: str, method: Any) -> None:
+    """One stream alone, long enough to reach what it does late."""
+    import tightz as tz
+    from tightz.workspace.working import Launch
+
+    def alone(working: Any, clock: Any) -> Iterator[Any]:
+        return (found for found in method(working, clock) if not isinstance(found, Launch))
+
+    exact = name in ("opening", "counting")
+    tz.log_partition(model, only=[alone], time_limit=3.0, seed=0, exact=exact)
+
+
+def seconds(kernels: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
+    """CPU seconds to compile each, from an empty folder, in one process for each file."""
+    from tightz.runtime.kernels import farm
+    from tightz.runtime.kernels.registry import Kernel
+
+    out = {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["NUMBA_CACHE_DIR"] = folder
+        for function, signature in kernels:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "tightz.runtime.kernels.worker"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            answer = farm._ask(worker, Kernel(function, signature)) or {}
+            worker.communicate()
+            if not answer.get("kept"):
+                raise SystemExit(f"{function}: {answer}")
+            out[function, signature] = round(answer["seconds"], 1)
+    return out
+
+
+def written(tasks: dict[str, dict[str, list[tuple[str, str]]]]) -> dict[str, Any]:
+    """The registry's contents: {task: {kind: calls}} with every signature listed once."""
+    kernels: dict[str, dict[str, float]] = {}
+    for by_kind in tasks.values():
+        for calls in by_kind.values():
+            for function, signature in calls:
+                kernels.setdefault(function, {})[signature] = 0.0
+    kernels = {f: dict(sorted(kernels[f].items())) for f in sorted(kernels)}
+    return {
+        "sources": sources(),
+        "kernels": kernels,
+        "tasks": {
+            task: {
+                kind: sorted(f"{f}#{list(kernels[f]).index(s)}" for f, s in calls)
+                for kind, calls in by_kind.items()
+                if calls
+            }
+            for task, by_kind in sorted(tasks.items())
+        },
+    }
+
+
+def save(registry: dict[str, Any]) -> None:
+    from tightz.runtime.kernels.registry import FILE
+
+    FILE.write_text(json.dumps(registry, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str]) -> None:
+    warnings.simplefilter("ignore")
+    if arguments[:1] == ["record"]:
+        print(json.dumps(record(arguments[1])))
+        return
+    from tightz.runtime.kernels.registry import FILE
+
+    old = json.loads(FILE.read_text()) if FILE.exists() else {"kernels": {}, "tasks": {}}
+    save({**old, "sources": sources()})
+    if arguments[:1] == ["sources"]:
+        return
+    tasks: dict[str, dict[str, list[tuple[str, str]]]] = {}
+    for kind in arguments or KINDS:
+        # The first run spends its time compiling; what it does not reach the second does.
+        for _ in range(2):
+            run = [sys.executable, "-m", "verification.kernels", "record", kind]
+            answer = subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True)
+        for task, calls in json.loads(answer.stdout.splitlines()[-1]).items():
+            tasks.setdefault(task, {})[kind] = [(f, s) for f, s in calls]
+    registry = written(tasks)
+    save(registry)
+    for (function, signature), spent in seconds(
+        [(f, s) for f, signatures in registry["kernels"].items() for s in signatures]
+    ).items():
+        registry["kernels"][function][signature] = spent
+    save(registry)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
