@@ -21,7 +21,8 @@ from tightz.families.block import BlockMeanField, block_mean_field, evaluate_tab
 from tightz.families.clustered import ClusterMeanField, cluster_labels
 from tightz.interval.portfolio import LOWER, UPPER
 from tightz.interval.streams.cutset_sum import CutsetSum
-from tightz.interval.streams.states import blocks, cutset_sums, solved
+from tightz.interval.streams.first import solved
+from tightz.interval.streams.states import blocks, cutset_sums
 from tightz.models.builders import potts, potts_grid
 from tightz.reductions.bits import state_of_code, to_bits
 from tightz.reductions.encoding import encode

@@ -12,8 +12,8 @@ import pytest
 import tightz as tz
 from tests import naive
 from tightz.bounds import Bound, Proof, Side
-from tightz.interval import portfolio
 from tightz.interval.board import Board, Doubt
+from tightz.interval.opening import opening
 from tightz.interval.race import Schedule
 from tightz.interval.streams.exact import exact_marginals
 from tightz.judge import Audited, ProductEvidence, StatesEvidence
@@ -156,7 +156,7 @@ def test_a_failing_stream_costs_only_itself(error, caplog):
         yield lower(-1e6, StatesEvidence(np.zeros((1, working.graph.n_variables), dtype=np.int64)))
         raise error("no luck")
 
-    result = tz.log_partition(MODEL, time_limit=20, only=[failing, portfolio.opening])
+    result = tz.log_partition(MODEL, time_limit=20, only=[failing, opening])
     assert result.is_exact
     assert result.lower <= LOG_Z <= result.upper
     alone = tz.log_partition(MODEL, time_limit=5, only=[failing])
@@ -181,7 +181,7 @@ def test_exact_marginals_are_not_replaced_by_a_late_mean_field():
     wrong = [np.array([1.0, 0.0])] * MODEL.n_variables
 
     def exact(working, clock):
-        yield from portfolio.opening(working, clock)
+        yield from opening(working, clock)
         done.set()
 
     def late(working, clock):

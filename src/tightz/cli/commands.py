@@ -208,6 +208,11 @@ class Output:
     uai_output: str | None = None
     as_json: bool = False
 
+    @property
+    def marginals(self) -> bool:
+        """Whether exact ones are written anywhere; the summary does not show them."""
+        return bool(self.uai_output) or self.as_json
+
     def _endings(self) -> tuple[str, ...]:
         return ("PR", "txt") if self.uai_output else ()
 
@@ -311,6 +316,7 @@ def logz(
             time_limit=time_limit,
             delta=delta,
             **asdict(machine),
+            marginals=output.marginals or kept.store is not None,
             executor=executor,
             seed=seed,
             on_bound=show,

@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tightz.bounds import Bound
 from tightz.errors import require_choice, require_probability, require_range, require_seconds
 from tightz.interval.board import Board, judged
 from tightz.interval.interval import Confident, LogPartition
-from tightz.interval.portfolio import FIRST, SIDE_BY_SIDE, all_of, opening, trivial
+from tightz.interval.opening import (
+    FIRST,
+    load_streams,
+    names_of,
+    opening,
+    side_by_side,
+    trivial,
+)
 from tightz.interval.race import race
-from tightz.interval.stored_interval import IntervalSession
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.models.scale import scale_warnings
-from tightz.paper.stored import Store, opened
 from tightz.runtime.backends import Backend, on_device
+from tightz.runtime.blas_later import blas_later
 from tightz.runtime.clock import Clock
-from tightz.runtime.executors import Submits
 from tightz.runtime.gpu import why_no_device
 from tightz.runtime.kernels.farm import farm_for
 from tightz.runtime.kernels.registry import needed
@@ -28,7 +33,11 @@ from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.ledger import Ledger
-from tightz.workspace.working import Method, Working, name_of
+from tightz.workspace.working import Method, Working
+
+if TYPE_CHECKING:
+    from tightz.paper.stored import Store
+    from tightz.runtime.executors import Submits
 
 
 def log_partition(
@@ -38,6 +47,7 @@ def log_partition(
     delta: float = 0.05,
     seed: Seed = None,
     exact: bool = True,
+    marginals: bool = True,
     max_memory: str | int = "8GB",
     methods: Sequence[Method] = (),
     only: Sequence[Method] | None = None,
@@ -53,6 +63,7 @@ def log_partition(
 
     delta        `confident` holds with confidence 1 - delta, both ends together
     exact        False forbids eliminating the whole model, and nothing else
+    marginals    False ends the run with an exact log Z: its marginals take longer than itself
     methods      streams to run beside the portfolio: functions (working, clock) that yield
                  `Bound` or `Finding` records about `working.graph` and watches the clock. A bound
                  that holds always must carry evidence: the judge evaluates it afresh, and what it
@@ -83,9 +94,16 @@ def log_partition(
     require_probability("delta", delta)
     require_range("threads", 1 if threads is None else threads, 1)
     require_choice("compile", compile, ("before", "beside"))
-    on_device(backend, why_no_device)
+    on_device(backend, why_no_device, worthwhile=False)  # "cuda" insists, "auto" is asked later
+    blas_later()
     memory = parse_memory(max_memory)
-    kept, root = (None, seed_sequence(seed)) if store is None else opened(store, seed, resume)
+    if store is None:
+        kept, root = None, seed_sequence(seed)
+    else:
+        from tightz.interval.stored_interval import IntervalSession
+        from tightz.paper.stored import opened
+
+        kept, root = opened(store, seed, resume)
     record = provenance(
         root, model.digest, time_limit=time_limit, delta=delta, exact=exact, max_memory=memory
     )
@@ -99,9 +117,11 @@ def log_partition(
             )  # fmt: skip
             stack.enter_context(session.writer)
             root = session.seed(root)
+        if not exact and only is None:
+            load_streams()
         clock = Clock(time_limit)
         working = Working(
-            model, clock, delta, root, exact, memory,
+            model, clock, delta, root, exact, memory, marginals=marginals,
             threads=threads or os.cpu_count() or 1, executor=executor, backend=backend,
         )  # fmt: skip
         board = Board(clock, on_bound, notes=scale_warnings(model), ledger=Ledger(delta))
@@ -137,14 +157,13 @@ def log_partition(
 def _run(working: Working, board: Board, methods: list[Method], *, before: bool) -> float:
     """The race, with what it needs compiled by the way: seconds that this took."""
     # Annealing compiles soonest and says most at once: its kernels go before the exact sum's.
-    names = [name_of(method) for method in all_of(methods)]
-    names.sort(key=lambda name: name not in FIRST)
+    names = sorted(names_of(methods), key=lambda name: name not in FIRST)
     with farm_for(needed(names, working.kind)) as farm:
         if not farm.finished:
             if before:
                 working.clock.hold()
             if opening in methods:  # nobody waits for a plan whose kernels are not there yet
-                methods = [*methods, *SIDE_BY_SIDE]
+                methods = [*methods, *side_by_side()]
         race(working, board, methods, farm)
         return farm.elapsed
 

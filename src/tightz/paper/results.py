@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError
@@ -118,6 +117,8 @@ class Estimate(Result):
     @property
     def by_level(self) -> list[LevelSummary]:
         """Aggregates of each level, in the order of `levels`."""
+        from scipy.special import logsumexp
+
         out: list[LevelSummary] = []
         for m, row in zip(self.levels.tolist(), self.log_g, strict=True):
             mean = float(logsumexp(row) - math.log(row.size)) if row.max() > -np.inf else -math.inf

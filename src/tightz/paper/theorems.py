@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_probability, require_range
@@ -146,6 +145,8 @@ def theorem_2(
 
     log_maxima is (levels, trials): log weights of the heaviest state of each coset (family D).
     """
+    from scipy.special import logsumexp
+
     terms = lower_median(log_maxima) + (levels - 1) * math.log(2.0)
     total = float(logsumexp(terms)) if len(terms) else -math.inf
     held = assumptions.all_held

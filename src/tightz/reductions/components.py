@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.exact import exact
+from tightz.elimination.graph import joined, scopes_of
 from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.reduction import Vectors
 
@@ -64,14 +65,9 @@ class Components:
 
 def solve_components(model: FactorGraph, log2_size: float) -> Components:
     """Solve the small components of a model that has several; no evidence allowed."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
     n = model.n_variables
-    named = model.arities > 0  # a factor joins its first variable to the others
-    hubs = np.repeat(model.scope_vars[model.scope_ptr[:-1][named]], model.arities[named])
-    links = np.ones(hubs.size, np.int8), (hubs, model.scope_vars)
-    count, label = connected_components(coo_matrix(links, shape=(n, n)), directed=False)
+    label = joined(scopes_of(model))
+    count = int(label.max(initial=-1)) + 1
     sizes = np.bincount(label, np.log2(model.cardinalities), minlength=count)
     small = np.flatnonzero(sizes <= log2_size)[:_MAX_COMPONENTS]
     if count < 2 or not small.size:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.encoding import SpinEncoding
@@ -88,6 +87,8 @@ def conditional_means(polynomial: SpinPolynomial, spins: NDArray[np.int8]) -> ND
 
     Its average has the same expectation as that of s_i and less variance (Rao and Blackwell).
     """
+    from scipy.sparse import csr_array
+
     s = spins.astype(np.float64)
     fields = np.zeros_like(s)
     for arity, rows, theta in polynomial.by_arity():

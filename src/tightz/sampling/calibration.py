@@ -15,8 +15,6 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
-from scipy.stats import t as student
 
 from tightz.workspace.findings import Mixing, PointEstimate
 
@@ -48,6 +46,8 @@ def effective_size(log_weights: NDArray[np.float64]) -> float:
 
 def log_mean(log_weights: NDArray[np.float64]) -> float:
     """log of the mean of exp(log_weights)."""
+    from scipy.special import logsumexp
+
     return float(logsumexp(log_weights)) - math.log(len(log_weights))
 
 
@@ -95,7 +95,9 @@ def weight_error(log_weights: NDArray[np.float64], least_scatter: float = 0.0) -
 @cache
 def _student(freedom: int) -> float:
     """How much wider than a normal's the 95% range is for a variance from few draws."""
-    return float(student.ppf(0.975, freedom)) / 1.96
+    from scipy.special import stdtrit  # scipy.stats.t.ppf is this, and takes a second to import
+
+    return float(stdtrit(freedom, 0.975)) / 1.96
 
 
 def from_interval(

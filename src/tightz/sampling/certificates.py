@@ -18,7 +18,6 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, logsumexp
 
 from tightz.errors import ParameterError, require_probability
 from tightz.runtime.kernels import inner, kernel
@@ -59,6 +58,8 @@ def mean_certificate(log_g: ArrayLike, delta: float) -> float:
     first, are a martingale, and Doob's inequality bounds the chance that any of them reaches
     Z / delta by E[G_1] delta / Z <= delta.
     """
+    from scipy.special import logsumexp
+
     # An infeasible draw is log G = -inf: logsumexp counts it as 0, and the size divides by it too.
     values = _check(log_g, delta)
     return float(logsumexp(values) - math.log(values.size) + math.log(delta))
@@ -77,6 +78,8 @@ def median_certificate(
     largest reaches c Z with probability at most P(Bin(T, 1 / c) >= k); c is the smallest factor
     that brings this tail down to delta. (The paper's c = 4 with Chernoff, made exact.)
     """
+    from scipy.special import betaincinv
+
     made = np.sort(_check(log_g, delta).ravel())
     trials = _planned("trials", planned_trials, made.size)
     # k is fixed by the plan, before any draw: a k chosen after seeing how many trials came in

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import expit, logsumexp
 
 from tightz.errors import require_range
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -111,6 +109,9 @@ def bennett(low: NDArray[np.float64], high: NDArray[np.float64], gap: float) -> 
     Solves mean_low f(d - gap E) = mean_high f(gap E - d) for d, f(x) = 1 / (1 + exp(x)). The
     difference falls with d and changes sign between the ends below, whatever the energies.
     """
+    from scipy.optimize import brentq
+    from scipy.special import expit, logsumexp
+
     up, down = gap * low, gap * high
     # One-sided averages bracket the root: at any d below all of these the imbalance is positive,
     # above negative, since expit is monotone.

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -127,6 +125,9 @@ def _over_variables(
 
 def _groups(n: int, pairs: list[NDArray]) -> tuple[int, NDArray[np.int64]]:
     """Spins joined by pair terms: (number of groups, group of each spin)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     if not pairs:
         return n, np.arange(n)
     ends = np.concatenate(pairs)

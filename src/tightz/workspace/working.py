@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,6 @@ from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.ways import Way, choose_way
 from tightz.elimination.order import Orders
 from tightz.errors import ResourceError, UnsupportedModelError
-from tightz.families.evidence import link_of
-from tightz.judge.links import SpinLink
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.kinds import kind_of
 from tightz.models.observed import observe
@@ -29,12 +27,15 @@ from tightz.reductions.preparation import prepare
 from tightz.reductions.reduction import Chain
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
-from tightz.runtime.executors import Submits
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 from tightz.workspace.findings import Marginals, Mixing, Samples
 from tightz.workspace.symmetry import flips_of, symmetrise_marginals, symmetrise_states
-from tightz.workspace.workspace import SHARED, Workspace
+
+if TYPE_CHECKING:  # loaded by the streams that use them: an exact sum needs none
+    from tightz.judge.links import SpinLink
+    from tightz.runtime.executors import Submits
+    from tightz.workspace.workspace import Workspace
 
 Sampler = Callable[..., Samples]
 
@@ -70,6 +71,7 @@ class Working:
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     executor: Submits | None = None
     backend: Backend = "auto"
+    marginals: bool = True  # False: not worth any time once log Z is exact
     _made: dict[str, Any] = field(default_factory=dict)
     _locks: dict[str, Any] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.Lock)
@@ -159,6 +161,8 @@ class Working:
         return made
 
     def _make_spins(self) -> Workspace:
+        from tightz.workspace.workspace import SHARED, Workspace
+
         return Workspace.build(
             self.encoding,
             seed=self.seed,
@@ -170,6 +174,8 @@ class Working:
     @property
     def link(self) -> SpinLink:
         """How the encoding stands for `graph`, for the judge."""
+        from tightz.families.evidence import link_of
+
         made: SpinLink = self._once("link", lambda: link_of(self.encoding))
         return made
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -281,7 +282,15 @@ def build_plan(
     flops = math.fsum(
         (len(b.groups) + len(b.children)) * float(draft.entries(b.axes)) for b in buckets
     )
-    return replace(draft, flops=flops, log_z_bytes=log_z_bytes, marginal_bytes=marginal_bytes)
+    known: dict[str, Any] = {
+        "flops": flops,
+        "log_z_bytes": log_z_bytes,
+        "marginal_bytes": marginal_bytes,
+    }
+    final = replace(draft, **known)
+    # `replace` drops what the draft has worked out: a tenth of all planning on a lattice
+    final.__dict__["in_place"] = replace(draft.in_place, **known)
+    return final
 
 
 def _merge_factors(

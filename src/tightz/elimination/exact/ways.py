@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.clauses import CountingPlan, counting_plan
 from tightz.elimination.exact.choice import choose_plan
 from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.run import Elimination, StoppedError
@@ -27,7 +26,6 @@ from tightz.elimination.exact.slices import (
     slice_plan,
 )
 from tightz.elimination.graph import interaction_graph, scopes_of
-from tightz.elimination.planar import PlanarPlan, planar_plan
 from tightz.elimination.refused import Refused
 from tightz.errors import ResourceError
 from tightz.models.factor_graph import FactorGraph
@@ -35,7 +33,9 @@ from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.memory import format_bytes
 
 if TYPE_CHECKING:
+    from tightz.elimination.clauses import CountingPlan
     from tightz.elimination.gpu import GpuPlan
+    from tightz.elimination.planar import PlanarPlan
 
 QUICK = 0.5
 """Seconds up to which elimination runs and nothing else is looked at."""
@@ -345,6 +345,9 @@ def choose_way(
             return by_elimination(reduced, plan, max_memory, marginals=marginals, asked=asked)
     except ResourceError as error:
         refusal = error
+    from tightz.elimination.clauses import CountingPlan, counting_plan
+    from tightz.elimination.planar import PlanarPlan, planar_plan
+
     clauses = counting_plan(reduced)
     logical = isinstance(clauses, CountingPlan) and clauses.share >= LOGICAL
     planar = planar_plan(reduced, time_limit=time_limit)

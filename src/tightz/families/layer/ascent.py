@@ -14,15 +14,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from tightz.errors import UnsupportedModelError
 from tightz.families.layer.log_cosh import expected_log_2cosh
 from tightz.families.projection import entropy
 from tightz.models.spin_polynomial import SpinPolynomial
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -56,6 +59,8 @@ class LayerProblem:
     @classmethod
     def build(cls, poly: SpinPolynomial, summed: NDArray[np.int64]) -> LayerProblem:
         """Split `poly` (degree at most 2); `summed` must be independent."""
+        from scipy import sparse
+
         is_summed = np.zeros(poly.n, dtype=bool)
         is_summed[summed] = True
         summed, kept = np.flatnonzero(is_summed), np.flatnonzero(~is_summed)

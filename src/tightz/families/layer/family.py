@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
-from scipy.special import logsumexp
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError, require_range
@@ -30,6 +29,9 @@ from tightz.projections.coset import Coset
 from tightz.reductions.encoding import Model, encode, model_digest
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 CANDIDATES = 3
 """Local optima of the fast climb that are compared by their rigorous values."""
@@ -66,6 +68,8 @@ class LayerMeanField:
         self, coset: Coset, rng: np.random.Generator, states: NDArray | None = None
     ) -> LayerProjection:
         """The best q over the whole space, also from `states`; a coset of parities is refused."""
+        from scipy.special import logsumexp
+
         poly = coset.polynomial
         if coset.m or poly.degree > 2:
             raise UnsupportedModelError(
@@ -128,6 +132,8 @@ def layer_mean_field(
     link      for a polynomial that stands for another model (`families.evidence.link_of`): the
               bound can then be judged on that one
     """
+    from scipy.special import logsumexp
+
     as_model(model, "layer_mean_field")
     begun = time.perf_counter()
     method = family or LayerMeanField()
@@ -205,6 +211,8 @@ def independent_sets(poly: SpinPolynomial) -> list[NDArray[np.int64]]:
     """Candidate layers: both sides of a bipartite graph (spins without a neighbour go with each),
     or a maximal independent set that takes spins of low degree first.
     """
+    from scipy import sparse
+
     pairs = np.zeros((0, 2), dtype=np.int64)
     for arity, rows, _ in poly.by_arity():
         if arity == 2:
@@ -234,7 +242,9 @@ def _two_colours(graph: sparse.csr_array) -> NDArray[np.int8]:
 
     In every component the larger colour class gets 0.
     """
-    count, component = sparse.csgraph.connected_components(graph, directed=False)
+    from scipy.sparse.csgraph import connected_components
+
+    count, component = connected_components(graph, directed=False)
     side = np.full(graph.shape[0], -1, dtype=np.int8)
     _, frontier = np.unique(component, return_index=True)
     colour = 0

@@ -12,7 +12,6 @@ from tightz.elimination.exact.elimination import ExactResult, solve
 from tightz.elimination.exact.run import StoppedError
 from tightz.elimination.exact.ways import ByCounting, ByElimination, Way, by_elimination
 from tightz.errors import ResourceError, UnsupportedModelError
-from tightz.interval.streams.spins import plain_mean_field
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding, Marginals, Mixing, exact_marginals
@@ -49,7 +48,7 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         yield Finding(note=str(error))
         return
     yield result.bound
-    if result.log_z == -math.inf:
+    if result.log_z == -math.inf or not working.marginals:
         return
     known = False
     if MARGINALS * result.seconds < clock.left:
@@ -89,7 +88,8 @@ def counting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         working.graph, count.log_z, count.rounding, clock.elapsed, way, working.max_memory
     )
     yield result.bound
-    singles = count.marginals() if count.log_z > -math.inf else None
+    wanted = working.marginals and count.log_z > -math.inf
+    singles = count.marginals() if wanted else None
     if singles is not None:
         yield Finding(marginals=Marginals(singles, "exact", math.inf, Mixing.EXACT))
 
@@ -107,6 +107,8 @@ def _other_marginals(working: Working, known: Way, clock: Clock) -> Iterator[Fin
                 result = solve(working.graph, way, max_memory=memory, stop=lambda: clock.expired)
                 yield from exact_marginals(result)
             return
+    from tightz.interval.streams.spins import plain_mean_field
+
     yield from plain_mean_field(working, clock)
 
 

@@ -13,18 +13,15 @@ from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.families.block import BlockMeanField, block_mean_field
 from tightz.families.clustered import ClusterMeanField, cluster_labels
 from tightz.interval.streams.cutset_sum import CutsetSum
-from tightz.judge import Audited, StatesEvidence
-from tightz.judge.verdict import UNIT
+from tightz.interval.streams.first import KEY, one_state
+from tightz.judge import Audited
 from tightz.propagation import bethe
 from tightz.propagation.propagation import BetheStatus
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
-from tightz.search.feasible import Feasibility, feasible_state, feasible_states
-from tightz.workspace.findings import Finding, Marginals, Mixing, PointEstimate
+from tightz.search.feasible import Feasibility, feasible_states
+from tightz.workspace.findings import Finding, Marginals, PointEstimate
 from tightz.workspace.working import Working
-
-_KEY = 6_000_000
-"""Key of these streams' random numbers; levels and widths never reach it."""
 
 _GIBBS_STARTS = 4
 
@@ -35,40 +32,12 @@ _CLUSTER_SIZES = (10.0, 14.0, 17.0, 20.0)
 """log2 of the tables inside clusters, phase by phase."""
 
 
-def solved(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
-    """The answer where the reductions have left nothing to do, or shown that Z = 0."""
-    graph = working.graph
-    if graph.n_variables:
-        return
-    value = -math.inf if working.reduction.contradiction else math.fsum(graph.log_tables)
-    yield Bound(
-        Side.BOTH, value, Proof.DETERMINISTIC, "reductions", confidence=1.0,
-        why="evidence, zeros and exact sums leave no variable, or contradict each other",
-        evidence=Audited(value, 0.0 if value == -math.inf else UNIT * abs(value)),
-    )  # fmt: skip
-    if value > -math.inf:
-        yield Finding(marginals=Marginals([], "exact", math.inf, Mixing.EXACT))
-
-
-def first_state(working: Working, clock: Clock) -> Iterator[Bound]:
-    """A state of positive weight at once where zeros hide them: before anything is planned."""
-    if not working.graph.n_variables or not working.graph.has_zeros:
-        return
-    # A small part of the time: a state is worth little beside a bound, but where zeros hide them
-    # it is the difference between -inf and a number.
-    found = feasible_state(
-        working.graph, time_limit=0.05 * clock.left, seed=stream(working.seed, _KEY, 0)
-    )
-    if found.state is not None:
-        yield _one_state(found.state, found.log_weight)
-
-
 def blocks(working: Working, clock: Clock) -> Iterator[Finding]:
     """A table per variable, then tables per cluster, each started from the last marginals."""
     graph = working.graph
     if not _beyond_spins(working) or graph.has_zeros:
         return
-    seed = stream(working.seed, _KEY, 1)
+    seed = stream(working.seed, KEY, 1)
     r = block_mean_field(graph, config=BlockMeanField(restarts=2), seed=seed)
     yield Finding(r.bound, Marginals(r.marginals, "block mean field", r.log_z))
     if graph.arities.max(initial=0) == 2:
@@ -91,7 +60,7 @@ def cutset_sums(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     run = CutsetSum(
         graph,
         state,
-        generator(working.seed, _KEY, 2),
+        generator(working.seed, KEY, 2),
         clock,
         working.max_memory // 8,
         _fresh_states(working, clock, beliefs) if graph.has_zeros else None,
@@ -133,13 +102,6 @@ def _clusters(
             return
 
 
-def _one_state(state: NDArray[np.int64], log_weight: float) -> Bound:
-    return Bound(
-        Side.LOWER, log_weight, Proof.DETERMINISTIC, "one state", confidence=1.0,
-        why="the weight of one state is part of Z", evidence=StatesEvidence(state[None, :]),
-    )  # fmt: skip
-
-
 def _beliefs(working: Working) -> Generator[Finding, None, list[NDArray[np.float64]] | None]:
     """Belief propagation: marginals to search by, and where it converges the point estimate."""
     if working.graph.n_factors > _MANY_FACTORS:
@@ -157,7 +119,7 @@ def _feasible(
     working: Working, clock: Clock
 ) -> Generator[Finding | Bound, None, NDArray[np.int64] | None]:
     """Search for a state of positive weight; it is the value of the stream, None if none."""
-    for found in feasible_states(working.graph, clock=clock, seed=stream(working.seed, _KEY, 0)):
+    for found in feasible_states(working.graph, clock=clock, seed=stream(working.seed, KEY, 0)):
         if found.status is Feasibility.IMPOSSIBLE:
             yield Bound(
                 Side.BOTH, -math.inf, Proof.DETERMINISTIC, "backtracking", confidence=1.0,
@@ -166,7 +128,7 @@ def _feasible(
             )  # fmt: skip
             return None
         if found.state is not None:
-            yield _one_state(found.state, found.log_weight)
+            yield one_state(found.state, found.log_weight)
             return found.state
     yield Finding(note="lower bound: " + Feasibility.UNKNOWN.value)
     return None
@@ -176,7 +138,7 @@ def _fresh_states(
     working: Working, clock: Clock, beliefs: list[NDArray[np.float64]] | None
 ) -> Iterator[NDArray[np.int64]]:
     for found in feasible_states(
-        working.graph, clock=clock, seed=stream(working.seed, _KEY, 3), beliefs=beliefs
+        working.graph, clock=clock, seed=stream(working.seed, KEY, 3), beliefs=beliefs
     ):
         if found.state is not None:
             yield found.state

@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.families.projection import Status
@@ -59,6 +58,8 @@ def _epsilon(levels: NDArray[np.int64], trials: int, delta: float) -> float:
 
 def _integral(log_values: NDArray[np.float64], log_counts: NDArray[np.float64]) -> float:
     """log of the integral of a count that is exp(log_counts[k]) on (v_k+1, v_k], v descending."""
+    from scipy.special import logsumexp
+
     if not log_values.size:
         return -math.inf
     following = np.append(log_values[1:], -np.inf)
@@ -143,6 +144,8 @@ class WishResult(Result):
     @property
     def log_z(self) -> float:
         """log S, the estimate of Theorem 2; the exact value is within log 32 if `two_sided`."""
+        from scipy.special import logsumexp
+
         terms = lower_median(self.log_maxima) + (self.levels - 1) * LOG_2
         return float(logsumexp(terms)) if terms.max() > -np.inf else -math.inf
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
 
 from tightz.sampling.ais.kernels import Forest, Terms
 
@@ -34,6 +32,9 @@ def forest_base(
     terms: Terms, fields: NDArray[np.float64], couplings: NDArray[np.float64]
 ) -> Forest:
     """The base with `fields` and, at pair terms, `couplings` (T,) that close no cycle."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order, connected_components
+
     n = fields.size
     chosen = np.flatnonzero(couplings)
     pairs = terms.spins[terms.ptr[chosen][:, None] + np.arange(2)]
@@ -70,6 +71,9 @@ def likely_forest(
 
     All must be short of +-1 and consistent: then no state is ruled out.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
     which, ends = pairs_of(terms)
     first, second = means[ends.T]
     # (2, 2, P) P(s_i = a, s_j = b), a and b in the order +1, -1.

@@ -7,7 +7,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from tightz.errors import UnsupportedModelError
 from tightz.models.factor_graph import FactorGraph
@@ -121,6 +120,8 @@ class LayerPath:
 
     def _ends(self, units: NDArray[np.float64], states: NDArray[np.uint64]) -> NDArray[np.int8]:
         """Spins of the kept units, and of the others drawn given them: p(y | x) is a product."""
+        from scipy.special import expit
+
         rng = np.random.default_rng(states[:, 0].copy())
         others = rng.random((len(units), self.summed.size)) < expit(
             self.summed + units @ self.weights

@@ -1,0 +1,99 @@
+"""How `log_partition` opens: a trivial interval, then the exact answer where it is within reach.
+
+Kept apart from the portfolio, so that a model that is summed at once loads none of its streams.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.interval.streams.exact import exactly, takes_long
+from tightz.interval.streams.first import first_state, solved
+from tightz.judge import LargestEntries, StatesEvidence
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.observed import observe
+from tightz.runtime.clock import Clock
+from tightz.workspace.findings import Finding
+from tightz.workspace.working import Launch, Method, Working, name_of
+
+LARGE = 20_000
+"""Factors above which the other streams do not wait for a plan: it takes seconds there."""
+
+
+def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
+    """The exact answer where it is within reach, with all streams beside it where not soon."""
+    yield from solved(working, clock)
+    if not working.graph.n_variables:
+        return
+    yield from first_state(working, clock)
+    beside = working.graph.n_factors > LARGE or takes_long(working, clock)
+    if beside:
+        yield side_by_side()
+    done = False
+    for found in exactly(working, clock):
+        done = done or isinstance(found, Bound)
+        yield found
+    if not done and not beside:
+        yield side_by_side()
+
+
+FIRST = ("annealing", "annealed")
+"""Streams whose kernels are compiled first: they take seconds, and give both ends."""
+
+AFTER = {
+    "opening": (
+        "annealing", "counting", "solved", "plain_mean_field", "first_layer", "contradiction",
+        "blocks", "tempering", "cutset_sums", "tree_reweighted", "capped",
+    ),
+    "annealing": ("annealed",),
+    "tempering": ("layers", "structured", "projections", "splitting"),
+}  # fmt: skip
+"""What a stream may launch, by names: the portfolio need not be loaded to know its kernels."""
+
+
+def names_of(methods: Sequence[Method]) -> list[str]:
+    """The streams and those that they may launch, soonest first."""
+    found = [name_of(method) for method in methods]
+    for name in found:  # grows while it is read
+        found += [later for later in AFTER.get(name, ()) if later not in found]
+    return found
+
+
+def side_by_side() -> Launch:
+    """The streams of the portfolio, which is loaded here."""
+    from tightz.interval.portfolio import SIDE_BY_SIDE
+
+    return Launch(SIDE_BY_SIDE)
+
+
+def load_streams() -> None:
+    """Import the portfolio, and of scipy what its streams use: half a second, not on the clock."""
+    import tightz.interval.portfolio  # noqa: F401
+
+    for part in ("special", "sparse.csgraph", "optimize"):
+        import_module(f"scipy.{part}")
+
+
+def trivial(model: FactorGraph) -> Iterator[Bound]:
+    """Any state from below, the product of maxima from above: a finite interval at once."""
+    state = observe(model).only_state[None, :]
+    weight = float(model.log_weight(state)[0])
+    yield Bound(
+        Side.LOWER, weight, Proof.DETERMINISTIC, "one state", confidence=1.0,
+        why="the weight of one state is part of Z", evidence=StatesEvidence(state),
+    )  # fmt: skip
+    top = LargestEntries().verdict(model).upper
+    if top == -math.inf:
+        yield Bound(
+            Side.BOTH, -math.inf, Proof.DETERMINISTIC, "zero table", confidence=1.0,
+            why="a table is zero everywhere, so no state has weight", evidence=LargestEntries(),
+        )  # fmt: skip
+        return
+    yield Bound(
+        Side.UPPER, top, Proof.DETERMINISTIC, "largest entries", confidence=1.0,
+        why="every state weighs at most the product of the tables' largest entries",
+        evidence=LargestEntries(),
+    )  # fmt: skip
