@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench uai reproduce docs verify package clean help
+.PHONY: demo test lint bench cold kernels uai reproduce docs verify package clean help
 
 help:
 	@echo "make demo   run a paper grid and save a plot (out/demo.png)"
 	@echo "make test   run the test suite"
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  print the figures we hold ourselves to (about an hour; BENCH=exact for one)"
+	@echo "make cold   first runs on a new machine, with an empty folder of kernels"
+	@echo "make kernels  write the registry of kernels (after a change of their arguments)"
 	@echo "make uai    every UAI-2014 model in TIGHTZ_DATA for 60 s each"
 	@echo "make docs   the documentation site, in docs/_build/html"
 	@echo "make verify the trust suite, about an hour (SCALE=0.01 for a look)"
@@ -37,6 +39,12 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+cold: $(STAMP)
+	$(BIN)/python -m benchmarks cold
+
+kernels: $(STAMP)
+	$(BIN)/python -m verification.kernels
 
 uai: $(STAMP)
 	$(BIN)/python -m benchmarks uai

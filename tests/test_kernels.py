@@ -549,6 +549,7 @@ def test_compilation_counts_or_does_not(compile, monkeypatch):
 def test_a_cold_run_starts_all_streams_and_a_warm_one_does_not(monkeypatch):
     """Where the exact sum's kernels are still being compiled annealing does not wait for them."""
     from tightz.interval import log_partition as main_job
+    from tightz.interval.portfolio import SIDE_BY_SIDE
 
     started = []
     monkeypatch.setattr(
@@ -560,7 +561,7 @@ def test_a_cold_run_starts_all_streams_and_a_warm_one_does_not(monkeypatch):
     monkeypatch.setattr(main_job, "farm_for", lambda wanted: SlowFarm(wanted, 10.0))
     tz.log_partition(grid, time_limit=1.0)
     assert started[0] == 1
-    assert started[1] == 1 + len(main_job.SIDE_BY_SIDE)
+    assert started[1] == 1 + len(SIDE_BY_SIDE)
 
 
 def test_the_kernels_of_annealing_come_first():

@@ -209,10 +209,11 @@ KINDS = ("spins", "dense", "terms", "states", "zeros", "mixed zeros")
 
 def streams() -> dict[str, Any]:
     """The streams of the main job by name."""
-    from tightz.interval import portfolio
+    from tightz.interval.opening import opening
+    from tightz.interval.portfolio import FROM_STATES, SIDE_BY_SIDE
     from tightz.sampling.annealed import annealed
 
-    methods = [portfolio.opening, annealed, *portfolio.SIDE_BY_SIDE, *portfolio.FROM_STATES]
+    methods = [opening, annealed, *SIDE_BY_SIDE, *FROM_STATES]
     return {m.__name__: m for m in methods}
 
 
