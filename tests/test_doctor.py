@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import tightz as tz
 from tightz.cli import main
 from tightz.cli.doctor import BROKEN, LACKING, OK, examine
+from tightz.runtime.kernels import store
 
 
 def run(*args):
@@ -50,7 +51,8 @@ def test_a_sound_installation():
     for name, value in (
         ("tightz", tz.__version__), ("numpy", metadata.version("numpy")), ("cores", "usable of"),
         ("memory", "B"), ("cuda", ""), ("plot", "matplotlib"), ("TIGHTZ_DATA", ""),
-        ("cache", "kernels"), ("loading", "loaded from it"), ("4x4 grid", "holds"),
+        ("folder", "new kernels go there"), ("compiled", f"for tightz {tz.__version__}"),
+        ("4x4 grid", "holds"),
     ):  # fmt: skip
         assert any(name in line and value in line for line in lines), name
 
@@ -116,13 +118,13 @@ def test_a_wrong_bound_is_broken(monkeypatch):
 
 def test_an_error_of_the_self_check_is_shown_with_advice(monkeypatch):
     def fail(*_, **__):
-        raise RuntimeError("cannot cache function 'f': no locator available for file 'f.py'")
+        raise ImportError("cannot import name 'f'")
 
     monkeypatch.setattr(tz, "mean_field", fail, raising=False)
     check = found("self-check")["error"]
     assert check.status == BROKEN
-    assert "cannot cache" in check.found
-    assert check.remedy == "set NUMBA_CACHE_DIR to a folder that you can write"
+    assert "cannot import name" in check.found
+    assert "reinstall" in check.remedy
 
 
 def test_a_gpu_and_why_there_is_none(monkeypatch):
@@ -175,19 +177,21 @@ def test_the_data_folder(value, status, told, monkeypatch, tmp_path):
     assert told in check.found
 
 
-def test_a_cache_that_cannot_be_written(monkeypatch):
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    check = found("kernels")["cache"]
+def test_no_folder_takes_kernels(monkeypatch):
+    monkeypatch.setattr(store, "takes_files", lambda folder: False)
+    check = found("kernels")["folder"]
     assert check.status == LACKING
-    assert "not writable" in check.found
+    assert "none takes files" in check.found
     assert "NUMBA_CACHE_DIR" in check.remedy
     assert run().exit_code == 0
 
 
-def test_no_cache_at_all(monkeypatch):
-    monkeypatch.setattr("tightz.cli.doctor._dispatchers", lambda: iter(()))
-    check = found("kernels")["cache"]
-    assert (check.status, check.found) == (LACKING, "none: every run compiles anew")
+def test_kernels_that_are_not_compiled(monkeypatch):
+    monkeypatch.setattr(store, "has", lambda name: False)
+    check = found("kernels")["compiled"]
+    assert check.status == LACKING
+    assert check.found.startswith("0 of ")
+    assert "tightz compile takes about" in check.remedy
 
 
 def test_a_system_that_tells_no_memory(monkeypatch):

@@ -21,6 +21,7 @@ from tightz.errors import ParameterError
 from tightz.runtime.clock import Clock
 from tightz.runtime.kernels import farm, registry, store
 from tightz.runtime.kernels.signatures import from_text, to_text
+from tightz.runtime.kernels.worker import dispatcher_of
 from tightz.search.moves import Best
 from verification import kernels as recorder
 
@@ -392,16 +393,23 @@ def kept(folder: Path) -> list[str]:
 def test_the_farm_compiles_what_is_missing(tmp_path):
     code = """
 told = []
-with farm.Farm(farm.missing(wanted), told=lambda *a: told.append(a)) as f:
+with farm.Farm(told=lambda *a: told.append(a)) as f:
+    f.want(wanted[:1])
     assert not f.finished and not f.ready(wanted)
     f.wait()
-assert f.ready(wanted) and f.finished and not f.failed, f.failed
-assert told == [(0, 2), (1, 2), (2, 2)], told
+    assert f.ready(wanted) and f.finished and not f.failed, f.failed
+    spent = f.elapsed
+    time.sleep(0.1)
+    assert f.elapsed == spent > 0
+    f.want(wanted)
+    assert not f.finished and f.wanted == 2
+    f.wait()
+assert [t for t in told if t[0] == t[1]] == [(1, 1), (2, 2)], told
 assert not farm.missing(wanted)
-assert f.seconds > 0 and f.elapsed > 0
-before = f.elapsed
-with farm.Farm(farm.missing(wanted)) as again:
-    assert again.finished and again.elapsed == 0.0
+assert f.seconds > 0 and f.elapsed > spent
+with farm.Farm() as again:
+    again.want(wanted)
+    assert again.finished and again.elapsed == 0.0 and again.wanted == 0
 from tightz.runtime.kernels.worker import dispatcher_of
 from tightz.runtime.kernels.signatures import from_text
 kernel = dispatcher_of(wanted[0].function)
@@ -413,7 +421,7 @@ assert sum(kernel.stats.cache_hits.values()) == 1
 
 
 def test_what_is_under_way_is_finished_after_the_end(tmp_path):
-    farm_process(tmp_path, "farm.Farm(wanted[:1], processes=1)\ntime.sleep(0.3)\nos._exit(0)")
+    farm_process(tmp_path, "farm.Farm(processes=1).want(wanted[:1])\ntime.sleep(0.3)\nos._exit(0)")
     deadline = time.monotonic() + 120.0
     while not kept(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -422,41 +430,47 @@ def test_what_is_under_way_is_finished_after_the_end(tmp_path):
 
 def test_a_killed_worker_leaves_the_rest_to_the_caller(tmp_path):
     code = """
-f = farm.Farm(wanted, processes=1)
+f = farm.Farm(processes=1)
+f.want(wanted)
 os.kill(f._workers[0].pid, signal.SIGKILL)
 f.wait()
 assert f.finished
-assert "killed" in f.failed[0]
+assert "killed" in f.failed[0] and len(f.failed) == 1
+assert wanted[1] not in farm.missing(wanted)  # compiled in this process, and kept
 """
     farm_process(tmp_path, code)
 
 
-def test_no_process_can_be_started(monkeypatch, short):
-    monkeypatch.setattr(farm.subprocess, "Popen", _refuse)
-    assert farm.Farm([short]).finished
-    monkeypatch.setattr(sys, "executable", "")
-    assert farm.Farm([short]).finished
+@pytest.mark.parametrize("how", ["no process", "no interpreter", "no folder", "full disk"])
+def test_where_other_processes_are_no_help_all_is_compiled_here(how, monkeypatch, short):
+    if how == "no process":
+        monkeypatch.setattr(farm.subprocess, "Popen", _refuse)
+    if how == "no interpreter":
+        monkeypatch.setattr(sys, "executable", "")
+    if how == "no folder":
+        monkeypatch.setattr(store, "places", lambda: ())
+    if how == "full disk":  # found out by the worker
+        monkeypatch.setattr(farm, "_ask", lambda *_: {"kept": False, "seconds": 0.0})
+    monkeypatch.setattr(store, "has", lambda name: False)
+    told = []
+    with farm.Farm(told=lambda *a: told.append(a)) as f:
+        f.want([short])
+        f.wait()
+    assert from_text(short.signature) in dispatcher_of(short.function).overloads
+    assert not f.failed
+    assert told[-1] == (1, 1)
 
 
 def _refuse(*_, **__):
     raise OSError("no more processes")
 
 
-def test_where_nothing_can_be_kept_all_is_compiled_here(monkeypatch, short):
-    monkeypatch.setattr(store, "places", lambda: ())
-    told = []
-    with farm.shown_by(lambda *a: told.append(a)):
-        assert farm.farm_for([short]).finished
-        again = farm.farm_for([short])
-    assert from_text(short.signature) in farm._overloads(short)
-    assert again.finished
-    assert len(told) in (0, 2)  # it may have been called before
-
-
 def test_a_farm_that_stands_still_is_given_up(monkeypatch, short):
     monkeypatch.setattr(farm, "STALLED", 0.0)
+    monkeypatch.setattr(store, "has", lambda name: False)
     monkeypatch.setattr(farm, "_ask", lambda *_: time.sleep(3.0))
-    with farm.Farm([short], processes=1) as f:
+    with farm.Farm(processes=1) as f:
+        f.want([short])
         f.wait()
     assert f.finished
 
@@ -488,16 +502,19 @@ def test_a_held_clock_counts_nothing():
 
 
 class SlowFarm:
-    """Kernels that take a second."""
+    """Kernels that take a while."""
 
-    def __init__(self, wanted, seconds=1.0):
-        self.wanted, self.until, self.closed = wanted, time.monotonic() + seconds, False
+    def __init__(self, seconds=1.0):
+        self.until, self.closed, self.asked = time.monotonic() + seconds, False, []
 
     @property
     def finished(self):
         return time.monotonic() >= self.until
 
     elapsed = 1.0
+
+    def want(self, kernels):
+        self.asked += kernels
 
     def ready(self, kernels):
         return self.finished or not kernels
@@ -511,13 +528,8 @@ class SlowFarm:
 
 @pytest.mark.parametrize("compile", ["before", "beside"])
 def test_compilation_counts_or_does_not(compile, monkeypatch):
-    farms = []
-
-    def slow(wanted):
-        farms.append(SlowFarm(wanted))
-        return farms[-1]
-
-    monkeypatch.setattr("tightz.interval.log_partition.farm_for", slow)
+    slow = SlowFarm()
+    monkeypatch.setattr("tightz.interval.log_partition.Farm", lambda: slow)
     began = {}
 
     def quick(working, clock):
@@ -542,7 +554,7 @@ def test_compilation_counts_or_does_not(compile, monkeypatch):
     assert began["needy"] > 0.9  # when its kernels were there
     assert r.compile_seconds == 1.0
     assert "compiling, once on this machine" in r.summary()
-    assert farms[0].closed
+    assert slow.closed
     assert (r.seconds > 2.3) == (compile == "before")
 
 
@@ -552,16 +564,31 @@ def test_a_cold_run_starts_all_streams_and_a_warm_one_does_not(monkeypatch):
     from tightz.interval.portfolio import SIDE_BY_SIDE
 
     started = []
-    monkeypatch.setattr(
-        main_job, "race", lambda working, board, methods, farm: started.append(len(methods))
-    )
+    monkeypatch.setattr(main_job, "race", lambda w, b, methods, *_, **__: started.append(methods))
     grid = tz.ising_grid(4, seed=0)
-    monkeypatch.setattr(main_job, "farm_for", lambda wanted: SlowFarm(wanted, 0.0))
+    monkeypatch.setattr(main_job, "missing", lambda kernels: [])
     tz.log_partition(grid, time_limit=1.0)
-    monkeypatch.setattr(main_job, "farm_for", lambda wanted: SlowFarm(wanted, 10.0))
+    monkeypatch.setattr(main_job, "missing", list)
     tz.log_partition(grid, time_limit=1.0)
-    assert started[0] == 1
-    assert started[1] == 1 + len(SIDE_BY_SIDE)
+    assert len(started[0]) == 1
+    assert len(started[1]) == 1 + len(SIDE_BY_SIDE)
+
+
+def test_kernels_are_wanted_when_their_stream_is_launched():
+    from tightz.interval.opening import opening
+    from tightz.interval.portfolio import SIDE_BY_SIDE
+    from tightz.interval.race import Schedule
+    from tightz.workspace.working import Working
+
+    slow = SlowFarm()
+    schedule = Schedule(Working(tz.ising_grid(3, seed=0)), 1.0, slow)
+    schedule.add([opening])
+    assert set(slow.asked) == set(registry.kernels_of("opening", "spins"))
+    slow.asked.clear()
+    schedule.add(SIDE_BY_SIDE)
+    first = registry.kernels_of("annealed", "spins")
+    assert set(slow.asked[: len(first)]) == set(first)
+    assert set(registry.kernels_of("splitting", "spins")) <= set(slow.asked)  # launched later
 
 
 def test_the_kernels_of_annealing_come_first():
@@ -576,7 +603,7 @@ def test_a_stream_that_is_launched_twice_runs_once():
     from tightz.interval.race import Schedule
     from tightz.workspace.working import Working
 
-    schedule = Schedule(Working(tz.ising_grid(3, seed=0)), 1.0, SlowFarm([], 0.0))
+    schedule = Schedule(Working(tz.ising_grid(3, seed=0)), 1.0, SlowFarm(0.0))
 
     def stream(working, clock):
         yield from ()

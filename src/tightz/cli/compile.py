@@ -42,7 +42,8 @@ def compile_kernels(tasks: tuple[str, ...], processes: int | None, as_json: bool
         if not as_json:
             click.echo(said(done, total), err=True)
 
-    with Farm(todo, processes=processes, told=told) as farm:
+    with Farm(processes=processes, told=told) as farm:
+        farm.want(todo)
         farm.wait()
     lacking = missing(wanted)
     place = str(store.places()[0]) if store.places() else None

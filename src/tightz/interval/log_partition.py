@@ -12,9 +12,7 @@ from tightz.errors import require_choice, require_probability, require_range, re
 from tightz.interval.board import Board, judged
 from tightz.interval.interval import Confident, LogPartition
 from tightz.interval.opening import (
-    FIRST,
     load_streams,
-    names_of,
     opening,
     side_by_side,
     trivial,
@@ -27,8 +25,8 @@ from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.blas_later import blas_later
 from tightz.runtime.clock import Clock
 from tightz.runtime.gpu import why_no_device
-from tightz.runtime.kernels.farm import farm_for
-from tightz.runtime.kernels.registry import needed
+from tightz.runtime.kernels.farm import Farm, missing
+from tightz.runtime.kernels.registry import kernels_of
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
@@ -156,15 +154,14 @@ def log_partition(
 
 def _run(working: Working, board: Board, methods: list[Method], *, before: bool) -> float:
     """The race, with what it needs compiled by the way: seconds that this took."""
-    # Annealing compiles soonest and says most at once: its kernels go before the exact sum's.
-    names = sorted(names_of(methods), key=lambda name: name not in FIRST)
-    with farm_for(needed(names, working.kind)) as farm:
-        if not farm.finished:
+    with Farm() as farm:
+        if opening in methods and missing(kernels_of(opening.__name__, working.kind)):
+            # Nobody waits for an exact sum whose kernels are not there yet: annealing compiles
+            # soonest, and gives both ends.
             if before:
                 working.clock.hold()
-            if opening in methods:  # nobody waits for a plan whose kernels are not there yet
-                methods = [*methods, *side_by_side()]
-        race(working, board, methods, farm)
+            methods = [*methods, *side_by_side()]
+        race(working, board, methods, farm, hold=before)
         return farm.elapsed
 
 

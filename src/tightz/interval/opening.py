@@ -44,22 +44,21 @@ FIRST = ("annealing", "annealed")
 """Streams whose kernels are compiled first: they take seconds, and give both ends."""
 
 AFTER = {
-    "opening": (
-        "annealing", "counting", "solved", "plain_mean_field", "first_layer", "contradiction",
-        "blocks", "tempering", "cutset_sums", "tree_reweighted", "capped",
-    ),
     "annealing": ("annealed",),
     "tempering": ("layers", "structured", "projections", "splitting"),
-}  # fmt: skip
+}
 """What a stream may launch, by names: the portfolio need not be loaded to know its kernels."""
 
 
-def names_of(methods: Sequence[Method]) -> list[str]:
-    """The streams and those that they may launch, soonest first."""
+def reached(methods: Sequence[Method]) -> list[str]:
+    """The streams and those that they may launch, in the order to compile their kernels.
+
+    Not those of `opening`: where it finds the answer they are never needed.
+    """
     found = [name_of(method) for method in methods]
     for name in found:  # grows while it is read
         found += [later for later in AFTER.get(name, ()) if later not in found]
-    return found
+    return sorted(found, key=lambda name: name not in FIRST)
 
 
 def side_by_side() -> Launch:

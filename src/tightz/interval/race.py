@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 from tightz.bounds import Bound
 from tightz.interval.board import Board, judged
+from tightz.interval.opening import reached
 from tightz.judge import RefutedError
 from tightz.runtime.kernels.farm import Farm
-from tightz.runtime.kernels.registry import Kernel, kernels_of
+from tightz.runtime.kernels.registry import Kernel, kernels_of, needed
 from tightz.workspace.findings import Finding, Mixing
 from tightz.workspace.working import Launch, Method, Working, name_of
 
@@ -121,6 +122,8 @@ class Schedule:
                 lane = Lane(method, steps, CREDIT * self.memory)
                 lane.kernels = kernels_of(lane.name, self.working.kind)
                 self.lanes.append(lane)
+                running.append(method)
+            self.farm.want(needed(reached(methods), self.working.kind))
             self.changed.notify_all()
 
     def take(self) -> Lane | None:
@@ -175,11 +178,13 @@ class Schedule:
             return all(lane.ended for lane in self.lanes)
 
 
-def race(working: Working, board: Board, methods: Sequence[Method], farm: Farm) -> None:
+def race(
+    working: Working, board: Board, methods: Sequence[Method], farm: Farm, *, hold: bool = True
+) -> None:
     """Advance streams on `working.threads` workers and merge their findings until time is up.
 
-    A stream whose kernels `farm` is still compiling waits for them. A clock that is held runs on
-    when all are there.
+    Kernels are compiled by `farm`, and a stream starts when its own are there. hold: meanwhile
+    the clock stands.
 
     Nothing slow happens in this thread, so the deadline is kept whatever a stream is doing; a
     worker notices after its step that the clock has ended. The threads are not daemons: a process
@@ -196,7 +201,9 @@ def race(working: Working, board: Board, methods: Sequence[Method], farm: Farm) 
         ).start()
     closing: Lane | None = None
     while not clock.expired:
-        if farm.finished:
+        if hold and not farm.finished:
+            clock.hold()
+        else:
             clock.release()
         try:
             lane, item = inbox.get(timeout=max(0.0, min(clock.left, 0.2)))

@@ -15,14 +15,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tightz.runtime.kernels import store
 from tightz.runtime.kernels.registry import Kernel, needed
-from tightz.runtime.kernels.signatures import from_text
-from tightz.runtime.kernels.worker import dispatcher_of
+from tightz.runtime.kernels.worker import compile_kernel
 
 log = logging.getLogger("tightz")
 
@@ -39,45 +38,68 @@ def missing(wanted: Iterable[Kernel]) -> list[Kernel]:
 
 
 class Farm:
-    """Processes that compile `wanted` in its order. `with Farm(...)`: closed at the end."""
+    """Processes that compile what is wanted and missing, in the order it was asked for.
 
-    def __init__(
-        self, wanted: Sequence[Kernel], *, processes: int | None = None, told: Told | None = None
-    ) -> None:
-        self.wanted = list(wanted)
+    Where no process can be started, or nothing can be kept, a thread of this one compiles instead.
+    """
+
+    def __init__(self, *, processes: int | None = None, told: Told | None = None) -> None:
         self.changed = threading.Condition()
         self.seconds = 0.0
         """CPU seconds that the processes have spent so far."""
         self.failed: list[str] = []
-        self._queue = list(wanted)
-        self._pending = set(wanted)
-        self._told = told
-        self._begun = self._heard = time.perf_counter()
-        self._ended = self._begun if not wanted else None
+        self._most = min(processes or _cores(), MOST)
+        self._told = told or _show
+        self._asked: set[Kernel] = set()
+        self._queue: list[Kernel] = []
+        self._pending: set[Kernel] = set()
         self._workers: list[subprocess.Popen[str]] = []
-        cores = processes or _cores()
-        if told is not None and wanted:
-            told(0, len(self.wanted))
-        for _ in range(min(cores, MOST, len(self.wanted))):
-            self._start()
-        if not self._workers:
-            self._give_up()
+        self._here: threading.Thread | None = None
+        self._closed = False
+        self._busy, self._since = 0.0, 0.0
+        self._heard = 0.0
+
+    @property
+    def wanted(self) -> int:
+        """Kernels that were missing when they were asked for."""
+        return len(self._asked)
 
     @property
     def done(self) -> int:
-        return len(self.wanted) - len(self._pending)
+        return len(self._asked) - len(self._pending)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left that this farm could do."""
+        """Whether nothing is left to do."""
         if self._pending and time.perf_counter() - self._heard > STALLED:
             self._give_up()
         return not self._pending
 
     @property
     def elapsed(self) -> float:
-        """Seconds from the start until all was done, or until now."""
-        return (self._ended or time.perf_counter()) - self._begun
+        """Seconds during which something was being compiled."""
+        with self.changed:
+            return self._busy + (time.perf_counter() - self._since if self._pending else 0.0)
+
+    def want(self, kernels: Iterable[Kernel]) -> None:
+        """Have those compiled that are missing."""
+        new = [each for each in missing(kernels) if each not in self._asked]
+        if not new:
+            return
+        with self.changed:
+            if not self._pending:
+                self._since = self._heard = time.perf_counter()
+            self._asked.update(new)
+            self._pending.update(new)
+            self._queue += new
+            lacking = min(self._most, len(self._pending)) - len(self._workers)
+            if store.writable() and self._here is None:
+                for _ in range(lacking):
+                    self._start()
+            if not self._workers:
+                self._start_here()
+            self.changed.notify_all()
+        self._told(self.done, self.wanted)
 
     def ready(self, kernels: Iterable[Kernel]) -> bool:
         """Whether none of them is still to be compiled here."""
@@ -92,7 +114,9 @@ class Farm:
     def close(self) -> None:
         """Take no more jobs; what is under way is finished by the workers themselves."""
         with self.changed:
+            self._closed = True
             self._queue.clear()
+            self.changed.notify_all()
         for worker in list(self._workers):
             with contextlib.suppress(OSError):
                 if worker.stdin is not None:
@@ -121,51 +145,74 @@ class Farm:
         self._workers.append(worker)
         threading.Thread(target=self._feed, args=(worker,), daemon=True).start()
 
+    def _start_here(self) -> None:
+        if self._here is None and not self._closed:
+            self._here = threading.Thread(target=self._compile_here, daemon=True)
+            self._here.start()
+
+    def _compile_here(self) -> None:
+        while (job := self._take()) is not None:
+            answer: dict[str, Any] = {}
+            begun = time.thread_time()
+            try:
+                compile_kernel(job.function, job.signature)
+            except Exception as error:  # whoever calls the kernel will meet it
+                answer["error"] = f"{type(error).__name__}: {error}"
+            self._finish(job, {**answer, "seconds": time.thread_time() - begun})
+
     def _feed(self, worker: subprocess.Popen[str]) -> None:
-        """Hand out one kernel after the other; ends with the queue or the worker."""
+        """Hand out one kernel after the other; ends with the farm or the worker."""
         while (job := self._take()) is not None:
             answer = _ask(worker, job)
             if answer is None:  # killed: its kernel is compiled where it is called
-                self._finish(job, {"kept": False, "error": "the compiling process was killed"})
+                self._finish(job, {"error": "the compiling process was killed"})
                 break
-            self._finish(job, answer)
-            if not answer["kept"] and "error" not in answer:  # the disk takes nothing
-                self._give_up()
+            if answer["kept"] or "error" in answer:
+                self._finish(job, answer)
+                continue
+            with self.changed:  # the disk takes nothing: only this process can use what it compiles
+                self._queue.insert(0, job)
+            break
         for pipe in (worker.stdin, worker.stdout):
             with contextlib.suppress(OSError):
                 if pipe is not None:
                     pipe.close()
         worker.wait()
-        self._workers.remove(worker)
-        if not self._workers:
-            self._give_up()
+        with self.changed:
+            self._workers.remove(worker)
+            if not self._workers and self._queue:
+                self._start_here()
 
     def _take(self) -> Kernel | None:
+        """The next job; waits for one until the farm is closed."""
         with self.changed:
+            while not self._queue and not self._closed:
+                self.changed.wait()
             return self._queue.pop(0) if self._queue else None
 
     def _finish(self, job: Kernel, answer: dict[str, Any]) -> None:
         with self.changed:
-            self._pending.discard(job)
             self._heard = time.perf_counter()
+            if job in self._pending and len(self._pending) == 1:
+                self._busy += self._heard - self._since
+            self._pending.discard(job)
             self.seconds += answer.get("seconds", 0.0)
             if "error" in answer:
                 self.failed.append(f"{job.function}: {answer['error']}")
                 log.info("kernel %s was not compiled beforehand: %s", job.function, answer["error"])
-            if not self._pending:
-                self._ended = time.perf_counter()
-            self.changed.notify_all()
             done = self.done
-        if self._told is not None:
-            self._told(done, len(self.wanted))
+            self.changed.notify_all()
+        self._told(done, self.wanted)
 
     def _give_up(self) -> None:
-        """Leave what is not compiled to the process that calls it."""
+        """Leave what is not compiled to those who call it."""
         with self.changed:
+            if self._pending:
+                self._busy += time.perf_counter() - self._since
             self._queue.clear()
             self._pending.clear()
-            self._ended = self._ended or time.perf_counter()
             self.changed.notify_all()
+        self._told(self.wanted, self.wanted)
 
 
 def _ask(worker: subprocess.Popen[str], job: Kernel) -> dict[str, Any] | None:
@@ -220,30 +267,6 @@ def shown_by(show: Told) -> Iterator[None]:
         _show = before
 
 
-def farm_for(wanted: Sequence[Kernel]) -> Farm:
-    """A farm for those of `wanted` that are missing; it has nothing to do where none is.
-
-    Where nothing can be kept other processes are no help: then all is compiled here, now.
-    """
-    if store.writable():
-        return Farm(missing(wanted), told=_show)
-    _compile_here(wanted)
-    return Farm([])
-
-
-def _compile_here(wanted: Sequence[Kernel]) -> None:
-    todo = [each for each in wanted if from_text(each.signature) not in _overloads(each)]
-    for done, each in enumerate(todo):
-        _show(done, len(todo))
-        dispatcher_of(each.function).compile(from_text(each.signature))
-    if todo:
-        _show(len(todo), len(todo))
-
-
-def _overloads(kernel: Kernel) -> Any:
-    return dispatcher_of(kernel.function).overloads
-
-
 _checked: set[tuple[str, str]] = set()
 
 
@@ -251,6 +274,7 @@ def prepare(task: str, kind: str) -> None:
     """Have everything compiled that `task` calls on models of this kind."""
     if (task, kind) in _checked:
         return
-    with farm_for(needed([task], kind)) as farm:
+    with Farm() as farm:
+        farm.want(needed([task], kind))
         farm.wait()
     _checked.add((task, kind))

@@ -3,7 +3,7 @@
 float64   int64   bool   none           scalars, by numba's names
 float64[2C]   uint64[1A]   int64[1Cr]   arrays: rank, layout, r where read-only
 (int64,float64)                         tuples
-tightz.x.y:Name(field=int64,...)        named tuples
+module:Name(field=int64,...)        named tuples
 """
 
 from __future__ import annotations
