@@ -186,7 +186,6 @@ class SpinPath:
             np.empty(lanes),
             slopes,
             np.arange(lanes),
-            np.empty((8, lanes)),
             np.empty(lanes, dtype=np.int64),
         )
         spin_chains(self.terms, self.base, betas, words, walkers, size, renewal)
