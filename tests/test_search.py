@@ -153,7 +153,7 @@ def test_cluster_moves_conserve_the_pairs_total_energy(model, seed):
     before = naive.polynomial_log_weights(0.0, terms, np.stack([first, second]))
     scale = 1e-12 * (1.0 + sum(abs(t) for _, t in terms))
     for _ in range(5):
-        swap_clusters(problem.grouped, rep, 0, 1, differs, queue, np.zeros(2, np.int64))
+        called(swap_clusters)(problem.grouped, rep, 0, 1, differs, queue, np.zeros(2, np.int64))
         after = naive.polynomial_log_weights(0.0, terms, rep.spins.T)
         assert abs(after.sum() - before.sum()) <= scale
         np.testing.assert_allclose(rep.energy, after, atol=scale)
@@ -175,7 +175,7 @@ def cluster_chi_square(betas, draws=20000):
     moved = 0
     for a, b in zip(*picks, strict=True):
         rep.spins[:, 0], rep.spins[:, 1] = states[a], states[b]
-        swap_clusters(problem.grouped, rep, 0, 1, differs, queue, np.zeros(2, np.int64))
+        called(swap_clusters)(problem.grouped, rep, 0, 1, differs, queue, np.zeros(2, np.int64))
         after = (rep.spins < 0).T @ place
         counts[tuple(after)] += 1
         moved += after[0] != a

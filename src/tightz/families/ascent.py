@@ -158,7 +158,10 @@ def ascend(poly, v, betas, tol, max_sweeps, gains):  # type: ignore[no-untyped-d
                 room = max(1.0 - new[r] * new[r], change, 1e-300)
                 gains[r] += 0.5 * change * change / room
             _commit(poly, v, k, new, after, before, tail, linear)
-        if sweep + 1 >= betas.size and gains.max() <= tol:
+        steady = sweep + 1 >= betas.size
+        for r in range(lanes):
+            steady = steady and gains[r] <= tol
+        if steady:
             return sweep + 1
     return max_sweeps
 
@@ -201,11 +204,12 @@ def best_vertex(poly, best):  # type: ignore[no-untyped-def]
     """
     n = best.size
     groups = poly.coef.size
-    y = np.ones(n)
-    product = np.ones(groups)
-    linear = poly.coef.copy()
+    y, product, linear = np.empty(n), np.empty(groups), np.empty(groups)
+    for g in range(groups):
+        product[g], linear[g] = 1.0, poly.coef[g]
     total = poly.constant
     for k in range(n):
+        y[k], best[k] = 1.0, 1.0
         total += poly.field[k]
         for p in range(poly.adj_ptr[k], poly.adj_ptr[k + 1]):
             total += 0.5 * poly.adj_w[p]
@@ -213,8 +217,10 @@ def best_vertex(poly, best):  # type: ignore[no-untyped-def]
             linear[poly.in_group[p]] += poly.in_theta[p]
         for p in range(poly.out_ptr[k], poly.out_ptr[k + 1]):
             linear[poly.out_group[p]] += poly.out_theta[p]
-    total += linear.sum()
-    best[:] = y
+    shared = 0.0
+    for g in range(groups):
+        shared += linear[g]
+    total += shared
     top = total
     for code in range(1, 1 << n):
         k = 0
@@ -237,5 +243,6 @@ def best_vertex(poly, best):  # type: ignore[no-untyped-def]
         y[k] = -y[k]
         if total > top:
             top = total
-            best[:] = y
+            for i in range(n):
+                best[i] = y[i]
     return top

@@ -273,6 +273,7 @@ def _ascend(blocks, terms, q, betas, tol, max_sweeps):  # type: ignore[no-untype
     before = np.empty((terms.theta.size, lanes))
     tail = np.empty((terms.theta.size, lanes))
     gains = np.empty(lanes)
+    largest = np.inf
     for sweep in range(max_sweeps):
         beta = betas[sweep] if sweep < betas.size else 1.0
         for a in range(terms.theta.size):
@@ -315,9 +316,14 @@ def _ascend(blocks, terms, q, betas, tol, max_sweeps):  # type: ignore[no-untype
                 a, e = terms.term[p], terms.entry[p]
                 for r in range(lanes):
                     before[a, r] *= w[e, r]
-        if sweep + 1 > betas.size and gains.max() <= tol:
-            return sweep + 1, gains.max()
-    return max_sweeps, gains.max()
+        largest = gains[0]
+        for r in range(1, lanes):
+            # A gain that is no number stays: it must not pass for convergence.
+            if gains[r] > largest or np.isnan(gains[r]):
+                largest = gains[r]
+        if sweep + 1 > betas.size and largest <= tol:
+            return sweep + 1, largest
+    return max_sweeps, largest
 
 
 def _expectations(

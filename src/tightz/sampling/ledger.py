@@ -199,14 +199,16 @@ def _thinned(
         a, b, d = w[:-2], w[1:-1], w[2:]
         loss = counts[1:-1] * ((b - a) / (1.0 + b)) * ((d - b) / (1.0 + b))
         bar = float(np.partition(loss, points.size - POINTS - 1)[points.size - POINTS - 1])
-        points, counts = _share(points, counts.copy(), loss <= bar)
+        counts = counts.copy()
+        kept = np.ones(points.size, dtype=np.bool_)
+        _share(points, counts, loss <= bar, kept)
+        points, counts = points[kept], counts[kept]
     return points, counts
 
 
 @kernel
-def _share(points, counts, drop):  # type: ignore[no-untyped-def]
+def _share(points, counts, drop, kept):  # type: ignore[no-untyped-def]
     """Inner points to drop, no two neighbours at once: counts go to both sides, means stay."""
-    kept = np.ones(points.size, dtype=np.bool_)
     for i in range(1, points.size - 1):
         if drop[i - 1] and kept[i - 1]:
             kept[i] = False
@@ -215,7 +217,6 @@ def _share(points, counts, drop):  # type: ignore[no-untyped-def]
             share = min(1.0, share)
             counts[i + 1] += share * counts[i]
             counts[i - 1] += (1.0 - share) * counts[i]
-    return points[kept], counts[kept]
 
 
 @kernel
@@ -229,8 +230,9 @@ def _log_wealth(log_z, upper, points, counts, zeros, stakes, weights):  # type: 
             return 0.0
         room = math.expm1(-log_z)  # (cap - z) / z
     top = -np.inf
-    wealth = np.empty(stakes.size)
-    ratios = np.exp(np.minimum(points - log_z, DEEPEST))
+    wealth, ratios = np.empty(stakes.size), np.empty(points.size)
+    for k in range(points.size):
+        ratios[k] = math.exp(min(points[k] - log_z, DEEPEST))
     sign = -1.0 if upper else 1.0
     for j in range(stakes.size):
         c = min(stakes[j], 1.0 / room) if room > 0.0 else stakes[j]
@@ -256,7 +258,10 @@ def _log_wealth(log_z, upper, points, counts, zeros, stakes, weights):  # type: 
         top = max(top, wealth[j])
     if top == -np.inf:
         return -np.inf
-    return top + math.log(np.exp(wealth - top).sum())
+    total = 0.0
+    for j in range(stakes.size):
+        total += math.exp(wealth[j] - top)
+    return top + math.log(total)
 
 
 @dataclass(eq=False)

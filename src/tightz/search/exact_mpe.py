@@ -216,10 +216,10 @@ def _heaviest_vertex(words, theta, n, block):  # type: ignore[no-untyped-def]
             flip = _odd((words[a] >> np.int64(low_bits)) & high)
             block[words[a] & low] += -theta[a] if flip else theta[a]
         walsh_hadamard(block)
-        at = np.argmax(block)
-        if block[at] > top:
-            top = block[at]
-            best = (high << np.int64(low_bits)) | at
+        for at in range(block.size):
+            if block[at] > top:
+                top = block[at]
+                best = (high << np.int64(low_bits)) | at
     return best
 
 

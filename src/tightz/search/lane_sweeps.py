@@ -7,12 +7,16 @@ with a matrix product per layer, because many lanes share each coupling that is 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tightz.families.ascent import tanh
 from tightz.runtime.kernels import inner, kernel
 from tightz.search.moves import (
     MAX_DESCENT,
+    Replicas,
     exchange,
     extreme,
     flip_gain,
@@ -83,69 +87,77 @@ def sweep_lanes(poly, rep, field, new, moved):  # type: ignore[no-untyped-def]
 
 
 @inner
-def quench(poly, x, products):  # type: ignore[no-untyped-def]
-    """Single flips that raise the weight until none does; x (n, 1) in place, returns the gain."""
-    total = 0.0
-    for _ in range(MAX_DESCENT):
-        gain = 0.0
-        for i in range(x.shape[0]):
-            change = flip_gain(poly, x, products, i, 0)
-            if change > 0.0:
-                gain += change
-                flip_spin(poly, x, products, i, 0)
-        if gain == 0.0:
-            break
-        total += gain
-    return total
-
-
-@kernel
 def quench_lane(poly, rep, lane, x, products):  # type: ignore[no-untyped-def]
-    """A lane's state, quenched, in x (n, 1) with products (groups, 1); returns its energy."""
+    """A lane's state after single flips that raise its weight until none does; returns its energy.
+
+    x (n, 1) and products (groups, 1) hold the state.
+    """
     for i in range(x.shape[0]):
         x[i, 0] = rep.spins[i, lane]
     for g in range(products.shape[0]):
         products[g, 0] = rep.products[g, lane]
-    return rep.energy[lane] + quench(poly, x, products)
+    only = np.int64(0)  # as a literal it would have all that it is passed to compiled again
+    total = 0.0
+    for _ in range(MAX_DESCENT):
+        gain = 0.0
+        for i in range(x.shape[0]):
+            change = flip_gain(poly, x, products, i, only)
+            if change > 0.0:
+                gain += change
+                flip_spin(poly, x, products, i, only)
+        if gain == 0.0:
+            break
+        total += gain
+    return rep.energy[lane] + total
 
 
-@kernel
+@inner
 def keep_quenched(poly, best, sparse, x, products, energy, differs, queue):  # type: ignore[no-untyped-def]
     """Offer a quenched state, and its child with the best state where that is heavier."""
     # Quenched states are starts and candidates only: their weights are evaluated anew before
     # anything is claimed from them.
-    offer(best, x[:, 0], energy)
+    state = x[:, 0]
+    offer(best, state, energy)
     if sparse and best.size[0] > 1:
         top = extreme(best.energy, best.size[0], 1.0)
         gain = recombine(poly, x, best.spins[top], products, differs, queue)
         if gain > 0.0:
-            offer(best, x[:, 0], energy + gain)
+            offer(best, state, energy + gain)
 
 
-@inner
-def _collect(poly, rep, plan, best, x, products, differs, queue):  # type: ignore[no-untyped-def]
-    """Quench the coldest states, recombine each with the best, offer both."""
-    replicas, temperatures = rep.lane_of.shape
-    for a in range(replicas):
-        for k in range(plan.quench_from, temperatures):
-            energy = quench_lane(poly, rep, rep.lane_of[a, k], x, products)
-            keep_quenched(poly, best, plan.sparse, x, products, energy, differs, queue)
+class Scratch(NamedTuple):
+    """Room for `temper`: lanes (3, lanes), a state x (n, 1) with its products (groups, 1), and the
+    spins in which two states differ (n,) with a queue (n,) of them."""
+
+    lanes: NDArray[np.float64]
+    x: NDArray[np.int8]
+    products: NDArray[np.float64]
+    differs: NDArray[np.bool_]
+    queue: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rep: Replicas) -> Scratch:
+        n, lanes = rep.spins.shape
+        return cls(
+            np.empty((3, lanes)),
+            np.empty((n, 1), dtype=np.int8),
+            np.empty((len(rep.products), 1)),
+            np.zeros(n, dtype=np.bool_),
+            np.empty(n, dtype=np.int64),
+        )
 
 
 @kernel
-def temper(poly, rep, best, tally, sweeps, first, plan):  # type: ignore[no-untyped-def]
+def temper(poly, rep, best, tally, sweeps, first, plan, scratch):  # type: ignore[no-untyped-def]
     """`sweeps` sweeps, numbered from `first`, each followed by exchanges; see `Plan` for the rest.
 
     Two replicas of one temperature exchange clusters, quenched states go to `best`, states at
     beta = 1 to the tally.
     """
-    n, lanes = rep.spins.shape
+    n = rep.spins.shape[0]
     replicas, temperatures = rep.lane_of.shape
-    field, new, moved = np.empty(lanes), np.empty(lanes), np.empty(lanes)
-    differs = np.zeros(n, dtype=np.bool_)
-    queue = np.empty(n, dtype=np.int64)
-    x = np.empty((n, 1), dtype=np.int8)
-    products = np.empty((rep.products.shape[0], 1))
+    field, new, moved = scratch.lanes[0], scratch.lanes[1], scratch.lanes[2]
+    x, products, differs, queue = scratch.x, scratch.products, scratch.differs, scratch.queue
     for t in range(sweeps):
         number = first + t
         sweep_lanes(poly, rep, field, new, moved)
@@ -164,7 +176,11 @@ def temper(poly, rep, best, tally, sweeps, first, plan):  # type: ignore[no-unty
                     two = rep.lane_of[(a + 1 + shift) % replicas, k]
                     swap_clusters(poly, rep, one, two, differs, queue, tally.clusters)
         if number == 1 or number % plan.quench_every == 0:
-            _collect(poly, rep, plan, best, x, products, differs, queue)
+            # The coldest states, each recombined with the best.
+            for a in range(replicas):
+                for k in range(plan.quench_from, temperatures):
+                    energy = quench_lane(poly, rep, rep.lane_of[a, k], x, products)
+                    keep_quenched(poly, best, plan.sparse, x, products, energy, differs, queue)
         for a in range(replicas):
             for k in range(temperatures):
                 tally.trace[t, a, k] = rep.energy[rep.lane_of[a, k]]

@@ -102,7 +102,7 @@ def reweigh(poly, spins, products, energy):  # type: ignore[no-untyped-def]
             energy[r] += products[g, r]
 
 
-@kernel
+@inner
 def exchange(rep, parity, swaps):  # type: ignore[no-untyped-def]
     """Try to exchange neighbouring temperatures (k, k + 1), k = parity, parity + 2, ...
 
@@ -177,7 +177,7 @@ def grow_cluster(poly, differs, start, queue):  # type: ignore[no-untyped-def]
     return size
 
 
-@kernel
+@inner
 def swap_clusters(poly, rep, a, b, differs, queue, clusters):  # type: ignore[no-untyped-def]
     """Exchange clusters of differing spins between lanes a and b, each with probability 1/2.
 
@@ -219,6 +219,7 @@ def recombine(poly, x, other, products, differs, queue):  # type: ignore[no-unty
     parents (partition crossover; Tinos, Whitley and Chicano, 2015).
     """
     n = differs.size
+    only = np.int64(0)  # not a literal, which would compile what it is passed to again
     for i in range(n):
         differs[i] = x[i, 0] != other[i]
     total = 0.0
@@ -230,13 +231,13 @@ def recombine(poly, x, other, products, differs, queue):  # type: ignore[no-unty
         # order, terms inside the cluster included. If it does not pay, flip it back.
         gain = 0.0
         for c in range(size):
-            gain += flip_gain(poly, x, products, queue[c], 0)
-            flip_spin(poly, x, products, queue[c], 0)
+            gain += flip_gain(poly, x, products, queue[c], only)
+            flip_spin(poly, x, products, queue[c], only)
         if gain > 0.0:
             total += gain
         else:
             for c in range(size):
-                flip_spin(poly, x, products, queue[c], 0)
+                flip_spin(poly, x, products, queue[c], only)
     return total
 
 

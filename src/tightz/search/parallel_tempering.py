@@ -13,7 +13,7 @@ from tightz.projections.coset import Coset
 from tightz.projections.grouped import GroupedPolynomial
 from tightz.runtime.seeds import generator
 from tightz.search.ladder import Ladder, local_scales
-from tightz.search.lane_sweeps import sweep_lanes, temper
+from tightz.search.lane_sweeps import Scratch, sweep_lanes, temper
 from tightz.search.moves import Best, Plan, Replicas, Tally, reweigh
 
 MAX_ROWS = 4096
@@ -175,7 +175,7 @@ class Tempering:
             return
         tally = self.new_tally(sweeps)
         rest = (self.rep, self.best, tally, sweeps, self.sweeps + 1, self.plan())
-        temper(self.problem.grouped, *rest)
+        temper(self.problem.grouped, *rest, Scratch.of(self.rep))
         self.take(tally, sweeps)
 
     def new_tally(self, sweeps: int) -> Tally:

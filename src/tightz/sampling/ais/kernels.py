@@ -20,11 +20,6 @@ _TO_UNIT = 2.0**-53
 
 
 @inner
-def _rotate(x, k):
-    return (x << np.uint64(k)) | (x >> np.uint64(64 - k))
-
-
-@inner
 def fill_uniform(state, out, n):
     """out[:n] <- uniform [0, 1); `state` holds 4 words and is advanced."""
     s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
@@ -37,23 +32,30 @@ def fill_uniform(state, out, n):
         s1 ^= s2
         s0 ^= s3
         s2 ^= t
-        s3 = _rotate(s3, 45)
+        s3 = (s3 << np.uint64(45)) | (s3 >> np.uint64(19))
     state[0], state[1], state[2], state[3] = s0, s1, s2, s3
+
+
+@spliced
+def _draw(states, lane):
+    """A uniform of one lane; `states` (4, lanes) is advanced."""
+    s0, s1, s2, s3 = states[0, lane], states[1, lane], states[2, lane], states[3, lane]
+    t = s1 << np.uint64(17)
+    drawn = np.float64((s0 + s3) >> np.uint64(11)) * _TO_UNIT
+    s2 ^= s0
+    s3 ^= s1
+    states[1, lane] = s1 ^ s2
+    states[0, lane] = s0 ^ s3
+    states[2, lane] = s2 ^ t
+    states[3, lane] = (s3 << np.uint64(45)) | (s3 >> np.uint64(19))
+    return drawn
 
 
 @inner
 def fill_uniform_lanes(states, out):
     """One uniform per lane; `states` is (4, lanes)."""
     for lane in range(out.size):
-        s0, s1, s2, s3 = states[0, lane], states[1, lane], states[2, lane], states[3, lane]
-        out[lane] = np.float64((s0 + s3) >> np.uint64(11)) * _TO_UNIT
-        t = s1 << np.uint64(17)
-        s2 ^= s0
-        s3 ^= s1
-        states[1, lane] = s1 ^ s2
-        states[0, lane] = s0 ^ s3
-        states[2, lane] = s2 ^ t
-        states[3, lane] = _rotate(s3, 45)
+        out[lane] = _draw(states, lane)
 
 
 @inner
@@ -202,12 +204,13 @@ class Forest(NamedTuple):
 
 class Lanes(NamedTuple):
     """Chains side by side: spins (n, lanes), log weights (lanes,), slopes (K - 1, lanes) or empty,
-    and the start (lanes,) that each stems from."""
+    and the start (lanes,) that each stems from; `source` (lanes,) is scratch."""
 
     spins: NDArray[np.float64]
     log_w: NDArray[np.float64]
     slopes: NDArray[np.float64]
     ancestors: NDArray[np.int64]
+    source: NDArray[np.int64]
 
 
 @kernel
@@ -226,24 +229,34 @@ def draw_forest(base, states, s):
 
 
 @inner
-def _renew(log_w, uniform, s, slope, ancestors, row):
-    """Copy lanes in proportion to their weights (systematic); returns log mean weight, log_w <- 0.
+def _effective(log_w, low, high):
+    """(sum w)^2 / sum w^2 (Kish) of the lanes low..high; with their largest log weight."""
+    top = log_w[low]
+    for c in range(low + 1, high):
+        top = max(top, log_w[c])
+    total, squares = 0.0, 0.0
+    for c in range(low, high):
+        w = np.exp(log_w[c] - top)
+        total += w
+        squares += w * w
+    return total * total / squares, top, total
+
+
+@inner
+def _renew(walkers, low, high, top, total, uniform, slope, row):
+    """Copy lanes low..high in proportion to their weights (systematic); their log_w <- 0.
 
     Each lane's expected number of copies is its share of the weight, so the product of the
-    returned means has expectation Z (Del Moral 2004): resampling costs no bias.
+    mean weights has expectation Z (Del Moral 2004): resampling costs no bias.
     """
-    lanes = log_w.size
-    top = log_w.max()
-    total = 0.0
-    for c in range(lanes):
-        total += np.exp(log_w[c] - top)
+    s, log_w, ancestors, source = walkers.spins, walkers.log_w, walkers.ancestors, walkers.source
+    lanes = high - low
     # Systematic resampling: one uniform number lays a comb of equal teeth over the cumulated
-    # weights, so a lane with share w gets floor or ceil of lanes * w copies. `at < lanes - 1`
+    # weights, so a lane with share w gets floor or ceil of lanes * w copies. `at < high - 1`
     # catches the last tooth when rounding leaves the total short.
-    source = np.empty(lanes, dtype=np.int64)
-    at, reached = 0, np.exp(log_w[0] - top)
+    at, reached = low, np.exp(log_w[low] - top)
     for c in range(lanes):
-        while (c + uniform) * total > reached * lanes and at < lanes - 1:
+        while (c + uniform) * total > reached * lanes and at < high - 1:
             at += 1
             reached += np.exp(log_w[at] - top)
         source[c] = at
@@ -252,40 +265,33 @@ def _renew(log_w, uniform, s, slope, ancestors, row):
     for i in range(s.shape[0]):
         for c in range(lanes):
             row[c] = s[i, source[c]]
-        s[i] = row
-    ancestors[:] = ancestors[source]
+        for c in range(lanes):
+            s[i, low + c] = row[c]
     for c in range(lanes):
         row[c] = slope[source[c]]
-    slope[:] = row
-    log_w[:] = 0.0
-    return top + np.log(total / lanes)
+    # Teeth and lanes both rise, so a copy may come from a lane on either side: out of place.
+    for c in range(lanes):
+        slope[low + c] = row[c]
+        source[c] = ancestors[source[c]]
+        log_w[low + c] = 0.0
+    for c in range(lanes):
+        ancestors[low + c] = source[c]
 
 
 @inner
-def _effective(log_w):
-    """(sum w)^2 / sum w^2 (Kish)."""
-    top = log_w.max()
-    total, squares = 0.0, 0.0
-    for c in range(log_w.size):
-        w = np.exp(log_w[c] - top)
-        total += w
-        squares += w * w
-    return total * total / squares
-
-
-@inner
-def _first_slopes(terms, base, s, slope):
+def _first_slopes(terms, base, s, slope, prod):
     """slope (lanes,) <- log p~_1 - log p~_0 of each lane's spins."""
     slope[:] = 0.0
-    prod = np.empty(slope.size)
     for i in range(base.fields.size):
+        added = terms.fields[i] - base.fields[i]
         for c in range(slope.size):
-            slope[c] += (terms.fields[i] - base.fields[i]) * s[i, c]
+            slope[c] += added * s[i, c]
     for t in range(terms.theta.size):
         prod[:] = terms.theta[t] - base.theta[t]
         for e in range(terms.ptr[t], terms.ptr[t + 1]):
+            j = terms.spins[e]
             for c in range(slope.size):
-                prod[c] *= s[terms.spins[e], c]
+                prod[c] *= s[j, c]
         for c in range(slope.size):
             slope[c] += prod[c]
 
@@ -294,15 +300,15 @@ def _first_slopes(terms, base, s, slope):
 def _local_fields(members, couplings, low, high, s, prod, still, local):
     """still + beta local (lanes,) is a spin's field at beta: its terms low..high, itself left out.
 
-    `couplings` are those of the base and what is added to them on the way.
+    `couplings` are those of the base and of the target.
     """
     owners, ptr, others = members
-    start, added = couplings
+    start, goal = couplings
     for q in range(low, high):
         t = owners[q]
         first, last = ptr[q], ptr[q + 1] - 1
         j = others[first]
-        theta = added[t]
+        theta = goal[t] - start[t]
         # Pairs and triples are nearly all terms: they need no product in memory.
         if last == first and start[t] == 0.0:
             for c in range(local.size):
@@ -334,18 +340,20 @@ def spin_chains(terms, base, betas, states, walkers, size, renewal):
     where fewer than that share of its lanes is effective, and only its mean weight is unbiased;
     the ancestors follow the lanes' copies.
     """
-    s, log_w, slopes, ancestors = walkers
+    s, log_w, slopes = walkers.spins, walkers.log_w, walkers.slopes
     n, lanes = base.fields.size, log_w.size
     fields, base_fields, site_ptr = terms.fields, base.fields, terms.site_ptr
     members = terms.site_terms, terms.other_ptr, terms.others
-    couplings = base.theta, terms.theta - base.theta
+    couplings = base.theta, terms.theta
     # `slope` is log p~_1 - log p~_0 of each lane's present state, kept up to date flip by flip:
     # the path is linear in beta, so a weight's factor is the step in beta times the slope.
-    slope, shared = np.empty(lanes), np.zeros(lanes)
+    # Arrays of their own: as rows of one array the loops over lanes run 15% slower.
+    slope, shared = np.empty(lanes), np.empty(lanes)
     local, still, prod = np.empty(lanes), np.empty(lanes), np.empty(lanes)
     decay, uniform, scratch = np.empty(lanes), np.empty(lanes), np.empty(lanes)
     log_w[:] = 0.0
-    _first_slopes(terms, base, s, slope)
+    shared[:] = 0.0
+    _first_slopes(terms, base, s, slope, prod)
     # A sweep in order i = 1..n reversed in time is one in order n..1: both leave p_beta invariant,
     # and the reversed kernel is what makes a falling chain the exact time reversal of a rising
     # one.
@@ -355,7 +363,8 @@ def spin_chains(terms, base, betas, states, walkers, size, renewal):
         for c in range(lanes):
             log_w[c] += (beta - betas[k - 1]) * slope[c]
         if slopes.size:
-            slopes[k - 1] = slope
+            for c in range(lanes):
+                slopes[k - 1, c] = slope[c]
         if k == betas.size - 1:
             break
         # Resampling at a random time is allowed: the decision depends on the past only, and the
@@ -363,12 +372,12 @@ def spin_chains(terms, base, betas, states, walkers, size, renewal):
         if renewal > 0.0:
             for low in range(0, lanes, size):
                 high = min(lanes, low + size)
-                if _effective(log_w[low:high]) < renewal * (high - low):
-                    fill_uniform_lanes(states[:, low : low + 1], uniform[:1])
-                    shared[low:high] += _renew(
-                        log_w[low:high], uniform[0], s[:, low:high], slope[low:high],
-                        ancestors[low:high], prod[low:high],
-                    )  # fmt: skip
+                effective, top, total = _effective(log_w, low, high)
+                if effective < renewal * (high - low):
+                    _renew(walkers, low, high, top, total, _draw(states, low), slope, prod)
+                    mean = top + np.log(total / (high - low))
+                    for c in range(low, high):
+                        shared[c] += mean
         for site in range(n):
             i = n - 1 - site if backwards else site
             still[:] = base_fields[i]
@@ -417,7 +426,9 @@ def collapsed_chain(layers, betas, state, slopes, x):
     a, b = weights.shape
     x[:] = 0.0
     # `field` is what beta multiplies in the summed-out layer; t below is the field itself at beta.
-    field = summed - summed_base  # field: summed + xW - summed_base
+    field = np.empty(b)  # field: summed + xW - summed_base
+    for j in range(b):
+        field[j] = summed[j] - summed_base[j]
     t, trial, decay, scratch = np.empty(b), np.empty(b), np.empty(b), np.empty(b)
     uniform = np.empty(a)
     log_w = 0.0
@@ -425,7 +436,8 @@ def collapsed_chain(layers, betas, state, slopes, x):
     for i in range(a):
         if uniform[i] * (1.0 + np.exp(-max(kept_base[i], -700.0))) < 1.0:
             x[i] = 1.0
-            field += weights[i]
+            for j in range(b):
+                field[j] += weights[i, j]
     for k in range(1, betas.size):
         old, beta = betas[k - 1], betas[k]
         linear = 0.0

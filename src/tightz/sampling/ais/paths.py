@@ -182,7 +182,13 @@ class SpinPath:
         spins = np.empty((self.base.fields.size, lanes))
         draw_forest(self.base, words, spins)
         slopes = np.empty((betas.size - 1 if with_slopes else 0, lanes))
-        walkers = Lanes(spins, np.empty(lanes), slopes, np.arange(lanes))
+        walkers = Lanes(
+            spins,
+            np.empty(lanes),
+            slopes,
+            np.arange(lanes),
+            np.empty(lanes, dtype=np.int64),
+        )
         spin_chains(self.terms, self.base, betas, words, walkers, size, renewal)
         return Walk(walkers.log_w, spins.T.astype(np.int8), slopes.T, walkers.ancestors)
 

@@ -16,6 +16,24 @@ _EXP_FLOOR = -708.0
 
 
 @inner
+def part(array, ptr, i):
+    """The i-th part of a flat array, a view: one function, since every slice is code of its own."""
+    return array[ptr[i] : ptr[i + 1]]
+
+
+@inner
+def part_from(array, ptr, i, base):
+    """As `part`, of a copy that begins at `base`."""
+    return array[ptr[i] - base : ptr[i + 1] - base]
+
+
+@inner
+def head(array, size):
+    """The first entries, a view."""
+    return array[:size]
+
+
+@inner
 def fill_offsets(dims, strides, out):
     """out[k] = sum_a digit_a(k) strides[a], digits of k in the mixed radix `dims` (C order)."""
     out[0] = 0
@@ -60,9 +78,12 @@ def exp_chunk(x, n, scratch):
         out_bits[i] += bits[i] << 52
 
 
-@inner(fastmath={"contract"})
+@inner(fastmath={"contract"}, error_model="numpy")
 def log1p_chunk(x, n):
-    """x[:n] <- log(1 + x[:n]) for x in [0, 1], by 2 artanh(x / (2 + x)) as a series."""
+    """x[:n] <- log(1 + x[:n]) for x in [0, 1], by 2 artanh(x / (2 + x)) as a series.
+
+    The divisor is never 0: without Python's check for that the loop vectorises.
+    """
     for i in range(n):
         s = x[i] / (2.0 + x[i])
         q = s * s
@@ -91,7 +112,8 @@ def power_sum(table, states, weight, out, chunk, scratch):
     """out[j] = w log sum_v exp(table[j * states + v] / w); -inf stays -inf, w may be negative."""
     rows = table.size // states
     if states == 1:
-        out[:] = table
+        for j in range(rows):
+            out[j] = table[j]
     elif states == 2:
         scale = -1.0 / abs(weight)
         for start in range(0, rows, CHUNK):
@@ -124,8 +146,9 @@ def power_sum(table, states, weight, out, chunk, scratch):
 @inner
 def log_marginal(logs, offsets, out, total, chunk, scratch):
     """out[t] = log sum over k with offsets[k] = t of exp(logs[k])."""
-    out[:] = -np.inf
-    total[: out.size] = 0.0
+    for t in range(out.size):
+        out[t] = -np.inf
+        total[t] = 0.0
     for k in range(logs.size):
         t = offsets[k]
         if logs[k] > out[t]:

@@ -19,7 +19,7 @@ from tightz.elimination.buckets import BucketTree, bucket_tree
 from tightz.elimination.graph import scopes_of
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.kernels import kernel
-from tightz.uppers.mini_bucket.kernels import fill_offsets
+from tightz.uppers.mini_bucket.kernels import fill_offsets, part
 
 
 class Skeleton(NamedTuple):
@@ -220,7 +220,7 @@ def clique_tables(model: FactorGraph, parts: Partition, skel: Skeleton) -> NDArr
     place = np.full(parts.cardinalities.size, -1, dtype=np.int64)
     offsets = np.empty(int(np.diff(skel.table_ptr).max(initial=1)), dtype=np.int32)
     _add_factors(
-        skel, source_ptr, sources, members, place, offsets, theta,
+        skel, source_ptr, sources, members, place, np.empty_like(skel.dims), offsets, theta,
         model.scope_ptr.astype(np.int64), model.scope_vars.astype(np.int64),
         model.table_ptr.astype(np.int64), model.log_tables,
     )  # fmt: skip
@@ -229,27 +229,28 @@ def clique_tables(model: FactorGraph, parts: Partition, skel: Skeleton) -> NDArr
 
 @kernel
 def _add_factors(  # type: ignore[no-untyped-def]
-    skel, source_ptr, sources, members, place, offsets, theta, scope_ptr, scopes, table_ptr, logs
-):
-    """Add every factor's log table to that of its clique, over whose axes it is spread."""
-    strides = np.zeros(64, dtype=np.int64)
+    skel, source_ptr, sources, members, place, axes, offsets, theta,
+    scope_ptr, scopes, table_ptr, logs,
+):  # fmt: skip
+    """Add every factor's log table to that of its clique, over whose axes it is spread.
+
+    place (variables,), axes (as `skel.dims`) and offsets (largest table) are scratch.
+    """
     for c in range(source_ptr.size - 1):
         low, high = skel.axis_ptr[c], skel.axis_ptr[c + 1]
-        dims = skel.dims[low:high]
-        if high - low > strides.size:
-            strides = np.zeros(high - low, dtype=np.int64)
+        dims, strides = part(skel.dims, skel.axis_ptr, c), part(axes, skel.axis_ptr, c)
         for a in range(low, high):
             place[members[a]] = a - low
-        table = theta[skel.table_ptr[c] : skel.table_ptr[c + 1]]
+        table = part(theta, skel.table_ptr, c)
         for e in range(source_ptr[c], source_ptr[c + 1]):
             f = sources[e]
-            strides[: high - low] = 0
+            strides[:] = 0
             stride = 1
             for a in range(scope_ptr[f + 1] - 1, scope_ptr[f] - 1, -1):
                 at = place[scopes[a]]
                 strides[at] = stride
                 stride *= dims[at]
-            fill_offsets(dims, strides[: high - low], offsets[: table.size])
-            entries = logs[table_ptr[f] : table_ptr[f + 1]]
+            fill_offsets(dims, strides, offsets)
+            entries = part(logs, table_ptr, f)
             for k in range(table.size):
                 table[k] += entries[offsets[k]]

@@ -25,8 +25,11 @@ from tightz.uppers.mini_bucket.kernels import (
     beliefs,
     binary_entropy,
     fill_offsets,
+    head,
     log_marginal,
     log_sums,
+    part,
+    part_from,
     power_sum,
 )
 from tightz.uppers.mini_bucket.partition import Skeleton
@@ -89,14 +92,15 @@ def allocate(skel: Skeleton, theta: NDArray[np.float64], weights: NDArray[np.flo
 @inner
 def _assemble(skel, tables, c, out):
     """out = theta_c + messages from the children of c."""
-    out[:] = tables.theta[skel.table_ptr[c] : skel.table_ptr[c + 1]]
-    dims = skel.dims[skel.axis_ptr[c] : skel.axis_ptr[c + 1]]
-    offsets = tables.offsets[: out.size]
+    theta = part(tables.theta, skel.table_ptr, c)
+    dims = part(skel.dims, skel.axis_ptr, c)
+    offsets = tables.offsets
+    for k in range(out.size):
+        out[k] = theta[k]
     for e in range(skel.child_ptr[c], skel.child_ptr[c + 1]):
         child = skel.children[e]
-        message = tables.up[skel.message_ptr[child] : skel.message_ptr[child + 1]]
-        strides = skel.parent_strides[skel.stride_ptr[child] : skel.stride_ptr[child + 1]]
-        fill_offsets(dims, strides, offsets)
+        message = part(tables.up, skel.message_ptr, child)
+        fill_offsets(dims, part(skel.parent_strides, skel.stride_ptr, child), offsets)
         for k in range(out.size):
             out[k] += message[offsets[k]]
 
@@ -116,31 +120,29 @@ def _log_belief(table, down, weight, out):
 @inner
 def _pair_marginal(skel, tables, side, c, table, out):
     """log marginal of clique c's belief over what a pair shares; leaves the offsets in place."""
-    down = tables.down[skel.message_ptr[c] : skel.message_ptr[c + 1]]
-    belief = tables.belief[: table.size]
-    offsets = tables.offsets[: table.size]
-    dims = skel.dims[skel.axis_ptr[c] : skel.axis_ptr[c + 1]]
-    strides = skel.pair_strides[skel.pair_stride_ptr[side] : skel.pair_stride_ptr[side + 1]]
-    fill_offsets(dims, strides, offsets)
+    down = part(tables.down, skel.message_ptr, c)
+    belief, offsets = head(tables.belief, table.size), tables.offsets
+    strides = part(skel.pair_strides, skel.pair_stride_ptr, side)
+    fill_offsets(part(skel.dims, skel.axis_ptr, c), strides, offsets)
     if tables.positive:
         top = beliefs(table, down, tables.weights[c], belief, tables.chunk_bits)
         log_sums(belief, offsets, top, out)
-        return
-    _log_belief(table, down, tables.weights[c], belief)
-    log_marginal(belief, offsets, out, tables.total, tables.chunk, tables.chunk_bits)
+    else:
+        _log_belief(table, down, tables.weights[c], belief)
+        log_marginal(belief, offsets, out, tables.total, tables.chunk, tables.chunk_bits)
 
 
 @inner
 def _add_shift(skel, tables, side, c, table, shift):
     """Add `shift` (over the pair's shared variables) to theta_c and to F_c."""
-    dims = skel.dims[skel.axis_ptr[c] : skel.axis_ptr[c + 1]]
-    strides = skel.pair_strides[skel.pair_stride_ptr[side] : skel.pair_stride_ptr[side + 1]]
-    offsets = tables.offsets[: table.size]
-    fill_offsets(dims, strides, offsets)
-    theta = tables.theta[skel.table_ptr[c] : skel.table_ptr[c + 1]]
+    offsets = tables.offsets
+    strides = part(skel.pair_strides, skel.pair_stride_ptr, side)
+    fill_offsets(part(skel.dims, skel.axis_ptr, c), strides, offsets)
+    theta = part(tables.theta, skel.table_ptr, c)
     for k in range(table.size):
-        theta[k] += shift[offsets[k]]
-        table[k] += shift[offsets[k]]
+        moved = shift[offsets[k]]
+        theta[k] += moved
+        table[k] += moved
 
 
 @inner
@@ -154,9 +156,9 @@ def _match_pair(skel, tables, pair, base, step):
     first, second = skel.pairs[pair, 0], skel.pairs[pair, 1]
     start = skel.shift_ptr[pair]
     size = skel.shift_ptr[pair + 1] - start
-    table1 = tables.work[skel.table_ptr[first] - base : skel.table_ptr[first + 1] - base]
-    table2 = tables.work[skel.table_ptr[second] - base : skel.table_ptr[second + 1] - base]
-    log_b1, log_b2 = tables.top[:size], tables.other[:size]
+    table1 = part_from(tables.work, skel.table_ptr, first, base)
+    table2 = part_from(tables.work, skel.table_ptr, second, base)
+    log_b1, log_b2, kept = head(tables.top, size), head(tables.other, size), tables.shift
     _pair_marginal(skel, tables, 2 * pair, first, table1, log_b1)
     _pair_marginal(skel, tables, 2 * pair + 1, second, table2, log_b2)
     w1, w2 = tables.weights[first], tables.weights[second]
@@ -169,7 +171,7 @@ def _match_pair(skel, tables, pair, base, step):
             log_b1[t], log_b2[t] = -np.inf, -np.inf
         else:
             log_b1[t], log_b2[t] = 0.0, 0.0
-        tables.shift[start + t] += log_b1[t]
+        kept[start + t] += log_b1[t]
     _add_shift(skel, tables, 2 * pair, first, table1, log_b1)
     _add_shift(skel, tables, 2 * pair + 1, second, table2, log_b2)
 
@@ -215,23 +217,29 @@ def _update_weights(skel, tables, bucket, base, rate):
     low, high = skel.bucket_ptr[bucket], skel.bucket_ptr[bucket + 1]
     entropies = np.empty(high - low)
     for c in range(low, high):
-        table = tables.work[skel.table_ptr[c] - base : skel.table_ptr[c + 1] - base]
-        down = tables.down[skel.message_ptr[c] : skel.message_ptr[c + 1]]
+        table = part_from(tables.work, skel.table_ptr, c, base)
+        down = part(tables.down, skel.message_ptr, c)
         if tables.positive and table.size == 2 * down.size:
             entropies[c - low] = binary_entropy(
                 table, down, tables.weights[c], tables.chunk, tables.total, tables.chunk_bits
             )
         else:
             entropies[c - low] = _entropy(table, down, tables.weights[c])
-    weights = tables.weights[low:high]
-    if weights.min() >= 0.0:
-        mean = (weights * entropies).sum()
+    weights = part(tables.weights, skel.bucket_ptr, bucket)
+    signed, lead, mean = False, 0, 0.0
+    for i in range(high - low):
+        signed = signed or weights[i] < 0.0
+        lead = i if weights[i] > weights[lead] else lead
+        mean += weights[i] * entropies[i]
+    if not signed:
+        total = 0.0
         for i in range(high - low):
             gain = -rate * weights[i] * (entropies[i] - mean)
             weights[i] = max(_LEAST_WEIGHT, weights[i] * np.exp(min(2.0, max(-2.0, gain))))
-        weights /= weights.sum()
+            total += weights[i]
+        for i in range(high - low):
+            weights[i] /= total
     else:
-        lead = np.argmax(weights)
         spent = 0.0
         for i in range(high - low):
             if i != lead:
@@ -254,16 +262,15 @@ def forward(skel, tables, step, weight_rate):
         low, high = skel.bucket_ptr[b], skel.bucket_ptr[b + 1]
         base = skel.table_ptr[low]
         for c in range(low, high):
-            table = tables.work[skel.table_ptr[c] - base : skel.table_ptr[c + 1] - base]
-            _assemble(skel, tables, c, table)
+            _assemble(skel, tables, c, part_from(tables.work, skel.table_ptr, c, base))
         if step > 0.0:
             for pair in range(skel.pair_ptr[b], skel.pair_ptr[b + 1]):
                 _match_pair(skel, tables, pair, base, step)
         if weight_rate > 0.0 and high - low > 1:
             _update_weights(skel, tables, b, base, weight_rate)
         for c in range(low, high):
-            table = tables.work[skel.table_ptr[c] - base : skel.table_ptr[c + 1] - base]
-            message = tables.up[skel.message_ptr[c] : skel.message_ptr[c + 1]]
+            table = part_from(tables.work, skel.table_ptr, c, base)
+            message = part(tables.up, skel.message_ptr, c)
             states = skel.dims[skel.axis_ptr[c + 1] - 1]
             power_sum(table, states, tables.weights[c], message, tables.chunk, tables.chunk_bits)
             if skel.parents[c] < 0:
@@ -281,8 +288,7 @@ def backward(skel, tables, step):
         low, high = skel.bucket_ptr[b], skel.bucket_ptr[b + 1]
         base = skel.table_ptr[low]
         for c in range(low, high):
-            table = tables.work[skel.table_ptr[c] - base : skel.table_ptr[c + 1] - base]
-            _assemble(skel, tables, c, table)
+            _assemble(skel, tables, c, part_from(tables.work, skel.table_ptr, c, base))
             if skel.parents[c] < 0:
                 m = tables.up[skel.message_ptr[c]]
                 tables.down[skel.message_ptr[c]] = (
@@ -294,11 +300,10 @@ def backward(skel, tables, step):
         for c in range(low, high):
             if skel.child_ptr[c] == skel.child_ptr[c + 1]:
                 continue
-            table = tables.work[skel.table_ptr[c] - base : skel.table_ptr[c + 1] - base]
-            belief = tables.belief[: table.size]
-            offsets = tables.offsets[: table.size]
-            dims = skel.dims[skel.axis_ptr[c] : skel.axis_ptr[c + 1]]
-            own = tables.down[skel.message_ptr[c] : skel.message_ptr[c + 1]]
+            table = part_from(tables.work, skel.table_ptr, c, base)
+            belief, offsets = head(tables.belief, table.size), tables.offsets
+            dims = part(skel.dims, skel.axis_ptr, c)
+            own = part(tables.down, skel.message_ptr, c)
             top = 0.0
             if tables.positive:
                 top = beliefs(table, own, tables.weights[c], belief, tables.chunk_bits)
@@ -306,10 +311,9 @@ def backward(skel, tables, step):
                 _log_belief(table, own, tables.weights[c], belief)
             for e in range(skel.child_ptr[c], skel.child_ptr[c + 1]):
                 child = skel.children[e]
-                up = tables.up[skel.message_ptr[child] : skel.message_ptr[child + 1]]
-                down = tables.down[skel.message_ptr[child] : skel.message_ptr[child + 1]]
-                strides = skel.parent_strides[skel.stride_ptr[child] : skel.stride_ptr[child + 1]]
-                fill_offsets(dims, strides, offsets)
+                up = part(tables.up, skel.message_ptr, child)
+                down = part(tables.down, skel.message_ptr, child)
+                fill_offsets(dims, part(skel.parent_strides, skel.stride_ptr, child), offsets)
                 if tables.positive:
                     log_sums(belief, offsets, top, down)
                 else:
@@ -325,15 +329,12 @@ def backward(skel, tables, step):
 def apply_shifts(skel, tables):
     """Add the kept shifts to clean clique tables: what all moves together have done, once."""
     for pair in range(skel.pairs.shape[0]):
-        shift = tables.shift[skel.shift_ptr[pair] : skel.shift_ptr[pair + 1]]
+        shift, offsets = part(tables.shift, skel.shift_ptr, pair), tables.offsets
         for side in range(2):
             c = skel.pairs[pair, side]
-            theta = tables.theta[skel.table_ptr[c] : skel.table_ptr[c + 1]]
-            dims = skel.dims[skel.axis_ptr[c] : skel.axis_ptr[c + 1]]
-            at = 2 * pair + side
-            strides = skel.pair_strides[skel.pair_stride_ptr[at] : skel.pair_stride_ptr[at + 1]]
-            offsets = tables.offsets[: theta.size]
-            fill_offsets(dims, strides, offsets)
+            theta = part(tables.theta, skel.table_ptr, c)
+            strides = part(skel.pair_strides, skel.pair_stride_ptr, 2 * pair + side)
+            fill_offsets(part(skel.dims, skel.axis_ptr, c), strides, offsets)
             sign = 1.0 - 2.0 * side
             for k in range(theta.size):
                 moved = shift[offsets[k]]
@@ -348,10 +349,10 @@ def conditionals(skel, tables, out):
     """
     magnitude = 0.0
     for c in range(skel.parents.size):
-        low, high = skel.table_ptr[c], skel.table_ptr[c + 1]
-        table = tables.belief[: high - low]
+        table = head(tables.belief, skel.table_ptr[c + 1] - skel.table_ptr[c])
+        drawn = part(out, skel.table_ptr, c)
         _assemble(skel, tables, c, table)
-        message = tables.up[skel.message_ptr[c] : skel.message_ptr[c + 1]]
+        message = part(tables.up, skel.message_ptr, c)
         states = table.size // message.size
         largest = 0.0
         for j in range(message.size):
@@ -359,7 +360,7 @@ def conditionals(skel, tables, out):
             for v in range(states):
                 value = table[j * states + v]
                 gap = value - m if m > -np.inf else -np.inf
-                out[low + j * states + v] = np.exp(gap) if gap > _DEEPEST else 0.0
+                drawn[j * states + v] = np.exp(gap) if gap > _DEEPEST else 0.0
                 if value > -np.inf:
                     largest = max(largest, abs(value))
         magnitude += largest

@@ -100,12 +100,14 @@ def valid_bound(model: PairwiseArrays, rho: NDArray, messages: NDArray, widest: 
     beliefs = np.empty(model.unary.size)
     log_norm = np.empty(n)
     total, carry, slack = 0.0, 0.0, 0.0
+    along = np.int64(1)  # a literal step would have `_log_sum_row` compiled twice
     # Part one: log sums of the node beliefs, what normalising every b_s to 1 costs.
     for s in range(n):
         start = model.var_ptr[s]
         states = model.var_ptr[s + 1] - start
-        size, load = _node_belief(model, rho, messages, s, beliefs[start : start + states])
-        log_norm[s] = _log_sum(beliefs[start : start + states])
+        own = beliefs[start : start + states]
+        size, load = _node_belief(model, rho, messages, s, own)
+        log_norm[s] = _log_sum(own)
         degree = model.incident_ptr[s + 1] - model.incident_ptr[s]
         slack += (degree + 4.0) * (size + 1.0) * (1.0 + load)
         total, carry = add_compensated(total, carry, log_norm[s])
@@ -132,7 +134,7 @@ def valid_bound(model: PairwiseArrays, rho: NDArray, messages: NDArray, widest: 
         excess_first, excess_second = -np.inf, -np.inf
         for x in range(rows):
             fresh_first[x] = _log_sum_row(
-                model.tables, start + x * cols, 1, inverse, cavity_second, cols
+                model.tables, start + x * cols, along, inverse, cavity_second, cols
             )
             excess_first = max(excess_first, fresh_first[x] - messages[into_i + x])
             size = max(size, abs(fresh_first[x]))
@@ -188,8 +190,8 @@ def edge_beliefs(
         for k in range(start, start + rows * cols):
             beliefs[k] = np.exp(beliefs[k] - top)
             mass += beliefs[k]
-        first[:rows] = 0.0
-        second[:cols] = 0.0
+        for x in range(widest):
+            first[x], second[x] = 0.0, 0.0
         for x in range(rows):
             for y in range(cols):
                 p = beliefs[start + x * cols + y] / mass

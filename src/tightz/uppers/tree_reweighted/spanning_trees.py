@@ -52,7 +52,9 @@ def edge_probabilities(
     low, high = np.minimum(rank[first], rank[second]), np.maximum(rank[first], rank[second])
     width = int((high - low).max())
     resistance = np.empty(first.size)
-    _resistances(n, low, high, width, resistance)
+    # [i, k] is entry (i, i - k)
+    band, inverse = np.zeros((n, width + 1)), np.zeros((n, width + 1))
+    _resistances(low, high, band, inverse, np.zeros(n, dtype=np.bool_), resistance)
     # An edge on a cycle of a graph with n vertices has resistance at most 1 - 1/n.
     bridge = resistance > 1.0 - 0.5 / n
     return np.where(bridge, 1.0, INSIDE * np.clip(resistance, 0.0, 1.0))
@@ -76,7 +78,7 @@ def maximum_spanning_tree(
 ) -> NDArray[np.float64]:
     """Indicator (E,) of a spanning forest of largest total weight (Kruskal 1956)."""
     chosen = np.zeros(first.size)
-    _kruskal(n, first, second, np.argsort(-weights, kind="stable"), chosen)
+    _kruskal(np.arange(n), first, second, np.argsort(-weights, kind="stable"), chosen)
     return chosen
 
 
@@ -88,25 +90,30 @@ def visiting_order(
     On a forest every variable but a root has exactly one neighbour before it.
     """
     order = np.zeros(n, dtype=np.int64)
-    _breadth_first(n, incident_ptr, incident, first, second, order)
+    seen = np.zeros(n, dtype=np.int64)
+    _breadth_first(seen, incident_ptr, incident, first, second, order)
     return order
 
 
 @kernel
-def _resistances(n: int, low: NDArray, high: NDArray, width: int, out: NDArray) -> None:
+def _resistances(
+    low: NDArray, high: NDArray, band: NDArray, inverse: NDArray, grounded: NDArray, out: NDArray
+) -> None:
     """Effective resistances from the entries of the inverse grounded Laplacian on its band.
 
     Vertices are numbered in visiting order, low < high; those without a lower neighbour are
     grounded. L D L' factors first, then inverse entries from the last column back (Takahashi,
-    Fagan, Chin 1973). All sums are of one sign, so they are accurate.
+    Fagan, Chin 1973). All sums are of one sign, so they are accurate. band, inverse (n, width + 1)
+    are zero at the start.
     """
-    band = np.zeros((n, width + 1))  # [i, k] is entry (i, i - k)
+    n, width = band.shape[0], band.shape[1] - 1
     for e in range(low.size):
         band[high[e], 0] += 1.0
         band[high[e], high[e] - low[e]] -= 1.0
     # One vertex per component is grounded (voltage 0): the rest of the Laplacian is positive
     # definite.
-    grounded = band[:, 0] == 0.0
+    for i in range(n):
+        grounded[i] = band[i, 0] == 0.0
     for e in range(low.size):
         if grounded[low[e]]:
             band[high[e], high[e] - low[e]] = 0.0
@@ -125,7 +132,6 @@ def _resistances(n: int, low: NDArray, high: NDArray, width: int, out: NDArray) 
             band[i, 0] -= band[i, i - m] * band[i, i - m] * band[m, 0]
     # Only inverse entries on the band are needed, and the recursion from the last column back uses
     # only such entries: n * width^2 work instead of n^3.
-    inverse = np.zeros((n, width + 1))
     for j in range(n - 1, -1, -1):
         end = min(n, j + width + 1)
         for i in range(end - 1, j, -1):
@@ -147,8 +153,9 @@ def _resistances(n: int, low: NDArray, high: NDArray, width: int, out: NDArray) 
 
 
 @kernel
-def _kruskal(n: int, first: NDArray, second: NDArray, order: NDArray, chosen: NDArray) -> None:
-    parent = np.arange(n)
+def _kruskal(
+    parent: NDArray, first: NDArray, second: NDArray, order: NDArray, chosen: NDArray
+) -> None:
     for e in order:
         i, j = first[e], second[e]
         # Union-find with path halving; an edge joins the forest if its ends are in different
@@ -166,16 +173,15 @@ def _kruskal(n: int, first: NDArray, second: NDArray, order: NDArray, chosen: ND
 
 @kernel
 def _breadth_first(
-    n: int,
+    seen: NDArray,
     incident_ptr: NDArray,
     incident: NDArray,
     first: NDArray,
     second: NDArray,
     order: NDArray,
 ) -> None:
-    seen = np.zeros(n, dtype=np.int64)
     filled = 0
-    for start in range(n):
+    for start in range(seen.size):
         if seen[start] == 2:
             continue
         root = start
