@@ -18,8 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from tightz.elimination.graph import Scopes
 from tightz.runtime.kernels import inner, kernel
+from tightz.runtime.kernels.loops import largest_first, sort_ints
 
 _SLACK = 1e-9  # log2 of table sizes are sums of floats
+
+_NOTHING, _CLIQUES, _POOL, _HOLDS = 0, 1, 2, 3  # where the room of a `_Filling` is short
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,10 +129,9 @@ def bucket_tree(
     owner = np.repeat(np.arange(scopes.ptr.size - 1), np.diff(scopes.ptr))
     places = np.sort(owner * max(n, 1) + place[scopes.members]) % max(n, 1)
     bits = np.broadcast_to(np.asarray(log2_card, np.float64), n)[by_place]
-    bucket_ptr, scope_ptr, members, *rest = _fill(
-        order.size, scopes.ptr, places, bits, log2_table + _SLACK, float(log2_total)
-    )
-    return BucketTree(by_place[: order.size], bucket_ptr, scope_ptr, by_place[members], *rest)
+    filling = _Filling(order.size, scopes.ptr, places, bits)
+    complete = filling.run(log2_table + _SLACK, float(log2_total))
+    return filling.tree(by_place, complete)
 
 
 def _listed(owner: NDArray[np.int64], count: int) -> list[list[int]]:
@@ -140,162 +142,237 @@ def _listed(owner: NDArray[np.int64], count: int) -> list[list[int]]:
     return out
 
 
-@inner
-def _grown(values, needed):  # type: ignore[no-untyped-def]
-    if needed <= values.size:
-        return values
-    out = np.empty(2 * needed, values.dtype)
-    out[: values.size] = values
-    return out
-
-
-@inner
-def _assign(items, start, stop, members, rank, bits, universe, limit):  # type: ignore[no-untyped-def]
-    """Which clique of a bucket each item joins: (choice per item, cliques' variables, log2 sizes).
-
-    holds[m, r]: whether clique m has the variable universe[r]. Largest items first; the first
-    clique that has all of an item takes it, else the one that grows least within the limit.
-    """
-    count = items.size
-    weights = np.empty(count)
-    for k in range(count):
-        weights[k] = bits[members[start[k] : stop[k]]].sum()
-    turn = np.arange(count)
-    if limit < np.inf:
-        turn = np.argsort(-weights, kind="mergesort")
-    holds = np.zeros((1, universe.size), np.bool_)
-    sizes = np.zeros(1)
-    used = 0
-    choice = np.empty(count, np.int64)
-    for k in turn:
-        best, least = -1, np.inf
-        for m in range(used):
-            growth, inside = 0.0, True
-            for at in range(start[k], stop[k]):
-                if not holds[m, rank[members[at]]]:
-                    growth += bits[members[at]]
-                    inside = False
-            if inside:
-                best, least = m, 0.0
-                break
-            if growth < least and sizes[m] + growth <= limit:
-                best, least = m, growth
-        if best < 0:
-            best, least = used, weights[k]
-            if used == sizes.size:
-                wider = np.zeros((2 * used, universe.size), np.bool_)
-                wider[:used] = holds
-                holds = wider
-                sizes = np.concatenate((sizes, np.zeros(used)))
-            used += 1
-        sizes[best] += least
-        for at in range(start[k], stop[k]):
-            holds[best, rank[members[at]]] = True
-        choice[k] = best
-    return choice, holds[:used], sizes[:used]
-
-
-@kernel
-def _fill(n_buckets, ptr, places, bits, limit, log2_total):  # type: ignore[no-untyped-def]
-    """Fill the buckets one by one; everything is numbered by place in the order.
+class _Filling:
+    """Buckets as they are filled. The kernel stops where room is short and goes on with more.
 
     Items are the scopes f (numbered f) and the messages of finished cliques c (numbered F + c); an
     item waits in the linked list of its first place. Members of an item lie in `pool`, ascending:
     first those of all scopes, then those of the cliques, a message being its clique less the first.
+    Everything is numbered by place in the order.
+
+    items     number, start and stop (its members in the pool), weight, turn (in which they are
+              placed) and choice (of the clique) of what waits in one bucket. Room for as many as
+              there are scopes: messages are fewer than what they replace
+    cliques   ptr (into the pool), parent and log2 size of those made so far
     """
-    n_scopes = ptr.size - 1
-    first = np.full(n_buckets, -1, np.int64)
-    follow = np.empty(n_scopes + 16, np.int64)
-    home = np.full(n_scopes, -1, np.int64)
-    for f in range(n_scopes - 1, -1, -1):
-        if ptr[f] < ptr[f + 1] and places[ptr[f]] < n_buckets:
-            p = places[ptr[f]]
+
+    def __init__(
+        self,
+        n_buckets: int,
+        ptr: NDArray[np.int64],
+        places: NDArray[np.int64],
+        bits: NDArray[np.float64],
+    ) -> None:
+        count, n, room = ptr.size - 1, bits.size, n_buckets + 16
+        self.ptr, self.base, self.bits = ptr, places.size, bits
+        self.first = np.full(n_buckets, -1, dtype=np.int64)
+        self.follow = np.empty(count + room, dtype=np.int64)
+        self.home = np.full(count, -1, dtype=np.int64)
+        self.pool = np.concatenate([places, np.empty(places.size + n + 16, dtype=np.int64)])
+        self.bucket_ptr = np.zeros(n_buckets + 1, dtype=np.int64)
+        # Plain tuples: numba takes 20 us at every call to see the type of a named one.
+        starts, parent = np.full(room, places.size, dtype=np.int64), np.empty(room, dtype=np.int64)
+        self.cliques: tuple[NDArray, ...] = (starts, parent, np.empty(room))
+        self.holds = np.empty(4 * n + 16, dtype=np.bool_)
+        ints = [np.empty(count, dtype=np.int64) for _ in range(5)]
+        self.items = (*ints[:3], np.empty(count), *ints[3:])
+        self.universe = np.empty(n, dtype=np.int64)
+        self.rank, self.seen = np.empty(n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
+
+    def run(self, limit: float, log2_total: float) -> bool:
+        """Fill all buckets, or as many as stay within `log2_total` together: whether it is all."""
+        _file_scopes(self.ptr, self.pool, self.first, self.follow)
+        b, total = 0, -np.inf
+        while True:
+            b, total, short = _fill(
+                b,
+                total,
+                (float(limit), log2_total),
+                (self.ptr, self.pool, self.bits),
+                (self.first, self.follow, self.home, self.bucket_ptr),
+                self.cliques,
+                self.items,
+                (self.universe, self.rank, self.seen, self.holds),
+            )
+            if short == _CLIQUES:
+                self.cliques = tuple(map(_doubled, self.cliques))
+                self.follow = _doubled(self.follow)
+            elif short == _POOL:
+                self.pool = _doubled(self.pool)
+            elif short == _HOLDS:
+                self.holds = _doubled(self.holds)
+            else:
+                return not total > log2_total
+
+    def tree(self, by_place: NDArray[np.int64], complete: bool) -> BucketTree:
+        """With the variables' own numbers."""
+        count, base = int(self.bucket_ptr.max()), self.base
+        ptr, parent, sizes = self.cliques
+        return BucketTree(
+            by_place[: self.first.size],
+            self.bucket_ptr,
+            ptr[: count + 1] - base,
+            by_place[self.pool[base : ptr[count]]],
+            parent[:count],
+            self.home,
+            sizes[:count],
+            complete,
+        )
+
+
+def _doubled(values: NDArray) -> NDArray:
+    return np.concatenate([values, np.empty_like(values)])
+
+
+@kernel
+def _file_scopes(ptr, pool, first, follow):  # type: ignore[no-untyped-def]
+    """Every scope waits in the bucket of its first variable, unless that stays."""
+    for f in range(ptr.size - 2, -1, -1):
+        if ptr[f] < ptr[f + 1] and pool[ptr[f]] < first.size:
+            p = pool[ptr[f]]
             follow[f] = first[p]
             first[p] = f
-    base = places.size
-    pool = np.empty(2 * base + 16, np.int64)
-    pool[:base] = places
-    bucket_ptr = np.zeros(n_buckets + 1, np.int64)
-    clique_ptr = np.full(n_buckets + 16, base, np.int64)
-    parent = np.empty(n_buckets + 16, np.int64)
-    sizes = np.empty(n_buckets + 16)
-    rank = np.zeros(bits.size, np.int64)
-    seen = np.full(bits.size, -1, np.int64)
-    cliques, total = 0, -np.inf
-    for b in range(n_buckets):
-        # The items that wait here, as they were filed: scopes first, then messages as they came.
-        count = 0
-        item = first[b]
-        while item >= 0:
-            count += 1
-            item = follow[item]
-        items = np.empty(count, np.int64)
-        item = first[b]
-        for k in range(count):
-            items[count - 1 - k] = item
-            item = follow[item]
-        start, stop = np.empty(count, np.int64), np.empty(count, np.int64)
-        for k in range(count):
-            item = items[k]
-            if item < n_scopes:
-                start[k], stop[k] = ptr[item], ptr[item + 1]
-            else:
-                start[k] = clique_ptr[item - n_scopes] + 1
-                stop[k] = clique_ptr[item - n_scopes + 1]
-        # All variables that occur here, ascending: b itself is the first.
-        universe = np.empty(1 + (stop - start).sum(), np.int64)
-        universe[0] = b
-        seen[b] = b
-        found = 1
-        for k in range(count):
+
+
+@inner
+def _waiting(b, ptr, first, follow, clique_ptr, number, start, stop):  # type: ignore[no-untyped-def]
+    """The items of bucket b as they were filed, scopes first: (how many, all their members)."""
+    n_scopes = ptr.size - 1
+    count, whole = 0, 0
+    item = first[b]
+    while item >= 0:
+        count += 1
+        item = follow[item]
+    item = first[b]
+    for k in range(count - 1, -1, -1):
+        number[k] = item
+        if item < n_scopes:
+            start[k], stop[k] = ptr[item], ptr[item + 1]
+        else:
+            start[k] = clique_ptr[item - n_scopes] + 1
+            stop[k] = clique_ptr[item - n_scopes + 1]
+        whole += stop[k] - start[k]
+        item = follow[item]
+    return count, whole
+
+
+@inner
+def _unite(b, start, stop, count, pool, universe, seen):  # type: ignore[no-untyped-def]
+    """All variables that occur in bucket b, in any order; how many."""
+    universe[0] = b
+    seen[b] = b
+    found = 1
+    for k in range(count):
+        for at in range(start[k], stop[k]):
+            v = pool[at]
+            if seen[v] != b:
+                seen[v] = b
+                universe[found] = v
+                found += 1
+    return found
+
+
+@inner
+def _assign(items, count, pool, bits, rank, holds, found, sizes, first, limit):  # type: ignore[no-untyped-def]
+    """Which clique of a bucket each item joins: how many cliques, -1 where `holds` is too short.
+
+    holds[m * found + r]: whether clique m has the r-th variable. Largest items first; the first
+    clique that has all of an item takes it, else the one that grows least within the limit. The
+    size of clique m is sizes[first + m].
+    """
+    _, start, stop, weight, turn, choice = items
+    for k in range(count):
+        whole = 0.0
+        for at in range(start[k], stop[k]):
+            whole += bits[pool[at]]
+        weight[k] = whole
+        turn[k] = k
+    if limit < np.inf:
+        largest_first(weight, turn, count)
+    used = 0
+    for i in range(count):
+        k = turn[i]
+        best, least = -1, np.inf
+        for m in range(used):
+            growth, inside = 0.0, True
             for at in range(start[k], stop[k]):
-                if seen[pool[at]] != b:
-                    seen[pool[at]] = b
-                    universe[found] = pool[at]
-                    found += 1
-        universe = np.sort(universe[:found])
+                v = pool[at]
+                if not holds[m * found + rank[v]]:
+                    growth += bits[v]
+                    inside = False
+            if inside:
+                best, least = m, 0.0
+                break
+            if growth < least and sizes[first + m] + growth <= limit:
+                best, least = m, growth
+        if best < 0:
+            best, least = used, weight[k]
+            used += 1
+            if used * found > holds.size:
+                return -1
+            sizes[first + best] = 0.0
+            for r in range(best * found, used * found):
+                holds[r] = False
+        sizes[first + best] += least
+        for at in range(start[k], stop[k]):
+            holds[best * found + rank[pool[at]]] = True
+        choice[k] = best
+    return used
+
+
+@kernel
+def _fill(b, total, limits, scopes, lists, cliques, items, work):  # type: ignore[no-untyped-def]
+    """Fill the buckets from b on: (the next bucket, log2 of all tables, what room was short)."""
+    limit, log2_total = limits
+    ptr, pool, bits = scopes
+    first, follow, home, bucket_ptr = lists
+    universe, rank, seen, holds = work
+    clique_ptr, parent, sizes = cliques
+    number, start, stop, _, _, choice = items
+    n_buckets, n_scopes = first.size, ptr.size - 1
+    c = bucket_ptr[b]
+    while b < n_buckets:
+        count, whole = _waiting(b, ptr, first, follow, clique_ptr, number, start, stop)
+        if c + max(count, 1) >= clique_ptr.size:
+            return b, total, _CLIQUES
+        if clique_ptr[c] + max(whole, 1) > pool.size:
+            return b, total, _POOL
+        found = _unite(b, start, stop, count, pool, universe, seen)
+        sort_ints(universe, found)  # b itself is the first
         for r in range(found):
             rank[universe[r]] = r
-        choice, holds, own = _assign(items, start, stop, pool, rank, bits, universe, limit)
+        own = _assign(items, count, pool, bits, rank, holds, found, sizes, c, limit)
+        if own < 0:
+            for r in range(found):  # the bucket is looked at once more
+                seen[universe[r]] = -1
+            return b, total, _HOLDS
         if count == 0:
-            holds, own = np.ones((1, 1), np.bool_), bits[b : b + 1]
+            own, holds[0], sizes[c] = 1, True, bits[b]
         for k in range(count):
-            if items[k] < n_scopes:
-                home[items[k]] = cliques + choice[k]
+            if number[k] < n_scopes:
+                home[number[k]] = c + choice[k]
             else:
-                parent[items[k] - n_scopes] = cliques + choice[k]
+                parent[number[k] - n_scopes] = c + choice[k]
         # The cliques themselves; each files its message in the bucket of its second variable.
-        for m in range(own.size):
-            at = clique_ptr[cliques]
-            pool = _grown(pool, at + found)
+        for m in range(own):
+            at = clique_ptr[c]
             for r in range(found):
-                if holds[m, r]:
+                if holds[m * found + r]:
                     pool[at] = universe[r]
                     at += 1
-            clique_ptr = _grown(clique_ptr, cliques + 2)
-            parent = _grown(parent, cliques + 1)
-            sizes = _grown(sizes, cliques + 1)
-            follow = _grown(follow, n_scopes + cliques + 1)
-            clique_ptr[cliques + 1] = at
-            parent[cliques] = -1
-            sizes[cliques] = own[m]
-            high = max(total, own[m])
-            total = high + np.log2(2.0 ** (total - high) + 2.0 ** (own[m] - high))
-            if at - clique_ptr[cliques] > 1:
-                p = pool[clique_ptr[cliques] + 1]
+            clique_ptr[c + 1] = at
+            parent[c] = -1
+            size = sizes[c]
+            high = max(total, size)
+            total = high + np.log2(2.0 ** (total - high) + 2.0 ** (size - high))
+            if at - clique_ptr[c] > 1:
+                p = pool[clique_ptr[c] + 1]
                 if p < n_buckets:
-                    follow[n_scopes + cliques] = first[p]
-                    first[p] = n_scopes + cliques
-            cliques += 1
-        bucket_ptr[b + 1] = cliques
+                    follow[n_scopes + c] = first[p]
+                    first[p] = n_scopes + c
+            c += 1
+        b += 1
+        bucket_ptr[b] = c
         if total > log2_total:
             break
-    return (
-        bucket_ptr,
-        clique_ptr[: cliques + 1] - base,
-        pool[base : clique_ptr[cliques]],
-        parent[:cliques],
-        home,
-        sizes[:cliques],
-        not total > log2_total,
-    )
+    return b, total, _NOTHING

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.elimination.graph import Graph, Scopes
-from tightz.runtime.kernels import inner, kernel, spliced
+from tightz.runtime.kernels import inner, kernel
 
 SIZE, FILL, DEGREE = 0, 1, 2
 
@@ -41,18 +41,14 @@ class Rules(NamedTuple):
     work: float = np.inf
 
 
-class _Vertices(NamedTuple):
-    log2_card: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    noise: NDArray[np.float64]
-    price: NDArray[np.float64]
-    free: NDArray[np.bool_]
-
-
-class _Moves(NamedTuple):
-    order: NDArray[np.int64]
-    touched: NDArray[np.int64]
-    held: NDArray[np.bool_]
+# Kernels get plain tuples of arrays: numba takes long at every call to see the type of a named one.
+_Vertices = tuple[
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.bool_],
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,149 +93,120 @@ def play(
         return out
 
     rules = Rules(int(rules.cost), int(rules.neighbours), *map(float, rules[2:]))
-    vertices = _Vertices(
-        each(log2_card), each(weight), each(noise), each(price), each(free).astype(np.bool_)
-    )
-    moves = _Moves(np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(n, np.bool_))
-    made, total, largest, finished, work = _play(
-        graph.neighbours, _new_state(graph.ptr), vertices, rules, moves
-    )
-    return Played(
-        moves.order[:made], moves.touched[:made], moves.held, total, largest, finished, work
-    )
+    bits, weights, noises, prices = map(each, (log2_card, weight, noise, price))
+    vertices = (bits, weights, noises, prices, each(free).astype(np.bool_))
+    return _played(graph, rules, vertices)
 
 
-class _State(NamedTuple):
-    """Per vertex: where its list lies, its length and room; its costs; the key it is filed under.
-
-    A vertex whose `fill` is not known has more neighbours than the rules allow. mark[u] == stamp[0]
-    says that u is in the set looked at last, ring[u] == step that it is the vertex of this step or
-    its neighbour, seen[u] == step that it is already among the changed ones. `first` is inf for a
-    vertex that cannot go. `least` and `stale` are of blocks of `width` vertices: see `_cheapest`.
-    """
-
-    start: NDArray[np.int64]
-    length: NDArray[np.int64]
-    room: NDArray[np.int64]
-    bits: NDArray[np.float64]
-    fill: NDArray[np.float64]
-    known: NDArray[np.bool_]
-    left: NDArray[np.bool_]
-    first: NDArray[np.float64]
-    second: NDArray[np.float64]
-    mark: NDArray[np.int64]
-    stamp: NDArray[np.int64]
-    ring: NDArray[np.int64]
-    seen: NDArray[np.int64]
-    width: NDArray[np.int64]
-    least: NDArray[np.int64]
-    stale: NDArray[np.bool_]
-
-
-@kernel
-def _new_state(ptr):  # type: ignore[no-untyped-def]
-    n = ptr.size - 1
-    degrees = ptr[1:] - ptr[:-1]
+def _played(graph: Graph, rules: Rules, vertices: _Vertices) -> Played:
+    n = graph.n
     width = 1 + int(np.sqrt(n))
     blocks = -(-n // width)
-    return _State(
-        ptr[:-1].copy(),
-        degrees,
-        degrees.copy(),
-        np.zeros(n),
-        np.zeros(n),
-        np.zeros(n, np.bool_),
-        np.ones(n, np.bool_),
-        np.full(n, np.inf),
-        np.zeros(n),
-        np.zeros(n, np.int64),
-        np.zeros(1, np.int64),
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
-        np.full(1, width),
-        np.full(blocks, -1),
-        np.ones(blocks, np.bool_),
+    start, length, room, mark, where = np.zeros((5, n), np.int64)
+    bits, fill, first, second, outer = np.zeros((5, n))
+    length[:], first[:] = graph.degrees, np.inf
+    moves = np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(n, np.bool_)
+    made, total, largest, finished, work = _play(
+        tuple(graph),
+        (start, length, room),
+        (mark, where, np.zeros(1, np.int64)),
+        (bits, fill, np.zeros(n, np.bool_), first, second, outer),
+        (np.empty(blocks, np.int64), np.ones(blocks, np.bool_), width),
+        vertices,
+        tuple(rules),
+        moves,
     )
+    order, touched, held = moves
+    return Played(order[:made], touched[:made], held, total, largest, finished, work)
 
 
-@spliced
-def _near(state, pool, v):  # type: ignore[no-untyped-def]
-    return pool[state.start[v] : state.start[v] + state.length[v]]
-
-
-@spliced
-def _mark(state, members):  # type: ignore[no-untyped-def]
-    state.stamp[0] += 1
-    for u in members:
-        state.mark[u] = state.stamp[0]
+# What the kernels hand on, each array by vertex:
+#   lists    start, length and room of its neighbours in `pool`; no room: it has left
+#   marks    mark, where, stamp. mark[u] == stamp[0]: u is in the set looked at last. where[u] is
+#            2 step for the vertex of this step and its neighbours, 2 step + 1 for others changed
+#   costs    bits; fill and whether it is known (if not, there are more neighbours than the rules
+#            allow); first and second of the key it is filed under, first inf if it cannot go; and
+#            room for `outer`, see `_update_fill`
+#   blocks   least and stale, of blocks of so many vertices: see `_cheapest`
 
 
 @inner
-def _count_fill(state, pool, weight, v):  # type: ignore[no-untyped-def]
+def _mark(lists, pool, marks, v):  # type: ignore[no-untyped-def]
+    """Mark the neighbours of v with a new stamp, which is returned."""
+    start, length, _ = lists
+    mark, _, stamp = marks
+    stamp[0] += 1
+    for at in range(start[v], start[v] + length[v]):
+        mark[pool[at]] = stamp[0]
+    return stamp[0]
+
+
+@inner
+def _count_fill(lists, pool, marks, weight, v):  # type: ignore[no-untyped-def]
     """Weight of the pairs of neighbours of v that are not joined, each pair met from both ends."""
-    near = _near(state, pool, v)
-    _mark(state, near)
-    whole = weight[near].sum()
-    missing = 0.0
-    for u in near:
+    start, length, _ = lists
+    mark = marks[0]
+    now = _mark(lists, pool, marks, v)
+    whole, missing = 0.0, 0.0
+    for at in range(start[v], start[v] + length[v]):
+        whole += weight[pool[at]]
+    for at in range(start[v], start[v] + length[v]):
+        u = pool[at]
         joined = weight[u]
-        for x in _near(state, pool, u):
-            if state.mark[x] == state.stamp[0]:
-                joined += weight[x]
+        for k in range(start[u], start[u] + length[u]):
+            if mark[pool[k]] == now:
+                joined += weight[pool[k]]
         missing += weight[u] * (whole - joined)
     return 0.5 * missing
 
 
-@spliced
-def _file(state, pool, vertices, rules, v):  # type: ignore[no-untyped-def]
-    """Put v under its present costs."""
-    if not vertices.free[v]:
-        return
-    degree = state.length[v]
-    # Sizes are sums carried along: rounded, so that equal ones stay equal.
-    size = np.rint(state.bits[v] * 2.0**20) * 2.0**-20
-    if rules.cost == SIZE:
-        first, second = size + vertices.noise[v], 0.0
-    else:
-        # Past the limit the fill is not wanted: the game ends there.
-        if not state.known[v] and degree <= rules.neighbours:
-            state.fill[v] = _count_fill(state, pool, vertices.weight, v)
-            state.known[v] = True
-        if rules.cost == FILL:
-            first, second = state.fill[v] + vertices.noise[v], size
-        else:
-            first, second = float(degree), state.fill[v] if state.known[v] else 0.0
-    if first != state.first[v] or second != state.second[v]:
-        state.first[v], state.second[v] = first, second
-        state.stale[v // state.width[0]] = True
+@inner
+def _file(lists, pool, marks, costs, blocks, vertices, rules, changed, count):  # type: ignore[no-untyped-def]
+    """Put the vertices changed[:count] under their present costs."""
+    length = lists[1]
+    bits, fill, known, first, second, _ = costs
+    _, stale, width = blocks
+    _, weight, noise, _, free = vertices
+    cost, neighbours, _, _, _ = rules
+    for k in range(count):
+        v = changed[k]
+        if not free[v]:
+            continue
+        # Sizes are sums carried along: rounded, so that equal ones stay equal.
+        size = np.rint(bits[v] * 2.0**20) * 2.0**-20
+        one, two = size + noise[v], 0.0
+        if cost != SIZE:
+            # Past the limit the fill is not wanted: the game ends there.
+            if not known[v] and length[v] <= neighbours:
+                fill[v] = _count_fill(lists, pool, marks, weight, v)
+                known[v] = True
+            one, two = fill[v] + noise[v], size
+            if cost == DEGREE:
+                one, two = float(length[v]), fill[v] if known[v] else 0.0
+        if one != first[v] or two != second[v]:
+            first[v], second[v] = one, two
+            stale[v // width] = True
 
 
-@spliced
-def _leave(state, v):  # type: ignore[no-untyped-def]
-    state.left[v] = False
-    state.first[v] = np.inf
-    state.stale[v // state.width[0]] = True
-
-
-@spliced
-def _cheapest(state):  # type: ignore[no-untyped-def]
+@inner
+def _cheapest(first, second, blocks):  # type: ignore[no-untyped-def]
     """(the filed vertex of least key, -1 if there is none; steps taken).
 
     Vertices lie in blocks of about sqrt(n), each of which keeps its cheapest until one of its keys
     changes: a few blocks are searched again at each step. At these sizes faster than a heap.
     """
-    first, second, width = state.first, state.second, state.width[0]
-    best, steps = -1, state.least.size
-    for k in range(state.least.size):
-        if state.stale[k]:
-            state.stale[k] = False
+    least, stale, width = blocks
+    best, steps = -1, least.size
+    for k in range(least.size):
+        if stale[k]:
+            stale[k] = False
             steps += width
             low, one, two = -1, np.inf, np.inf
             for v in range(k * width, min((k + 1) * width, first.size)):
                 if first[v] < one or (first[v] == one and second[v] < two):
                     low, one, two = v, first[v], second[v]
-            state.least[k] = low if one < np.inf else -1
-        v = state.least[k]
+            least[k] = low if one < np.inf else -1
+        v = least[k]
         if v >= 0 and (
             best < 0
             or first[v] < first[best]
@@ -250,181 +217,234 @@ def _cheapest(state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _with_room(state, pool, used, v, more):  # type: ignore[no-untyped-def]
-    """Move the list of v to where it has room for `more`: (pool, entries used), grown at need."""
-    room = 2 * (state.length[v] + more)
-    if used + room > pool.size:
-        # Lists of vertices that are gone, and outgrown ones, are left behind.
-        live = 0
-        for u in range(state.start.size):
-            live += state.room[u] if state.left[u] else 0
-        fresh = np.empty(2 * (live + room), np.int64)
-        used = 0
-        for u in range(state.start.size):
-            if state.left[u]:
-                fresh[used : used + state.length[u]] = _near(state, pool, u)
-                state.start[u] = used
-                used += state.room[u]
-        pool = fresh
-    pool[used : used + state.length[v]] = _near(state, pool, v)
-    state.start[v], state.room[v] = used, room
-    return pool, used + room
-
-
-@spliced
-def _drop(state, pool, a, v):  # type: ignore[no-untyped-def]
-    near = _near(state, pool, a)
-    for k in range(near.size):
-        if near[k] == v:
-            near[k] = near[near.size - 1]
-            break
-    state.length[a] -= 1
+def _leave(lists, pool, first, blocks, v, changed):  # type: ignore[no-untyped-def]
+    """Take v off the game; its neighbours are written to `changed`: how many."""
+    start, length, room = lists
+    _, stale, width = blocks
+    room[v] = 0
+    first[v] = np.inf
+    stale[v // width] = True
+    for k in range(length[v]):
+        changed[k] = pool[start[v] + k]
+    return length[v]
 
 
 @inner
-def _update_fill(state, pool, weight, v, step, changed):  # type: ignore[no-untyped-def]
+def _drop(lists, pool, a, v):  # type: ignore[no-untyped-def]
+    """Take v out of the list of a; the last one takes its place."""
+    start, length, _ = lists
+    length[a] -= 1
+    last = start[a] + length[a]
+    for at in range(start[a], last):
+        if pool[at] == v:
+            pool[at] = pool[last]
+            break
+
+
+@inner
+def _with_room(lists, pool, used, ring, reach):  # type: ignore[no-untyped-def]
+    """The pool, with room for the lists of all of ring[:reach] when they are joined; entries used.
+
+    Lists of vertices that are gone, and outgrown ones, are left behind when it is too short.
+    """
+    start, length, room = lists
+    more = 0
+    for k in range(reach):
+        if length[ring[k]] + reach > room[ring[k]]:
+            more += 2 * (length[ring[k]] + reach)
+    if used + more <= pool.size:
+        return pool, used
+    live = 0
+    for u in range(start.size):
+        live += room[u]
+    fresh = np.empty(2 * (live + more), np.int64)
+    used = 0
+    for u in range(start.size):
+        if room[u] > 0:
+            for k in range(length[u]):
+                fresh[used + k] = pool[start[u] + k]
+            start[u] = used
+            used += room[u]
+    return fresh, used
+
+
+@inner
+def _update_fill(lists, pool, marks, fill, outer, weight, v, step, changed, reach):  # type: ignore[no-untyped-def]
     """The fill of every vertex after v is eliminated, from the lists as they are before.
 
-    With R the neighbours of v, the pairs of R that are not joined become edges. The missing pairs
-    among the neighbours of a vertex change in three ways only:
+    With R = changed[:reach] the neighbours of v, the pairs of R that are not joined become edges.
+    The missing pairs among the neighbours of a vertex change in three ways only:
       (1) w sees both ends of a new edge: that pair is no longer missing;
       (2) a in R loses v, which missed exactly the neighbours of a outside R + {v};
       (3) a in R gains b, which misses the neighbours of a outside R + {v} that it does not see.
-    Returns how many vertices outside R changed, written to `changed`, and the steps taken.
+    Returns how many vertices changed, R included, all in `changed`, and the steps taken.
     """
-    ring = _near(state, pool, v)
-    state.ring[v] = step
-    for a in ring:
-        state.ring[a] = step
-    outer = np.zeros(ring.size)  # weight of the neighbours outside R + {v}
-    count, steps = 0, ring.size * ring.size
-    for i in range(ring.size):
-        near = _near(state, pool, ring[i])
-        steps += 2 * near.size
-        for x in near:
-            if state.ring[x] != step:
-                outer[i] += weight[x]
-        state.fill[ring[i]] -= weight[v] * outer[i]  # (2)
-    for i in range(ring.size):
-        a = ring[i]
-        _mark(state, _near(state, pool, a))
-        for j in range(i + 1, ring.size):
-            b = ring[j]
-            if state.mark[b] == state.stamp[0]:
+    start, length, _ = lists
+    mark, where, _ = marks
+    where[v] = 2 * step
+    for i in range(reach):
+        where[changed[i]] = 2 * step
+    # outer: weight of the neighbours outside R + {v}
+    count, steps = reach, reach * reach
+    for i in range(reach):
+        a = changed[i]
+        outer[i] = 0.0
+        steps += 2 * length[a]
+        for at in range(start[a], start[a] + length[a]):
+            if where[pool[at]] != 2 * step:
+                outer[i] += weight[pool[at]]
+        fill[a] -= weight[v] * outer[i]  # (2)
+    for i in range(reach):
+        a = changed[i]
+        now = _mark(lists, pool, marks, a)
+        for j in range(i + 1, reach):
+            b = changed[j]
+            if mark[b] == now:
                 continue
             common = 0.0  # weight of what both a and b see outside R + {v}
-            near = _near(state, pool, b)
-            steps += near.size
-            for w in near:
-                if state.mark[w] != state.stamp[0] or w == v:
+            steps += length[b]
+            for at in range(start[b], start[b] + length[b]):
+                w = pool[at]
+                if mark[w] != now or w == v:
                     continue
-                state.fill[w] -= weight[a] * weight[b]  # (1)
-                if state.ring[w] != step:
+                fill[w] -= weight[a] * weight[b]  # (1)
+                if where[w] != 2 * step:
                     common += weight[w]
-                    if state.seen[w] != step:
-                        state.seen[w] = step
+                    if where[w] != 2 * step + 1:
+                        where[w] = 2 * step + 1
                         changed[count] = w
                         count += 1
-            state.fill[a] += weight[b] * (outer[i] - common)  # (3)
-            state.fill[b] += weight[a] * (outer[j] - common)
+            fill[a] += weight[b] * (outer[i] - common)  # (3)
+            fill[b] += weight[a] * (outer[j] - common)
     return count, steps
 
 
-@spliced
-def _join(state, pool, used, log2_card, v, ring):  # type: ignore[no-untyped-def]
-    """Take v out of its neighbours' lists (`ring`, a copy) and join them; (pool, used, steps)."""
+@inner
+def _join(lists, pool, used, marks, bits, log2_card, v, ring, reach):  # type: ignore[no-untyped-def]
+    """Take v out of its neighbours' lists, ring[:reach], and join them: (entries used, steps).
+
+    A list that outgrows its room moves to the end of the pool, which is long enough.
+    """
+    start, length, room = lists
+    mark = marks[0]
     steps = 0
-    for a in ring:
-        _drop(state, pool, a, v)
-        near = _near(state, pool, a)
-        steps += near.size + ring.size
-        _mark(state, near)
-        state.mark[a] = state.stamp[0]
-        state.bits[a] -= log2_card[v]
+    for i in range(reach):
+        a = ring[i]
+        _drop(lists, pool, a, v)
+        steps += length[a] + reach
+        now = _mark(lists, pool, marks, a)
+        mark[a] = now
+        bits[a] -= log2_card[v]
         more = 0
-        for b in ring:
-            more += state.mark[b] != state.stamp[0]
-        if more == 0:
-            continue
-        if state.length[a] + more > state.room[a]:
-            pool, used = _with_room(state, pool, used, a, more)
-        for b in ring:
-            if state.mark[b] != state.stamp[0]:
-                pool[state.start[a] + state.length[a]] = b
-                state.length[a] += 1
-                state.bits[a] += log2_card[b]
-    return pool, used, steps
+        for j in range(reach):
+            more += mark[ring[j]] != now
+        if length[a] + more > room[a]:
+            for k in range(length[a]):
+                pool[used + k] = pool[start[a] + k]
+            start[a], room[a] = used, 2 * (length[a] + more)
+            used += room[a]
+        for j in range(reach):
+            b = ring[j]
+            if mark[b] != now:
+                pool[start[a] + length[a]] = b
+                length[a] += 1
+                bits[a] += log2_card[b]
+    return used, steps
 
 
 @inner
-def _to_hold(state, pool, vertices, v):  # type: ignore[no-untyped-def]
+def _to_hold(lists, pool, vertices, v):  # type: ignore[no-untyped-def]
     """The member of v's clique that most other cliques have, for its price; the last of equals."""
-    best, most = v, (state.length[v] + vertices.noise[v]) / vertices.price[v]
-    for u in _near(state, pool, v):
-        value = (state.length[u] + vertices.noise[u]) / vertices.price[u]
+    start, length, _ = lists
+    _, _, noise, price, _ = vertices
+    best, most = v, (length[v] + noise[v]) / price[v]
+    for at in range(start[v], start[v] + length[v]):
+        u = pool[at]
+        value = (length[u] + noise[u]) / price[u]
         if value > most or (value == most and u > best):
             best, most = u, value
     return best
 
 
+@inner
+def _deal(ptr, neighbours, lists, bits, log2_card, rules, changed, pool):  # type: ignore[no-untyped-def]
+    """The lists, with room to grow (most stay where they are), and the sizes: (used, work).
+
+    Work past the rules' is the end of the game: the rest is not looked at then.
+    """
+    start, length, room = lists
+    cost, most, _, _, limit = rules
+    used = 0
+    for v in range(start.size):
+        start[v], room[v] = used, 2 * length[v] + 2
+        for k in range(length[v]):
+            pool[used + k] = neighbours[ptr[v] + k]
+        used += room[v]
+    work = float(start.size + used)
+    for v in range(start.size):
+        changed[v] = v
+        bits[v] = log2_card[v]
+        for at in range(start[v], start[v] + length[v]):
+            bits[v] += log2_card[pool[at]]
+            if cost != SIZE and length[v] <= most:
+                work += length[pool[at]]
+        if work > limit:
+            break
+    return used, work
+
+
 @kernel
-def _play(neighbours, state, vertices, rules, moves):  # type: ignore[no-untyped-def]
+def _play(graph, lists, marks, costs, blocks, vertices, rules, moves):  # type: ignore[no-untyped-def]
     """(moves made, log2 of all tables, log2 of the largest, whether it was finished, work)."""
-    n = state.start.size
-    pool, used = np.empty(4 * (neighbours.size + n), np.int64), 0
-    for v in range(n):  # with room to grow: most lists stay where they are
-        pool[used : used + state.length[v]] = neighbours[state.start[v] :][: state.length[v]]
-        state.start[v], state.room[v] = used, 2 * state.length[v] + 2
-        used += state.room[v]
+    ptr, neighbours = graph
+    length = lists[1]
+    bits, fill, _, first, second, outer = costs
+    log2_card, weight, _, _, _ = vertices
+    cost, most_neighbours, log2_table, log2_total, most_work = rules
+    order, touched, held = moves
+    n = length.size
     changed = np.empty(n, np.int64)
-    work = float(n + used)
-    for v in range(n):
-        near = _near(state, pool, v)
-        state.bits[v] = vertices.log2_card[v]
-        for u in near:
-            state.bits[v] += vertices.log2_card[u]
-            if rules.cost != SIZE and near.size <= rules.neighbours:
-                work += state.length[u]
-        if work > rules.work:
-            return 0, -np.inf, 0.0, False, work
-        _file(state, pool, vertices, rules, v)
-    made, step, largest = 0, 0, 0.0
-    entries, most = 0.0, 2.0 ** min(rules.log2_total, _LARGEST)
+    pool = np.empty(4 * (neighbours.size + n), np.int64)
+    used, work = _deal(ptr, neighbours, lists, bits, log2_card, rules, changed, pool)
+    if work > most_work:
+        return 0, -np.inf, 0.0, False, work
+    made, step, largest = 0, np.int64(0), 0.0
+    entries, most = 0.0, 2.0 ** min(log2_total, _LARGEST)
+    count, finished = n, False
     while True:
-        v, steps = _cheapest(state)
+        _file(lists, pool, marks, costs, blocks, vertices, rules, changed, count)
+        v, steps = _cheapest(first, second, blocks)
         work += steps
         if v < 0:
-            return made, np.log2(entries), largest, True, work
-        if state.length[v] > rules.neighbours or work > rules.work:
-            return made, np.log2(entries), largest, False, work
+            finished = True
+            break
+        if length[v] > most_neighbours or work > most_work:
+            break
         step += 1
-        if state.bits[v] > rules.log2_table and state.length[v] > 0:
-            u = _to_hold(state, pool, vertices, v)
-            moves.held[u] = True
-            _leave(state, u)
-            for a in _near(state, pool, u):
-                _drop(state, pool, a, u)
-                state.bits[a] -= vertices.log2_card[u]
-                _file(state, pool, vertices, rules, a)
+        if bits[v] > log2_table and length[v] > 0:
+            u = _to_hold(lists, pool, vertices, v)
+            held[u] = True
+            count = _leave(lists, pool, first, blocks, u, changed)
+            for k in range(count):
+                _drop(lists, pool, changed[k], u)
+                bits[changed[k]] -= log2_card[u]
             continue
-        entries += 2.0 ** min(state.bits[v], _LARGEST)
+        entries += 2.0 ** min(bits[v], _LARGEST)
         if entries > most:
-            return made, np.log2(entries), largest, False, work
-        largest = max(largest, state.bits[v])
-        ring = _near(state, pool, v).copy()
-        moves.order[made], moves.touched[made] = v, ring.size
+            break
+        largest = max(largest, bits[v])
+        count = reach = _leave(lists, pool, first, blocks, v, changed)
+        order[made], touched[made] = v, reach
         made += 1
-        _leave(state, v)
-        others = 0
-        if rules.cost != SIZE:
-            others, steps = _update_fill(state, pool, vertices.weight, v, step, changed)
+        if cost != SIZE:
+            count, steps = _update_fill(
+                lists, pool, marks, fill, outer, weight, v, step, changed, reach
+            )
             work += steps
-        pool, used, steps = _join(state, pool, used, vertices.log2_card, v, ring)
+        pool, used = _with_room(lists, pool, used, changed, reach)
+        used, steps = _join(lists, pool, used, marks, bits, log2_card, v, changed, reach)
         work += steps
-        for a in ring:
-            _file(state, pool, vertices, rules, a)
-        for k in range(others):
-            _file(state, pool, vertices, rules, changed[k])
+    return made, np.log2(entries), largest, finished, work
 
 
 def widen(scopes: Scopes, neighbours: int, most_trials: int) -> NDArray[np.int64]:
@@ -433,44 +453,27 @@ def widen(scopes: Scopes, neighbours: int, most_trials: int) -> NDArray[np.int64
     Blocks are tried together: a block grows when it fits and is halved when it does not. After
     `most_trials` games what is left is not tried. The vertices have two states.
     """
-    n = scopes.n
-    vertices = _Vertices(np.ones(n), np.ones(n), np.zeros(n), np.ones(n), np.ones(n, np.bool_))
+    n, count = scopes.n, scopes.ptr.size - 1
+    vertices = (np.ones(n), np.ones(n), np.zeros(n), np.ones(n), np.ones(n, np.bool_))
     rules = Rules(SIZE, int(neighbours), np.inf, np.inf, np.inf)
-    kept: NDArray[np.int64] = _widen(scopes.ptr, scopes.members, vertices, rules, most_trials)
-    return kept
-
-
-@kernel
-def _widen(ptr, members, vertices, rules, most_trials):  # type: ignore[no-untyped-def]
-    n, count = vertices.weight.size, ptr.size - 1
-    kept = np.empty(count, np.int64)
-    used, at, block, trials = 0, 0, n, 0
+    kept: list[int] = []
+    at, block, trials = 0, n, 0
     joined = np.zeros((n, n), np.bool_)  # the graph of the scopes kept
     trial = np.zeros((n, n), np.bool_)
     refused = np.zeros((n, n), np.bool_)  # edges that did not fit by themselves
     while at < count and trials < most_trials:
-        trial[:] = joined
         end = min(at + block, count)
-        new, barred, one, two = 0, False, 0, 0
-        for f in range(at, end):
-            row = members[ptr[f] : ptr[f + 1]]
-            for u in row:
-                for v in row:
-                    if u < v and not trial[u, v]:
-                        trial[u, v] = trial[v, u] = True
-                        new, one, two = new + 1, u, v
-                        barred |= refused[u, v]
+        new, barred, one, two = _add_edges(scopes.ptr, scopes.members, at, end, trial, refused)
         # Without a new edge the graph is what it was. An edge that did not fit once will not fit
         # into a larger graph either, or so rarely that the game is not worth it.
         fits = new == 0
         if new > 0 and not barred:
             trials += 1
-            fits = _fits(trial, vertices, rules)
+            fits = _played(_from_matrix(trial), rules, vertices).finished
+        if new > 0:
+            np.copyto(*((joined, trial) if fits else (trial, joined)))
         if fits:
-            joined[:] = trial
-            for f in range(at, end):
-                kept[used] = f
-                used += 1
+            kept += range(at, end)
             at = end
             block *= 2
         elif block > 1:
@@ -479,20 +482,25 @@ def _widen(ptr, members, vertices, rules, most_trials):  # type: ignore[no-untyp
             if new == 1:
                 refused[one, two] = refused[two, one] = True
             at += 1
-    return kept[:used].copy()
+    return np.array(kept, dtype=np.int64)
 
 
-@inner
-def _fits(adjacency, vertices, rules):  # type: ignore[no-untyped-def]
-    """Whether the game on a graph, given as a matrix, can be finished."""
+def _from_matrix(adjacency: NDArray[np.bool_]) -> Graph:
     n = len(adjacency)
-    ptr = np.zeros(n + 1, np.int64)
-    neighbours = np.empty(adjacency.sum(), np.int64)
-    for v in range(n):
-        ptr[v + 1] = ptr[v]
-        for u in range(n):
-            if adjacency[v, u]:
-                neighbours[ptr[v + 1]] = u
-                ptr[v + 1] += 1
-    moves = _Moves(np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(n, np.bool_))
-    return _play(neighbours, _new_state(ptr), vertices, rules, moves)[3]
+    joined = np.flatnonzero(adjacency)
+    return Graph(np.searchsorted(joined, n * np.arange(n + 1)), joined % n)
+
+
+@kernel
+def _add_edges(ptr, members, low, high, trial, refused):  # type: ignore[no-untyped-def]
+    """Join the members of the scopes low..high: (new edges, one of them refused; the last one)."""
+    new, barred, one, two = 0, False, 0, 0
+    for f in range(low, high):
+        for i in range(ptr[f], ptr[f + 1]):
+            for j in range(ptr[f], ptr[f + 1]):
+                u, v = members[i], members[j]
+                if u < v and not trial[u, v]:
+                    trial[u, v] = trial[v, u] = True
+                    new, one, two = new + 1, u, v
+                    barred |= refused[u, v]
+    return new, barred, one, two

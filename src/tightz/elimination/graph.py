@@ -47,11 +47,18 @@ class Graph(NamedTuple):
 
         Sweeps the graph from one end to the other: good on strips and lattices.
         """
-        return _breadth_first(self.ptr, self.neighbours)
+        order, seen = np.empty(self.n, dtype=np.int64), np.full(self.n, -1, dtype=np.int64)
+        by_degree = np.argsort(self.degrees, kind="stable")
+        rows = _in_turn(self.ptr, self.neighbours, by_degree)
+        _breadth_first(self.ptr, rows, order, seen)
+        return order
 
     def degeneracy(self) -> int:
         """The largest minimum degree of any subgraph: no elimination order has less width."""
-        return int(_degeneracy(self.ptr, self.neighbours))
+        n, filed = self.n, self.n + self.neighbours.size
+        head, follow = np.full(n + 1, -1, dtype=np.int64), np.empty(filed, dtype=np.int64)
+        gone, item = np.zeros(n, dtype=np.bool_), np.empty(filed, dtype=np.int64)
+        return int(_degeneracy(self.ptr, self.neighbours, self.degrees, gone, head, follow, item))
 
 
 def scopes_of(model: FactorGraph | SpinPolynomial) -> Scopes:
@@ -91,51 +98,65 @@ def scopes_from(n: int, rows: Sequence[Sequence[int] | NDArray]) -> Scopes:
 
 def interaction_graph(scopes: Scopes) -> Graph:
     """Two variables are neighbours when a scope has both."""
-    return Graph(*_neighbours(scopes.n, scopes.ptr, scopes.members))
+    n, sizes = scopes.n, np.diff(scopes.ptr)
+    first = np.zeros(n + 1, dtype=np.int64)
+    np.cumsum(np.bincount(scopes.members, minlength=n), out=first[1:])
+    scope_of = np.empty(scopes.members.size, dtype=np.int64)
+    ptr = np.zeros(n + 1, dtype=np.int64)
+    met = np.empty(int((sizes * (sizes - 1)).sum()), dtype=np.int64)
+    cursor, mark = first[:-1].copy(), np.full(n, -1, dtype=np.int64)
+    _meet(scopes.ptr, scopes.members, first, cursor, scope_of, mark, ptr, met)
+    return Graph(ptr, _in_turn(ptr, met[: ptr[-1]], np.arange(n)))
+
+
+def _in_turn(
+    ptr: NDArray[np.int64], rows: NDArray[np.int64], turn: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The rows of a graph with the members of each as they come in `turn`, a permutation."""
+    out = np.empty(rows.size, dtype=np.int64)
+    _turn_rows(ptr, rows, turn, ptr[:-1].copy(), out)
+    return out
 
 
 @kernel
-def _neighbours(n, ptr, members):  # type: ignore[no-untyped-def]
-    """(ptr, neighbours) of the graph, rows ascending."""
+def _meet(ptr, members, first, cursor, scope_of, mark, out_ptr, out):  # type: ignore[no-untyped-def]
+    """All that share a scope with v, each once, as they are met: out[out_ptr[v]:out_ptr[v+1]]."""
     # The scopes of each variable: the sets turned round, by counting.
-    first = np.zeros(n + 1, np.int64)
-    for v in members:
-        first[v + 1] += 1
-    first = np.cumsum(first)
-    scope_of = np.empty(members.size, np.int64)
-    at = first[:-1].copy()
-    most = np.zeros(n, np.int64)
     for f in range(ptr.size - 1):
-        for v in members[ptr[f] : ptr[f + 1]]:
-            scope_of[at[v]] = f
-            at[v] += 1
-            most[v] += ptr[f + 1] - ptr[f] - 1
-    # All that share a scope with v, each once: marked when it is met first.
-    out = np.empty(most.sum(), np.int64)
-    out_ptr = np.zeros(n + 1, np.int64)
-    mark = np.full(n, -1, np.int64)
+        for at in range(ptr[f], ptr[f + 1]):
+            v = members[at]
+            scope_of[cursor[v]] = f
+            cursor[v] += 1
     used = 0
-    for v in range(n):
+    for v in range(first.size - 1):
         mark[v] = v
-        for f in scope_of[first[v] : first[v + 1]]:
-            for u in members[ptr[f] : ptr[f + 1]]:
+        for k in range(first[v], first[v + 1]):
+            f = scope_of[k]
+            for at in range(ptr[f], ptr[f + 1]):
+                u = members[at]
                 if mark[u] != v:
                     mark[u] = v
                     out[used] = u
                     used += 1
-        out[out_ptr[v] : used].sort()
         out_ptr[v + 1] = used
-    return out_ptr, out[:used].copy()
 
 
 @kernel
-def _breadth_first(ptr, neighbours):  # type: ignore[no-untyped-def]
-    n = ptr.size - 1
-    order = np.empty(n, np.int64)
-    fresh = np.empty(n, np.int64)
-    seen = np.full(n, -1, np.int64)
+def _turn_rows(ptr, rows, turn, cursor, out):  # type: ignore[no-untyped-def]
+    """Neighbours know each other, so writing u to all of its rows sorts the rows: no comparison."""
+    for k in range(turn.size):
+        u = turn[k]
+        for at in range(ptr[u], ptr[u + 1]):
+            v = rows[at]
+            out[cursor[v]] = u
+            cursor[v] += 1
+
+
+@kernel
+def _breadth_first(ptr, neighbours, order, seen):  # type: ignore[no-untyped-def]
+    """`order`; neighbours that are met together follow as they stand in their row."""
     done, search = 0, 0
-    for root in range(n):
+    for root in range(order.size):
         if seen[root] >= 0:
             continue
         start = root
@@ -148,41 +169,29 @@ def _breadth_first(ptr, neighbours):  # type: ignore[no-untyped-def]
             while head < tail:
                 v = order[head]
                 head += 1
-                new = 0
                 for at in range(ptr[v], ptr[v + 1]):
                     u = neighbours[at]
                     # A component is searched by itself: marks of earlier ones cannot be met.
                     if seen[u] != search:
                         seen[u] = search
-                        fresh[new] = u
-                        new += 1
-                degrees = ptr[fresh[:new] + 1] - ptr[fresh[:new]]
-                ranked = fresh[:new][np.argsort(degrees, kind="mergesort")]
-                order[tail : tail + new] = ranked
-                tail += new
+                        order[tail] = u
+                        tail += 1
             start = order[tail - 1]
         done = tail
-    return order
 
 
 @kernel
-def _degeneracy(ptr, neighbours):  # type: ignore[no-untyped-def]
+def _degeneracy(ptr, neighbours, degree, gone, head, follow, item):  # type: ignore[no-untyped-def]
     """Take away a vertex of least degree, and again; the largest degree met (Matula, Beck 1983)."""
-    n = ptr.size - 1
-    degree = ptr[1:] - ptr[:-1]
-    gone = np.zeros(n, np.bool_)
     # Vertices are filed by degree in linked lists; one whose degree fell is filed a second time and
     # its old entry is passed over when it comes up.
-    head = np.full(n + 1, -1, np.int64)
-    follow = np.full(n + neighbours.size, -1, np.int64)
-    item = np.empty(n + neighbours.size, np.int64)
     used = 0
-    for v in range(n):
+    for v in range(degree.size):
         item[used] = v
         follow[used] = head[degree[v]]
         head[degree[v]] = used
         used += 1
-    best, level, left = 0, 0, n
+    best, level, left = 0, 0, degree.size
     while left > 0:
         while head[level] < 0:
             level += 1

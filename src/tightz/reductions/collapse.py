@@ -23,7 +23,6 @@ from tightz.models.inputs import as_model
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.collapse_kernels import (
     Tables,
-    Terms,
     eliminate,
     lift_joint,
     lift_state,
@@ -121,10 +120,10 @@ class Collapsed:
                 chosen = rows[:, columns]
                 values = chi(len(columns) * np.arange(len(group) + 1), chosen.ravel())
                 joints[2 * at + subset] = np.asarray(values, dtype=np.float64)
-        lift_joint(
-            self.order, self.scope_ptr, self.scope, self.table_ptr, self.fields, self.next_use,
-            joints, means,
-        )  # fmt: skip
+        cliques = self.order, self.scope_ptr, self.scope, self.table_ptr
+        widest = int(np.diff(self.scope_ptr).max(initial=0))
+        bits, image = np.empty(64, dtype=np.int64), np.empty(2 << widest, dtype=np.int64)
+        lift_joint(cliques, self.fields, self.next_use, joints, means, bits, image)
         return means
 
     @cached_property
@@ -212,7 +211,7 @@ def _eliminate(poly: SpinPolynomial, plan: Plan, *, hard: bool) -> Tables:
         np.zeros((count, 2)),
         np.zeros(count),
     )
-    eliminate(Terms(poly.ptr, poly.spins, poly.theta), plan, hard, tables)
+    eliminate(poly, plan, hard, tables)
     return tables
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.reductions.collapse_plan import Plan
 from tightz.runtime.kernels import inner, kernel
 
 
@@ -36,14 +38,6 @@ def _image(bits, count, out):  # type: ignore[no-untyped-def]
             out[mask + (1 << b)] = out[mask] | bits[b]
 
 
-class Terms(NamedTuple):
-    """A polynomial without its constant: term a is theta[a] prod spins[ptr[a]:ptr[a+1]]."""
-
-    ptr: NDArray[np.int64]
-    spins: NDArray[np.int32]
-    theta: NDArray[np.float64]
-
-
 class Tables(NamedTuple):
     """What the elimination leaves behind; see `Collapsed` for the layout of fields and messages.
 
@@ -58,92 +52,103 @@ class Tables(NamedTuple):
     constants: NDArray[np.float64]
 
 
-@inner
-def _gather_terms(terms, plan, e, bit_of, field):  # type: ignore[no-untyped-def]
-    """Add the terms that elimination e consumes to its field; returns their absolute sum.
-
-    A term s_i prod_b s_b adds theta to the coefficient of {b}: its mask less the spin's own bit.
-    """
-    own = bit_of[plan.order[e]]
-    total = 0.0
-    for p in range(plan.term_ptr[e], plan.term_ptr[e + 1]):
-        a = plan.term_of[p]
-        mask = 0
-        for t in range(terms.ptr[a], terms.ptr[a + 1]):
-            mask |= bit_of[terms.spins[t]]
-        field[mask ^ own] += terms.theta[a]
-        total += abs(terms.theta[a])
-    return total
-
-
-@inner
-def _gather_tables(plan, tables, e, bit_of, image):  # type: ignore[no-untyped-def]
-    """Add the messages that elimination e consumes to its field (with the spin) or its message.
-
-    Masks over a message's own neighbours become masks over those of e (`_image`).
-    """
-    start = plan.table_ptr[e]
-    own = bit_of[plan.order[e]]
-    bits = np.empty(64, dtype=np.int64)
-    for p in range(plan.table_in_ptr[e], plan.table_in_ptr[e + 1]):
-        c = plan.table_in[p]
-        width = plan.scope_ptr[c + 1] - plan.scope_ptr[c]
-        for b in range(width):
-            bits[b] = bit_of[plan.scope[plan.scope_ptr[c] + b]]
-        _image(bits, width, image)
-        for mask in range(1, 1 << width):  # entry 0 went into the constant
-            to = image[mask]
-            part = tables.messages[plan.table_ptr[c] + mask]
-            if to & own:
-                tables.fields[start + (to ^ own)] += part
-                tables.sums[e, 0] += abs(part)
-            else:
-                tables.messages[start + to] += part
-                tables.sums[e, 1] += abs(part)
-
-
-@kernel
-def eliminate(terms, plan, hard, tables):  # type: ignore[no-untyped-def]
+def eliminate(poly: SpinPolynomial, plan: Plan, hard: bool, tables: Tables) -> None:
     """Fill fields (values) and messages (Walsh coefficients) of all eliminations.
 
     message = Walsh(log 2cosh f) + what the consumed messages hold without the spin; its constant
     part goes to constants[e]. `hard`: |f| in place of log 2cosh f.
     """
-    order, scope_ptr, scope = plan.order, plan.scope_ptr, plan.scope
-    widest = 0
-    for e in range(order.size):
-        widest = max(widest, scope_ptr[e + 1] - scope_ptr[e])
-    values = np.empty(1 << widest)
-    image = np.empty(2 << widest, dtype=np.int64)
-    highest = max(order.max() if order.size else 0, scope.max() if scope.size else 0)
-    bit_of = np.zeros(highest + 1, dtype=np.int64)
+    widest = int(np.diff(plan.scope_ptr).max(initial=0))
+    highest = max(plan.order.max(initial=0), plan.scope.max(initial=0))
+    bits, bit_of = np.empty(64, dtype=np.int64), np.zeros(highest + 1, dtype=np.int64)
+    _eliminate(
+        (poly.ptr, poly.spins, poly.theta, plan.term_ptr, plan.term_of),
+        (plan.order, plan.scope_ptr, plan.scope, plan.table_ptr),
+        (plan.table_in_ptr, plan.table_in),
+        hard,
+        tuple(tables),
+        (np.empty(1 << widest), np.empty(2 << widest, dtype=np.int64), bits, bit_of),
+    )
+
+
+@inner
+def _gather_terms(terms, e, own, bit_of, field):  # type: ignore[no-untyped-def]
+    """Add the terms that elimination e consumes to its field; returns their absolute sum.
+
+    A term s_i prod_b s_b adds theta to the coefficient of {b}: its mask less the spin's own bit.
+    """
+    ptr, spins, theta, term_ptr, term_of = terms
+    total = 0.0
+    for p in range(term_ptr[e], term_ptr[e + 1]):
+        a = term_of[p]
+        mask = 0
+        for t in range(ptr[a], ptr[a + 1]):
+            mask |= bit_of[spins[t]]
+        field[mask ^ own] += theta[a]
+        total += abs(theta[a])
+    return total
+
+
+@inner
+def _gather_tables(  # type: ignore[no-untyped-def]
+    cliques, incoming, e, messages, field, message, sums, bit_of, bits, image
+):
+    """Add the messages that elimination e consumes to its field (with the spin) or its message.
+
+    Masks over a message's own neighbours become masks over those of e (`_image`).
+    """
+    order, scope_ptr, scope, table_ptr = cliques
+    in_ptr, table_in = incoming
+    own = bit_of[order[e]]
+    for p in range(in_ptr[e], in_ptr[e + 1]):
+        c = table_in[p]
+        width = scope_ptr[c + 1] - scope_ptr[c]
+        for b in range(width):
+            bits[b] = bit_of[scope[scope_ptr[c] + b]]
+        _image(bits, width, image)
+        for mask in range(1, 1 << width):  # entry 0 went into the constant
+            to = image[mask]
+            part = messages[table_ptr[c] + mask]
+            if to & own:
+                field[to ^ own] += part
+                sums[e, 0] += abs(part)
+            else:
+                message[to] += part
+                sums[e, 1] += abs(part)
+
+
+@kernel
+def _eliminate(terms, cliques, incoming, hard, tables, work):  # type: ignore[no-untyped-def]
+    order, scope_ptr, scope, table_ptr = cliques
+    fields, messages, scale, sums, constants = tables
+    values, image, bits, bit_of = work
     for e in range(order.size):
         degree = scope_ptr[e + 1] - scope_ptr[e]
         size = 1 << degree
-        field = tables.fields[plan.table_ptr[e] : plan.table_ptr[e + 1]]
-        message = tables.messages[plan.table_ptr[e] : plan.table_ptr[e + 1]]
+        field = fields[table_ptr[e] : table_ptr[e + 1]]
+        message = messages[table_ptr[e] : table_ptr[e + 1]]
         # Everything that holds the spin lies over it (the highest bit) and its neighbours, so bits
         # of other spins, left from earlier eliminations, are never looked up.
         bit_of[order[e]] = size
         for b in range(degree):
             bit_of[scope[scope_ptr[e] + b]] = 1 << b
         # The polynomial in s_i is c + s_i f: coefficients of f to the field, of c to the message.
-        tables.sums[e, 0] += _gather_terms(terms, plan, e, bit_of, field)
-        _gather_tables(plan, tables, e, bit_of, image)
+        sums[e, 0] += _gather_terms(terms, e, size, bit_of, field)
+        _gather_tables(cliques, incoming, e, messages, field, message, sums, bit_of, bits, image)
         # f at every state of the neighbours; then log sum_s exp(s f) = log 2cosh f there.
         walsh_hadamard(field)
         table = values[:size]
         for x in range(size):
             f = abs(field[x])
             t = f if hard else f + np.log1p(np.exp(-2.0 * f))
-            tables.scale[e] = max(tables.scale[e], t)
+            scale[e] = max(scale[e], t)
             table[x] = t / size
         # Back to coefficients: the transform is its own inverse up to the factor 2^degree above.
         walsh_hadamard(table)
         for x in range(size):
             message[x] += table[x]
-            tables.sums[e, 1] += abs(table[x])
-        tables.constants[e] = message[0]
+            sums[e, 1] += abs(table[x])
+        constants[e] = message[0]
         message[0] = 0.0
 
 
@@ -165,18 +170,15 @@ def lift_state(order, scope_ptr, scope, table_ptr, fields, uniform, drawn, spins
 
 
 @kernel
-def lift_joint(order, scope_ptr, scope, table_ptr, fields, next_use, joints, means):  # type: ignore[no-untyped-def]
+def lift_joint(cliques, fields, next_use, joints, means, bits, image):  # type: ignore[no-untyped-def]
     """means[i] = E[tanh f_i] for all eliminated i, last to first.
 
     joints holds, per e, 2^(degree+1) entries at 2 table_ptr[e]. In: for eliminations whose
     neighbours are all kept (next_use = E), E[chi_a] for every subset a of them in the lower half.
-    Out: the joint distribution of the neighbours and of the spin itself (highest bit).
+    Out: the joint distribution of the neighbours and of the spin itself (highest bit). Room: bits
+    (64,), image (2 << the largest degree,).
     """
-    bits = np.empty(64, dtype=np.int64)
-    widest = 0
-    for e in range(order.size):
-        widest = max(widest, scope_ptr[e + 1] - scope_ptr[e])
-    image = np.empty(2 << widest, dtype=np.int64)
+    order, scope_ptr, scope, table_ptr = cliques
     for e in range(order.size - 1, -1, -1):
         degree = scope_ptr[e + 1] - scope_ptr[e]
         size = 1 << degree

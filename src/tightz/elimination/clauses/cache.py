@@ -46,16 +46,15 @@ def _pack(key, at, numbers, low, high):  # type: ignore[no-untyped-def]
 
 
 @inner
-def describe(r, parts, cache, part):  # type: ignore[no-untyped-def]
-    """Write the key of component `part` into cache.key; (its length, its hash)."""
-    size = _pack(cache.key, 0, parts.variables, parts.var_ptr[part], parts.var_ptr[part + 1])
+def describe(r, parts, key, part):  # type: ignore[no-untyped-def]
+    """Write the key of component `part` into `key`; (its length, its hash)."""
+    low, high = parts.var_ptr[part], parts.var_ptr[part + 1]
+    size = _pack(key, np.int64(0), parts.variables, low, high)
     if r[a.BLIND] == 0:
-        size = _pack(
-            cache.key, size, parts.clauses, parts.clause_ptr[part], parts.clause_ptr[part + 1]
-        )
+        size = _pack(key, size, parts.clauses, parts.clause_ptr[part], parts.clause_ptr[part + 1])
     h = np.uint64(0x9E3779B97F4A7C15)
     for i in range(size):
-        h ^= cache.key[i]
+        h ^= key[i]
         h *= np.uint64(0xFF51AFD7ED558CCD)
         h ^= h >> np.uint64(32)
     h *= np.uint64(0xC4CEB9FE1A85EC53)
@@ -82,7 +81,7 @@ def _find_in(cache, g, size, h):  # type: ignore[no-untyped-def]
 @inner
 def look_up(r, parts, cache, part):  # type: ignore[no-untyped-def]
     """(generation, entry) of component `part`, or (-1, -1). One found among the old is renewed."""
-    size, h = describe(r, parts, cache, part)
+    size, h = describe(r, parts, cache.key, part)
     r[a.LOOKUPS] += 1
     new = r[a.GENERATION]
     i = _find_in(cache, new, size, h)
@@ -124,7 +123,7 @@ def _add(r, cache, size, h):  # type: ignore[no-untyped-def]
 @inner
 def store(r, parts, cache, part, value, node, pure):  # type: ignore[no-untyped-def]
     """Keep value = (mantissa, exponent, error) of component `part`."""
-    size, h = describe(r, parts, cache, part)
+    size, h = describe(r, parts, cache.key, part)
     g = r[a.GENERATION]
     if size > cache.words.shape[1]:
         return
@@ -133,7 +132,8 @@ def store(r, parts, cache, part, value, node, pure):  # type: ignore[no-untyped-
         g = 1 - g
         r[a.GENERATION] = g
         r[a.EVICTIONS] += cache.filled[g]
-        cache.head[g, :] = -1
+        for k in range(cache.head.shape[1]):
+            cache.head[g, k] = -1
         cache.filled[g] = 0
         cache.used[g] = 0
         cache.base[g] = serial
@@ -145,10 +145,10 @@ def store(r, parts, cache, part, value, node, pure):  # type: ignore[no-untyped-
 
 
 @inner
-def serial(r, cache):  # type: ignore[no-untyped-def]
-    """The number that the next entry will have."""
-    g = r[a.GENERATION]
-    return cache.base[g] + cache.filled[g]
+def serial(r, stored):  # type: ignore[no-untyped-def]
+    """The number that the next entry will have; stored: cache.base and cache.filled."""
+    base, filled = stored
+    return base[r[a.GENERATION]] + filled[r[a.GENERATION]]
 
 
 @inner

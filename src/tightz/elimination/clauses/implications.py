@@ -140,9 +140,9 @@ def analyse(r, trail, clauses, branch, conflict):  # type: ignore[no-untyped-def
     1999), 0 when it is the same as trail.clause.
     """
     if conflict >= 0:
-        count = _meet_clause(trail, clauses, np.int64(conflict), np.int64(-1), 0)
+        count = _meet_clause(trail, clauses, np.int64(conflict), np.int64(-1), np.int64(0))
     else:
-        count = _meet(trail, np.int64(trail.clause[0]), 0)
+        count = _meet(trail, np.int64(trail.clause[0]), np.int64(0))
         count = _meet(trail, np.int64(trail.clause[1]), count)
     here = r[a.LEVEL]
     first, outcome, level, size = 0, NOTHING_LEFT, np.int64(0), 0

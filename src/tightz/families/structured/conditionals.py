@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.families.structured.junction import Forest
+from tightz.families.structured.junction import Forest, sorted_rows
 from tightz.families.structured.shape import Shape, visits
-from tightz.families.structured.terms import Images, cut_terms, merged_images
+from tightz.families.structured.terms import Images, bucket_masks, cut_terms, merged_images
 from tightz.projections.coset import Coset
 from tightz.runtime.kernels import kernel
 
@@ -48,20 +48,10 @@ def _with_singles(work: Images, n: int) -> Images:
 
 def outside(forest: Forest, ptr: NDArray, free: NDArray) -> NDArray[np.bool_]:
     """Which products of free spins (CSR) do not lie inside one bucket of the forest."""
-    out = np.zeros(len(ptr) - 1, dtype=np.bool_)
-    _outside(forest, np.asarray(ptr, np.int64), np.asarray(free, np.int64), out)
-    return out
-
-
-@kernel
-def _outside(f, ptr, spins, out):  # type: ignore[no-untyped-def]
-    """out[a]: some member of term a is not in the bucket of its first node."""
-    for a in range(out.size):
-        nodes = np.sort(f.node_of[spins[ptr[a] : ptr[a + 1]]])
-        if nodes.size:
-            sep = f.sep[f.sep_ptr[nodes[0]] : f.sep_ptr[nodes[0] + 1]]
-            for i in nodes[1:]:
-                out[a] |= not (sep == i).any()
+    rows = np.asarray(ptr, np.int64)
+    nodes = sorted_rows(rows, forest.node_of[np.asarray(free, np.int64)], forest.n)
+    missed: NDArray[np.bool_] = bucket_masks(forest, rows, nodes) == 0
+    return missed & (np.diff(rows) > 0)
 
 
 @kernel

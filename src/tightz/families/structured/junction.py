@@ -113,7 +113,8 @@ def build_forest(n: int, order: Sequence[int], scopes: Sequence[Sequence[int] | 
         proj_ptr=offsets(entries),
         proj=np.zeros(int(entries.sum()), dtype=np.int32),
     )
-    _project(forest)
+    links = forest.parent, forest.sep_ptr, forest.sep, forest.tab_ptr
+    _project(*links, forest.proj_ptr, forest.proj, np.empty(64, dtype=np.int64))
     return forest
 
 
@@ -125,24 +126,23 @@ def offsets(counts: NDArray) -> NDArray[np.int64]:
 
 
 @kernel
-def _project(f):  # type: ignore[no-untyped-def]
+def _project(parent, sep_ptr, sep, tab_ptr, proj_ptr, proj, bit):  # type: ignore[no-untyped-def]
     """proj[k, x]: the bits of the parent's table index x that belong to k's separator, packed."""
-    bit = np.empty(64, dtype=np.int64)
-    for k in range(f.parent.size):
-        p = f.parent[k]
+    for k in range(parent.size):
+        p = parent[k]
         if p < 0:
             continue
-        count = f.sep_ptr[k + 1] - f.sep_ptr[k]
+        count = sep_ptr[k + 1] - sep_ptr[k]
         for j in range(count):
             bit[j] = 0  # the parent itself
-            for i in range(f.sep_ptr[p], f.sep_ptr[p + 1]):
-                if f.sep[i] == f.sep[f.sep_ptr[k] + j]:
-                    bit[j] = i - f.sep_ptr[p] + 1
-        for x in range(f.tab_ptr[p + 1] - f.tab_ptr[p]):
+            for i in range(sep_ptr[p], sep_ptr[p + 1]):
+                if sep[i] == sep[sep_ptr[k] + j]:
+                    bit[j] = i - sep_ptr[p] + 1
+        for x in range(tab_ptr[p + 1] - tab_ptr[p]):
             index = 0
             for j in range(count):
                 index |= ((x >> bit[j]) & 1) << j
-            f.proj[f.proj_ptr[k] + x] = index
+            proj[proj_ptr[k] + x] = index
 
 
 def images(
@@ -163,16 +163,30 @@ def expectations(
     """E_q[prod of the free spins listed] for each row of a CSR list."""
     above = separator_marginals(forest, tables)
     out = np.ones(len(ptr) - 1)
-    nodes = forest.node_of[np.asarray(free, np.int64)]
-    _expectations(forest, tables, above, np.asarray(ptr, np.int64), nodes, out)
+    rows = np.asarray(ptr, np.int64)
+    nodes = sorted_rows(rows, forest.node_of[np.asarray(free, np.int64)], forest.n)
+    product, pending = np.empty(tables.size), np.empty(forest.n + 1, dtype=np.int64)
+    _expectations(links_of(forest), tables, above, rows, nodes, product, pending, out)
     return out
+
+
+def sorted_rows(ptr: NDArray, values: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Each row of a CSR list of numbers below n, ascending: one sort by (row, number)."""
+    owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    return np.sort(owner * max(n, 1) + values) % max(n, 1)
 
 
 def separator_marginals(forest: Forest, tables: NDArray[np.float64]) -> NDArray[np.float64]:
     """q(y_{S_k}) for every node, laid out by `forest.msg_ptr`."""
-    above = np.zeros(int(forest.msg_ptr[-1]))
-    _separator_marginals(forest, tables, above)
+    above = np.empty(int(forest.msg_ptr[-1]))
+    marginals(links_of(forest), 0, forest.n, tables, above)
     return above
+
+
+def links_of(forest: Forest) -> tuple[NDArray, ...]:
+    """What most kernels need of a forest: a plain tuple of few arrays is soon compiled and read."""
+    f = forest
+    return f.parent, f.tree, f.sep_ptr, f.sep, f.msg_ptr, f.tab_ptr, f.proj_ptr, f.proj
 
 
 def structured_bound(coset: Coset, forest: Forest, tables: NDArray[np.float64]) -> float:
@@ -206,31 +220,42 @@ def _unpack(words, members):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _separator_marginals(f, tables, above):  # type: ignore[no-untyped-def]
+def marginals(links, low, high, tables, above):  # type: ignore[no-untyped-def]
     """above[k, j] = q(y_{S_k} = j), parents first: sums of the parent's q(y_p, y_{S_p})."""
-    for k in range(f.parent.size - 1, -1, -1):
-        p = f.parent[k]
+    parent, _, _, _, msg_ptr, tab_ptr, proj_ptr, proj = links
+    for k in range(high - 1, low - 1, -1):
+        p = parent[k]
         if p < 0:
-            above[f.msg_ptr[k]] = 1.0
+            above[msg_ptr[k]] = 1.0
             continue
-        for x in range(f.tab_ptr[p + 1] - f.tab_ptr[p]):
-            to = f.msg_ptr[k] + f.proj[f.proj_ptr[k] + x]
-            above[to] += above[f.msg_ptr[p] + (x >> 1)] * tables[f.tab_ptr[p] + x]
+        for j in range(msg_ptr[k], msg_ptr[k + 1]):
+            above[j] = 0.0
+        for x in range(tab_ptr[p + 1] - tab_ptr[p]):
+            to = msg_ptr[k] + proj[proj_ptr[k] + x]
+            above[to] += above[msg_ptr[p] + (x >> 1)] * tables[tab_ptr[p] + x]
 
 
 @inner
-def _in_one_bucket(f, tables, above, nodes):  # type: ignore[no-untyped-def]
-    """E[prod of `nodes` (ascending)] if the first one's bucket holds them all, else NaN."""
-    k = nodes[0]
-    mask = 1
-    for i in nodes[1:]:
-        at = np.searchsorted(f.sep[f.sep_ptr[k] : f.sep_ptr[k + 1]], i)
-        if at == f.sep_ptr[k + 1] - f.sep_ptr[k] or f.sep[f.sep_ptr[k] + at] != i:
-            return np.nan
-        mask |= 2 << at
+def bucket_mask(sep_ptr, sep, nodes, low, high):  # type: ignore[no-untyped-def]
+    """nodes[low:high] (ascending) as bits of the first one's table; 0 if one is not there."""
+    k = nodes[low]
+    mask, at = 1, sep_ptr[k]
+    for i in range(low + 1, high):
+        while at < sep_ptr[k + 1] and sep[at] < nodes[i]:
+            at += 1
+        if at == sep_ptr[k + 1] or sep[at] != nodes[i]:
+            return 0
+        mask |= 2 << (at - sep_ptr[k])
+    return mask
+
+
+@inner
+def _in_one_bucket(links, tables, above, k, mask):  # type: ignore[no-untyped-def]
+    """E[prod of the nodes in `mask`, bits of the table of k]."""
+    _, _, _, _, msg_ptr, tab_ptr, _, _ = links
     total = 0.0
-    for x in range(f.tab_ptr[k + 1] - f.tab_ptr[k]):
-        weight = above[f.msg_ptr[k] + (x >> 1)] * tables[f.tab_ptr[k] + x]
+    for x in range(tab_ptr[k + 1] - tab_ptr[k]):
+        weight = above[msg_ptr[k] + (x >> 1)] * tables[tab_ptr[k] + x]
         bits = x & mask
         while bits:
             weight = -weight
@@ -240,52 +265,50 @@ def _in_one_bucket(f, tables, above, nodes):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _expectations(f, tables, above, ptr, nodes, out):  # type: ignore[no-untyped-def]
-    """out[a] = E_q[prod of nodes[ptr[a]:ptr[a+1]]], one tree after the other."""
-    n = f.parent.size
-    product = np.empty(f.tab_ptr[n])
-    pending = np.empty(n + 1, dtype=np.int64)
+def _expectations(links, tables, above, ptr, nodes, product, pending, out):  # type: ignore[no-untyped-def]
+    """out[a] = E_q[prod of nodes[ptr[a]:ptr[a+1]]], one tree after the other; rows ascending."""
+    _, tree, sep_ptr, sep, _, _, _, _ = links
     for a in range(ptr.size - 1):
-        row = np.sort(nodes[ptr[a] : ptr[a + 1]])
-        first = 0
-        while first < row.size and out[a] != 0.0:
+        first = ptr[a]
+        while first < ptr[a + 1] and out[a] != 0.0:
             last = first + 1
-            while last < row.size and f.tree[row[last]] == f.tree[row[first]]:
+            while last < ptr[a + 1] and tree[nodes[last]] == tree[nodes[first]]:
                 last += 1
-            value = _in_one_bucket(f, tables, above, row[first:last])
-            if np.isnan(value):
-                value = _in_one_tree(f, tables, above, row[first:last], product, pending)
-            out[a] *= value
+            mask = bucket_mask(sep_ptr, sep, nodes, first, last)
+            if mask:
+                out[a] *= _in_one_bucket(links, tables, above, nodes[first], mask)
+            else:
+                for i in range(first, last):
+                    pending[i - first] = nodes[i]
+                out[a] *= _in_one_tree(links, tables, above, last - first, product, pending)
             first = last
 
 
 @inner
-def _in_one_tree(f, tables, above, members, product, pending):  # type: ignore[no-untyped-def]
-    """E[prod of members (ascending)]: signed messages from them up to their common ancestor.
+def _in_one_tree(links, tables, above, count, product, pending):  # type: ignore[no-untyped-def]
+    """E[prod of pending[:count] (ascending)]: signed messages up to their common ancestor.
 
     Pending nodes are kept in ascending order, so children come before parents. `product` holds
     what the children of a pending node have sent, signed if the node is a member, over the node's
     table. When nothing else is pending, all members lie at or below the node and the sum ends.
     """
-    count = members.size
+    parent, _, _, _, msg_ptr, tab_ptr, proj_ptr, proj = links
     for i in range(count):
-        pending[i] = members[i]
-        table = product[f.tab_ptr[members[i]] : f.tab_ptr[members[i] + 1]]
-        table[0::2] = 1.0
-        table[1::2] = -1.0
+        for x in range(tab_ptr[pending[i]], tab_ptr[pending[i] + 1], 2):
+            product[x], product[x + 1] = 1.0, -1.0
     at = 0
     while True:
         k = pending[at]
         at += 1
-        base, low = f.tab_ptr[k], f.msg_ptr[k]
+        base, low = tab_ptr[k], msg_ptr[k]
         if at == count:
             total = 0.0
-            for j in range(f.msg_ptr[k + 1] - low):
+            for j in range(msg_ptr[k + 1] - low):
                 x = base + 2 * j
                 below = tables[x] * product[x] + tables[x + 1] * product[x + 1]
                 total += above[low + j] * below
             return total
-        p = f.parent[k]
+        p = parent[k]
         place = at
         while place < count and pending[place] < p:
             place += 1
@@ -294,8 +317,9 @@ def _in_one_tree(f, tables, above, members, product, pending):  # type: ignore[n
                 pending[i] = pending[i - 1]
             pending[place] = p
             count += 1
-            product[f.tab_ptr[p] : f.tab_ptr[p + 1]] = 1.0
-        for y in range(f.tab_ptr[p + 1] - f.tab_ptr[p]):
-            x = base + 2 * f.proj[f.proj_ptr[k] + y]
+            for x in range(tab_ptr[p], tab_ptr[p + 1]):
+                product[x] = 1.0
+        for y in range(tab_ptr[p + 1] - tab_ptr[p]):
+            x = base + 2 * proj[proj_ptr[k] + y]
             below = tables[x] * product[x] + tables[x + 1] * product[x + 1]
-            product[f.tab_ptr[p] + y] *= below
+            product[tab_ptr[p] + y] *= below

@@ -20,6 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.families.structured.junction import Forest, links_of, marginals
+from tightz.families.structured.terms import Terms
 from tightz.runtime.kernels import inner, kernel
 
 TINY = 1e-100
@@ -59,197 +61,276 @@ def walsh(table, size):  # type: ignore[no-untyped-def]
         step *= 2
 
 
+def ascend(
+    f: Forest,
+    terms: Terms,
+    events: NDArray[np.int64],
+    event_ptr: NDArray[np.int64],
+    tables: NDArray[np.float64],
+    tol: float,
+    max_sweeps: int,
+    trace: NDArray[np.float64],
+) -> int:
+    """Sweep over all trees until a sweep gains at most `tol` nats; returns the sweeps done.
+
+    events: per tree t the nodes events[event_ptr[t]:...] in depth-first order, k on the way down
+    and ~k on the way up; tables (tab,) in place; trace (max_sweeps,) the objective after each
+    sweep. An underflowing product of more than about 1e300 is lost to zero: the step then ignores
+    a term whose effect is below rounding.
+    """
+    pieces, states, slots = terms.fixed.size, int(f.msg_ptr[-1]), int(terms.slot_ptr[-1])
+    widest = int(np.diff(f.tab_ptr).max(initial=1))
+    most = int(np.diff(terms.node_slot_ptr).max(initial=1))
+    q = Sweep(
+        tables, np.empty(states), np.empty(states), np.empty(slots), np.empty(slots),
+        np.zeros(pieces), np.empty(widest), np.empty(widest), np.empty((most, widest)),
+    )  # fmt: skip
+    shared = (
+        np.zeros(pieces),
+        np.zeros(pieces),
+        np.empty(terms.theta.size),
+        np.empty(terms.theta.size, dtype=np.int64),
+    )
+    return int(
+        _ascend(
+            (links_of(f), (f.tree_ptr, f.child_ptr, f.child), (events, event_ptr)),
+            (terms.tree_piece_ptr, terms.piece_node, terms.piece_mask, terms.piece_top,
+             terms.node_piece_ptr, terms.node_piece, terms.fixed),
+            (terms.theta, terms.term_piece_ptr, terms.term_piece, terms.piece_term_ptr,
+             terms.piece_term),
+            (terms.node_slot_ptr, terms.node_slot, terms.slot_node, terms.slot_piece,
+             terms.slot_odd, terms.slot_parent, terms.slot_ptr, terms.slot_child_ptr,
+             terms.slot_child),
+            tuple(q), shared, (float(terms.constant), float(tol)), trace[:max_sweeps],
+        )
+    )  # fmt: skip
+
+
 @inner
-def _enter(f, terms, q, k):  # type: ignore[no-untyped-def]
+def _enter(links, slots, q, k):  # type: ignore[no-untyped-def]
     """P(S_k) and R_u(S_k) of every slot at k, from the parent and the siblings' messages."""
-    p = f.parent[k]
-    low, high = f.msg_ptr[k], f.msg_ptr[k + 1]
+    parent, _, _, _, msg_ptr, tab_ptr, proj_ptr, proj = links
+    node_slot_ptr, node_slot, slot_node, _, slot_odd, slot_parent, slot_ptr, child_ptr, child = (
+        slots
+    )
+    tables, above, _, signed, sent, _, work, _, _ = q
+    marginals(links, k, k + 1, tables, above)
+    p = parent[k]
     if p < 0:
-        q.above[low] = 1.0
         return
-    size = f.tab_ptr[p + 1] - f.tab_ptr[p]
-    proj = f.proj[f.proj_ptr[k] : f.proj_ptr[k + 1]]
-    table = q.tables[f.tab_ptr[p] : f.tab_ptr[p + 1]]
-    over = q.above[f.msg_ptr[p] : f.msg_ptr[p + 1]]
-    q.above[low:high] = 0.0
-    for x in range(size):
-        q.above[low + proj[x]] += over[x >> 1] * table[x]
-    for s in terms.node_slot[terms.node_slot_ptr[k] : terms.node_slot_ptr[k + 1]]:
-        ps = terms.slot_parent[s]
+    size = tab_ptr[p + 1] - tab_ptr[p]
+    onto = proj[proj_ptr[k] : proj_ptr[k + 1]]
+    table = tables[tab_ptr[p] : tab_ptr[p + 1]]
+    for i in range(node_slot_ptr[k], node_slot_ptr[k + 1]):
+        s = node_slot[i]
+        ps = slot_parent[s]
         if ps < 0:
             continue
         # At the top slot's node nothing of the piece lies above: R is the probability itself.
-        if terms.slot_parent[ps] < 0:
-            rest = over
+        if slot_parent[ps] < 0:
+            rest = above[msg_ptr[p] : msg_ptr[p + 1]]
         else:
-            rest = q.signed[terms.slot_ptr[ps] : terms.slot_ptr[ps + 1]]
-        flip = -1.0 if terms.slot_odd[ps] else 1.0
+            rest = signed[slot_ptr[ps] : slot_ptr[ps + 1]]
+        flip = -1.0 if slot_odd[ps] else 1.0
         for j in range(size >> 1):
-            q.work[2 * j] = rest[j] * table[2 * j]
-            q.work[2 * j + 1] = flip * rest[j] * table[2 * j + 1]
+            work[2 * j] = rest[j] * table[2 * j]
+            work[2 * j + 1] = flip * rest[j] * table[2 * j + 1]
         # The piece's other branches below the parent, each as its signed message.
-        for c in terms.slot_child[terms.slot_child_ptr[ps] : terms.slot_child_ptr[ps + 1]]:
+        for at in range(child_ptr[ps], child_ptr[ps + 1]):
+            c = child[at]
             if c != s:
-                node = terms.slot_node[c]
-                message = q.sent[terms.slot_ptr[c] : terms.slot_ptr[c + 1]]
-                to = f.proj[f.proj_ptr[node] : f.proj_ptr[node + 1]]
+                node = slot_node[c]
+                message = sent[slot_ptr[c] : slot_ptr[c + 1]]
+                to = proj[proj_ptr[node] : proj_ptr[node + 1]]
                 for x in range(size):
-                    q.work[x] *= message[to[x]]
-        out = q.signed[terms.slot_ptr[s] : terms.slot_ptr[s + 1]]
-        out[:] = 0.0
+                    work[x] *= message[to[x]]
+        out = signed[slot_ptr[s] : slot_ptr[s + 1]]
+        for j in range(out.size):
+            out[j] = 0.0
         for x in range(size):
-            out[proj[x]] += q.work[x]
+            out[onto[x]] += work[x]
 
 
 @inner
-def _slot_products(f, terms, q, k):  # type: ignore[no-untyped-def]
+def _slot_products(links, slots, q, k):  # type: ignore[no-untyped-def]
     """below[i, x]: for slot i of node k, product of its sign and its children's messages."""
-    size = f.tab_ptr[k + 1] - f.tab_ptr[k]
-    first = terms.node_slot_ptr[k]
-    for i in range(terms.node_slot_ptr[k + 1] - first):
-        s = terms.node_slot[first + i]
-        flip = -1.0 if terms.slot_odd[s] else 1.0
+    _, _, _, _, _, tab_ptr, proj_ptr, proj = links
+    node_slot_ptr, node_slot, slot_node, _, slot_odd, _, slot_ptr, child_ptr, child = slots
+    sent, below = q[4], q[8]
+    size = tab_ptr[k + 1] - tab_ptr[k]
+    for i in range(node_slot_ptr[k + 1] - node_slot_ptr[k]):
+        s = node_slot[node_slot_ptr[k] + i]
+        flip = -1.0 if slot_odd[s] else 1.0
         for j in range(size >> 1):
-            q.below[i, 2 * j] = 1.0
-            q.below[i, 2 * j + 1] = flip
-        for c in terms.slot_child[terms.slot_child_ptr[s] : terms.slot_child_ptr[s + 1]]:
-            node = terms.slot_node[c]
-            message = q.sent[terms.slot_ptr[c] : terms.slot_ptr[c + 1]]
-            to = f.proj[f.proj_ptr[node] : f.proj_ptr[node + 1]]
+            below[i, 2 * j] = 1.0
+            below[i, 2 * j + 1] = flip
+        for at in range(child_ptr[s], child_ptr[s + 1]):
+            c = child[at]
+            node = slot_node[c]
+            message = sent[slot_ptr[c] : slot_ptr[c + 1]]
+            to = proj[proj_ptr[node] : proj_ptr[node + 1]]
             for x in range(size):
-                q.below[i, x] *= message[to[x]]
+                below[i, x] *= message[to[x]]
 
 
 @inner
-def _send(f, terms, q, k):  # type: ignore[no-untyped-def]
+def _send(links, slots, q, k):  # type: ignore[no-untyped-def]
     """sent[s, j] = E[signed product at and below k | S_k = j] for every slot of node k."""
-    base = f.tab_ptr[k]
-    first = terms.node_slot_ptr[k]
-    for i in range(terms.node_slot_ptr[k + 1] - first):
-        at = terms.slot_ptr[terms.node_slot[first + i]]
-        for j in range(f.msg_ptr[k + 1] - f.msg_ptr[k]):
+    _, _, _, _, msg_ptr, tab_ptr, _, _ = links
+    node_slot_ptr, node_slot, _, _, _, _, slot_ptr, _, _ = slots
+    tables, sent, below = q[0], q[4], q[8]
+    base = tab_ptr[k]
+    for i in range(node_slot_ptr[k + 1] - node_slot_ptr[k]):
+        at = slot_ptr[node_slot[node_slot_ptr[k] + i]]
+        for j in range(msg_ptr[k + 1] - msg_ptr[k]):
             x = 2 * j
-            up, down = q.tables[base + x], q.tables[base + x + 1]
-            q.sent[at + j] = up * q.below[i, x] + down * q.below[i, x + 1]
+            up, down = tables[base + x], tables[base + x + 1]
+            sent[at + j] = up * below[i, x] + down * below[i, x + 1]
 
 
 @inner
-def _exit(f, terms, q, k):  # type: ignore[no-untyped-def]
+def _add_children(links, child_ptr, child, q, k):  # type: ignore[no-untyped-def]
+    """work += the best of everything below k, as each child found it."""
+    _, _, _, _, msg_ptr, tab_ptr, proj_ptr, proj = links
+    values, work = q[2], q[6]
+    size = tab_ptr[k + 1] - tab_ptr[k]
+    for i in range(child_ptr[k], child_ptr[k + 1]):
+        c = child[i]
+        message = values[msg_ptr[c] : msg_ptr[c + 1]]
+        to = proj[proj_ptr[c] : proj_ptr[c + 1]]
+        for x in range(size):
+            work[x] += message[to[x]]
+
+
+@inner
+def _add_slots(links, slots, q, k):  # type: ignore[no-untyped-def]
+    """The long pieces of node k, to `work` and `pull`.
+
+    One whose top is here is wholly below and counts like a short one. Any other also hangs on what
+    is above: given S_k that part is R / P, a mean of signs, so in [-1, 1] but for rounding. It
+    moves the odds (`pull`) but not M: the piece is counted at its top.
+    """
+    _, _, _, _, msg_ptr, tab_ptr, _, _ = links
+    node_slot_ptr, node_slot, _, slot_piece, _, slot_parent, slot_ptr, _, _ = slots
+    _, above, _, signed, _, coef, work, pull, below = q
+    low, size = msg_ptr[k], tab_ptr[k + 1] - tab_ptr[k]
+    for i in range(node_slot_ptr[k + 1] - node_slot_ptr[k]):
+        s = node_slot[node_slot_ptr[k] + i]
+        c = coef[slot_piece[s]]
+        if slot_parent[s] < 0:
+            for x in range(size):
+                work[x] += c * below[i, x]
+            continue
+        at = slot_ptr[s]
+        for j in range(size >> 1):
+            if above[low + j] > 0.0:
+                ratio = c * min(1.0, max(-1.0, signed[at + j] / above[low + j]))
+                pull[2 * j] += ratio * below[i, 2 * j]
+                pull[2 * j + 1] += ratio * below[i, 2 * j + 1]
+
+
+@inner
+def _exit(links, children, pieces, slots, q, k):  # type: ignore[no-untyped-def]
     """Maximise F in the table of node k, then send its messages. values[k] is M over S_k."""
-    base, low = f.tab_ptr[k], f.msg_ptr[k]
-    size = f.tab_ptr[k + 1] - base
+    _, _, _, _, msg_ptr, tab_ptr, _, _ = links
+    _, child_ptr, child = children
+    _, _, mask, _, piece_ptr, piece, _ = pieces
+    tables, _, values, _, _, coef, work, pull, _ = q
+    base, low = tab_ptr[k], msg_ptr[k]
+    size = tab_ptr[k + 1] - base
     for x in range(size):
-        q.work[x] = 0.0
-        q.pull[x] = 0.0
+        work[x] = 0.0
+        pull[x] = 0.0
     # work = the part of G that M carries upwards. First the short pieces of the bucket: their
     # coefficients by mask, transformed, are their energy at every state.
-    for u in terms.node_piece[terms.node_piece_ptr[k] : terms.node_piece_ptr[k + 1]]:
-        q.work[terms.piece_mask[u]] += q.coef[u]
-    walsh(q.work, size)
-    # Then the best of everything below, as each child found it.
-    for c in f.child[f.child_ptr[k] : f.child_ptr[k + 1]]:
-        message = q.values[f.msg_ptr[c] : f.msg_ptr[c + 1]]
-        to = f.proj[f.proj_ptr[c] : f.proj_ptr[c + 1]]
-        for x in range(size):
-            q.work[x] += message[to[x]]
-    # Long pieces. One whose top is here is wholly below and counts like a short one. Any other
-    # also hangs on what is above: given S_k that part is R / P, a mean of signs, so in [-1, 1] but
-    # for rounding. It moves the odds (`pull`) but not M: the piece is counted at its top.
-    _slot_products(f, terms, q, k)
-    first = terms.node_slot_ptr[k]
-    for i in range(terms.node_slot_ptr[k + 1] - first):
-        s = terms.node_slot[first + i]
-        c = q.coef[terms.slot_piece[s]]
-        if terms.slot_parent[s] < 0:
-            for x in range(size):
-                q.work[x] += c * q.below[i, x]
-            continue
-        at = terms.slot_ptr[s]
-        for j in range(size >> 1):
-            if q.above[low + j] > 0.0:
-                ratio = c * min(1.0, max(-1.0, q.signed[at + j] / q.above[low + j]))
-                q.pull[2 * j] += ratio * q.below[i, 2 * j]
-                q.pull[2 * j + 1] += ratio * q.below[i, 2 * j + 1]
+    for i in range(piece_ptr[k], piece_ptr[k + 1]):
+        work[mask[piece[i]]] += coef[piece[i]]
+    walsh(work, size)
+    _add_children(links, child_ptr, child, q, k)
+    _slot_products(links, slots, q, k)
+    _add_slots(links, slots, q, k)
     # The maximiser per state of S_k: log odds G(+) - G(-); M is its value, entropy included.
     for j in range(size >> 1):
-        up, down = q.work[2 * j], q.work[2 * j + 1]
-        odds = (up - down) + (q.pull[2 * j] - q.pull[2 * j + 1])
+        up, down = work[2 * j], work[2 * j + 1]
+        odds = (up - down) + (pull[2 * j] - pull[2 * j + 1])
         t = np.exp(-abs(odds))
         large, small = 1.0 / (1.0 + t), t / (1.0 + t)
         h = np.log1p(t) + (abs(odds) * small if small > 0.0 else 0.0)
         p, r = (large, small) if odds >= 0.0 else (small, large)
-        q.tables[base + 2 * j] = p
-        q.tables[base + 2 * j + 1] = r
-        q.values[low + j] = p * up + r * down + h
-    _send(f, terms, q, k)
+        tables[base + 2 * j] = p
+        tables[base + 2 * j + 1] = r
+        values[low + j] = p * up + r * down + h
+    _send(links, slots, q, k)
 
 
 @inner
-def _expect(f, terms, q, t, means):  # type: ignore[no-untyped-def]
+def _expect(links, tree_ptr, pieces, piece_term_ptr, slot_ptr, q, t, means):  # type: ignore[no-untyped-def]
     """Separator marginals of tree t, then E[piece] for its pieces that other trees see."""
-    for k in range(f.tree_ptr[t + 1] - 1, f.tree_ptr[t] - 1, -1):
-        p = f.parent[k]
-        low = f.msg_ptr[k]
-        if p < 0:
-            q.above[low] = 1.0
+    _, _, _, _, msg_ptr, tab_ptr, _, _ = links
+    tree_piece_ptr, piece_node, piece_mask, piece_top, _, _, _ = pieces
+    tables, above, _, _, sent, _, _, _, _ = q
+    marginals(links, tree_ptr[t], tree_ptr[t + 1], tables, above)
+    for u in range(tree_piece_ptr[t], tree_piece_ptr[t + 1]):
+        if piece_term_ptr[u] == piece_term_ptr[u + 1]:
             continue
-        q.above[low : f.msg_ptr[k + 1]] = 0.0
-        for x in range(f.tab_ptr[p + 1] - f.tab_ptr[p]):
-            to = f.proj[f.proj_ptr[k] + x]
-            q.above[low + to] += q.above[f.msg_ptr[p] + (x >> 1)] * q.tables[f.tab_ptr[p] + x]
-    for u in range(terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]):
-        if terms.piece_term_ptr[u] == terms.piece_term_ptr[u + 1]:
-            continue
-        k = terms.piece_node[u]
+        k = piece_node[u]
         total = 0.0
-        if terms.piece_top[u] >= 0:
-            at = terms.slot_ptr[terms.piece_top[u]]
-            for j in range(f.msg_ptr[k + 1] - f.msg_ptr[k]):
-                total += q.above[f.msg_ptr[k] + j] * q.sent[at + j]
+        if piece_top[u] >= 0:
+            at = slot_ptr[piece_top[u]]
+            for j in range(msg_ptr[k + 1] - msg_ptr[k]):
+                total += above[msg_ptr[k] + j] * sent[at + j]
         else:
-            for x in range(f.tab_ptr[k + 1] - f.tab_ptr[k]):
-                odd = x & terms.piece_mask[u]
+            for x in range(tab_ptr[k + 1] - tab_ptr[k]):
+                odd = x & piece_mask[u]
                 odd ^= odd >> 16
                 odd ^= odd >> 8
                 odd ^= odd >> 4
                 odd ^= odd >> 2
                 odd ^= odd >> 1
-                weight = q.above[f.msg_ptr[k] + (x >> 1)] * q.tables[f.tab_ptr[k] + x]
+                weight = above[msg_ptr[k] + (x >> 1)] * tables[tab_ptr[k] + x]
                 total += -weight if odd & 1 else weight
         means[u] = min(1.0, max(-1.0, total))
 
 
 @inner
-def _products(terms, means, product, zeros):  # type: ignore[no-untyped-def]
+def _products(shares, means, product, zeros):  # type: ignore[no-untyped-def]
     """Of each term of several pieces: product of the expectations that are not ~0, and count."""
-    for a in range(terms.theta.size):
+    theta, term_piece_ptr, term_piece, _, _ = shares
+    for a in range(theta.size):
         product[a] = 1.0
         zeros[a] = 0
-        for u in terms.term_piece[terms.term_piece_ptr[a] : terms.term_piece_ptr[a + 1]]:
-            if abs(means[u]) < TINY:
+        for i in range(term_piece_ptr[a], term_piece_ptr[a + 1]):
+            mean = means[term_piece[i]]
+            if abs(mean) < TINY:
                 zeros[a] += 1
             else:
-                product[a] *= means[u]
+                product[a] *= mean
 
 
 @inner
-def _coefficients(terms, means, product, zeros, t, coef):  # type: ignore[no-untyped-def]
-    """coef[u] = fixed + sum over its terms of theta * E[the other pieces], for tree t."""
-    for u in range(terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]):
-        total = terms.fixed[u]
+def _coefficients(shares, fixed, low, high, shared, coef):  # type: ignore[no-untyped-def]
+    """coef[u] = fixed + sum over its terms of theta * E[the other pieces], low <= u < high."""
+    theta, _, _, piece_term_ptr, piece_term = shares
+    means, _, product, zeros = shared
+    for u in range(low, high):
+        total = fixed[u]
         small = abs(means[u]) < TINY
-        for a in terms.piece_term[terms.piece_term_ptr[u] : terms.piece_term_ptr[u + 1]]:
+        for i in range(piece_term_ptr[u], piece_term_ptr[u + 1]):
+            a = piece_term[i]
             if zeros[a] == (1 if small else 0):
-                total += terms.theta[a] * (product[a] if small else product[a] / means[u])
+                total += theta[a] * (product[a] if small else product[a] / means[u])
         coef[u] = total
 
 
 @inner
-def _replace(terms, old, means, product, zeros, t):  # type: ignore[no-untyped-def]
-    """Carry new expectations of tree t's pieces into the products of their terms."""
-    for u in range(terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]):
+def _replace(shares, low, high, shared):  # type: ignore[no-untyped-def]
+    """Carry new expectations of the pieces low <= u < high into the products of their terms."""
+    _, _, _, piece_term_ptr, piece_term = shares
+    means, old, product, zeros = shared
+    for u in range(low, high):
         was, now = abs(old[u]) < TINY, abs(means[u]) < TINY
-        for a in terms.piece_term[terms.piece_term_ptr[u] : terms.piece_term_ptr[u + 1]]:
+        for i in range(piece_term_ptr[u], piece_term_ptr[u + 1]):
+            a = piece_term[i]
             if was:
                 zeros[a] -= 1
             else:
@@ -261,65 +342,58 @@ def _replace(terms, old, means, product, zeros, t):  # type: ignore[no-untyped-d
 
 
 @kernel
-def ascend(f, terms, events, event_ptr, tables, tol, max_sweeps, trace):  # type: ignore[no-untyped-def]
-    """Sweep over all trees until a sweep gains at most `tol` nats; returns the sweeps done.
+def _ascend(forest, pieces, shares, slots, q, shared, numbers, trace):  # type: ignore[no-untyped-def]
+    """`ascend`; pieces and slots within trees, shares: the terms of several pieces.
 
-    f Forest, terms Terms, events: per tree t the nodes events[event_ptr[t]:...] in depth-first
-    order, k on the way down and ~k on the way up; tables (tab,) in place; trace (max_sweeps,) the
-    objective after each sweep. An underflowing product of more than about 1e300 is lost to zero:
-    the step then ignores a term whose effect is below rounding.
+    shared: expectations of the pieces, as they were before, products and zeros of the terms.
     """
-    n, trees = f.parent.size, f.tree_ptr.size - 1
-    widest, most = 1, 1
-    for k in range(n):
-        widest = max(widest, f.tab_ptr[k + 1] - f.tab_ptr[k])
-        most = max(most, terms.node_slot_ptr[k + 1] - terms.node_slot_ptr[k])
-    coef = np.zeros(terms.fixed.size)
-    q = Sweep(
-        tables, np.empty(f.msg_ptr[n]), np.empty(f.msg_ptr[n]), np.empty(terms.slot_ptr[-1]),
-        np.empty(terms.slot_ptr[-1]), coef, np.empty(widest), np.empty(widest),
-        np.empty((most, widest)),
-    )  # fmt: skip
-    means, old = np.zeros(terms.fixed.size), np.zeros(terms.fixed.size)
-    product, zeros = np.empty(terms.theta.size), np.empty(terms.theta.size, dtype=np.int64)
+    links, children, (events, event_ptr) = forest
+    tree_ptr, msg_ptr = children[0], links[4]
+    tree_piece_ptr, fixed = pieces[0], pieces[6]
+    theta, piece_term_ptr = shares[0], shares[3]
+    node_slot_ptr, slot_ptr = slots[0], slots[6]
+    values, coef = q[2], q[5]
+    means, old, product, zeros = shared
+    constant, tol = numbers
     # The start: messages of every slot, children first, and the expectations that trees share.
-    for t in range(trees):
-        for k in range(f.tree_ptr[t], f.tree_ptr[t + 1]):
-            _slot_products(f, terms, q, k)
-            _send(f, terms, q, k)
-        _expect(f, terms, q, t, means)
-    exact = terms.theta.size == 0 and terms.slot_node.size == 0
+    for t in range(tree_ptr.size - 1):
+        for k in range(tree_ptr[t], tree_ptr[t + 1]):
+            _slot_products(links, slots, q, k)
+            _send(links, slots, q, k)
+        _expect(links, tree_ptr, pieces, piece_term_ptr, slot_ptr, q, t, means)
+    exact = theta.size == 0 and slots[2].size == 0
     last = -np.inf
-    for sweep in range(max_sweeps):
-        _products(terms, means, product, zeros)  # from scratch: no rounding is carried on
-        total = terms.constant
-        for t in range(trees):
+    for sweep in range(trace.size):
+        _products(shares, means, product, zeros)  # from scratch: no rounding is carried on
+        total = constant
+        for t in range(tree_ptr.size - 1):
             # With the other trees fixed this one sees linear terms only. Down the tree P and R are
             # brought up to date (needed by long pieces alone), on the way up each table is
             # maximised: what is above a node has not changed since its P and R were formed, and
             # what is below is final.
-            _coefficients(terms, means, product, zeros, t, coef)
-            low, high = f.tree_ptr[t], f.tree_ptr[t + 1]
-            long = terms.node_slot_ptr[high] > terms.node_slot_ptr[low]
-            for event in events[event_ptr[t] : event_ptr[t + 1]]:
-                if event < 0:
-                    _exit(f, terms, q, ~event)
+            first, end = tree_piece_ptr[t], tree_piece_ptr[t + 1]
+            _coefficients(shares, fixed, first, end, shared, coef)
+            low, high = tree_ptr[t], tree_ptr[t + 1]
+            long = node_slot_ptr[high] > node_slot_ptr[low]
+            for i in range(event_ptr[t], event_ptr[t + 1]):
+                if events[i] < 0:
+                    _exit(links, children, pieces, slots, q, ~events[i])
                 elif long:
-                    _enter(f, terms, q, event)
-            first, end = terms.tree_piece_ptr[t], terms.tree_piece_ptr[t + 1]
-            old[first:end] = means[first:end]
-            _expect(f, terms, q, t, means)
-            _replace(terms, old, means, product, zeros, t)
+                    _enter(links, slots, q, events[i])
+            for u in range(first, end):
+                old[u] = means[u]
+            _expect(links, tree_ptr, pieces, piece_term_ptr, slot_ptr, q, t, means)
+            _replace(shares, first, end, shared)
             # M at the root holds this tree's entropy and energy; its shared terms are taken out
             # and counted once below.
-            total += q.values[f.msg_ptr[high - 1]]
+            total += values[msg_ptr[high - 1]]
             for u in range(first, end):
-                total -= (coef[u] - terms.fixed[u]) * means[u]
-        for a in range(terms.theta.size):
+                total -= (coef[u] - fixed[u]) * means[u]
+        for a in range(theta.size):
             if zeros[a] == 0:
-                total += terms.theta[a] * product[a]
+                total += theta[a] * product[a]
         trace[sweep] = total
         if exact or total - last <= tol:
             return sweep + 1
         last = total
-    return max_sweeps
+    return trace.size

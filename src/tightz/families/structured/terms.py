@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ResourceError
-from tightz.families.structured.junction import Forest, images, offsets
+from tightz.families.structured.junction import Forest, bucket_mask, images, offsets
 from tightz.projections.coset import Coset
 from tightz.runtime.kernels import kernel
 
@@ -126,10 +126,9 @@ def cut_terms(forest: Forest, work: Images) -> Terms:
     part_term = (np.cumsum(pieces_of > 1) - 1)[term[~whole]]
 
     node = members[members_ptr[:-1]].copy()
-    mask = np.zeros(n_pieces, dtype=np.int64)
-    _masks(forest, members_ptr, members, mask)
-    slots = _slots(forest, members_ptr, members, mask, forest.n, MAX_ENTRIES)
-    if slots[0].size and slots[0][-1] < 0:
+    mask = bucket_masks(forest, members_ptr, members)
+    slots = _long_slots(forest, members_ptr, members, mask)
+    if slots is None:
         raise ResourceError(
             f"parities across clusters of width {forest.width} need more than {MAX_ENTRIES} table "
             "entries; lower `width`, or take smaller clusters"
@@ -191,68 +190,83 @@ def _distinct(
     return offsets(np.array([len(r) for r in ordered], dtype=np.int64)), members, place[number]
 
 
+def _long_slots(
+    forest: Forest, ptr: NDArray[np.int64], members: NDArray[np.int64], mask: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]] | None:
+    """(node, piece, odd, parent) of the slots of every long piece; None past MAX_ENTRIES."""
+    f, n = forest, forest.n
+    links = f.parent, f.tree, f.tree_ptr, f.child_ptr, f.child, f.msg_ptr
+    uses, slot = np.zeros(n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
+    out: tuple[NDArray, ...] = (*np.empty((3, n), np.int64), np.empty(n, np.bool_))
+    u = used = entries = 0
+    while True:
+        u, used, entries = _slots(
+            links, ptr, members, mask, (uses, slot), out, (u, used, entries, MAX_ENTRIES)
+        )
+        if entries > MAX_ENTRIES:
+            return None
+        if u == mask.size:
+            node, piece, parent, odd = (values[:used] for values in out)
+            return node, piece, odd, parent
+        out = tuple(np.concatenate([values, np.empty_like(values)]) for values in out)
+
+
+def bucket_masks(
+    forest: Forest, ptr: NDArray[np.int64], members: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Per row of nodes (CSR, ascending): its bits in the table of the first; 0 if not all there."""
+    mask = np.zeros(len(ptr) - 1, dtype=np.int64)
+    _masks(forest.sep_ptr, forest.sep, ptr, members, mask)
+    return mask
+
+
 @kernel
-def _masks(f, ptr, members, mask):  # type: ignore[no-untyped-def]
-    """mask[u]: bits of u's members in the table of its first one; 0 if some member is not there."""
+def _masks(sep_ptr, sep, ptr, members, mask):  # type: ignore[no-untyped-def]
     for u in range(mask.size):
-        k = members[ptr[u]]
-        bits = 1
-        for p in range(ptr[u] + 1, ptr[u + 1]):
-            at = -1
-            for j in range(f.sep_ptr[k], f.sep_ptr[k + 1]):
-                if f.sep[j] == members[p]:
-                    at = j - f.sep_ptr[k]
-            if at < 0:
-                bits = 0
-                break
-            bits |= 2 << at
-        mask[u] = bits
+        if ptr[u] < ptr[u + 1]:
+            mask[u] = bucket_mask(sep_ptr, sep, members, ptr[u], ptr[u + 1])
 
 
 @kernel
-def _slots(f, ptr, members, mask, n, limit):  # type: ignore[no-untyped-def]
+def _slots(links, ptr, members, mask, work, out, at):  # type: ignore[no-untyped-def]
     """Nodes from the members of each long piece up to their common ancestor, parents first.
 
-    Ends with a node of -1 once the tables of the slots exceed `limit` entries.
+    at: the piece to go on with, slots and table entries so far, and the most of these. Ends before
+    a piece that may not find room; returns the first three anew.
     """
-    entries = 0
-    node = [0 for _ in range(0)]
-    piece = [0 for _ in range(0)]
-    parent = [0 for _ in range(0)]
-    odd = [False for _ in range(0)]
-    uses = np.zeros(n, dtype=np.int64)  # members and marked children at or right below a node
-    slot = np.full(n, -1, dtype=np.int64)
-    for u in range(mask.size):
+    up, tree, tree_ptr, child_ptr, child, msg_ptr = links
+    uses, slot = work  # uses: members and marked children at or right below a node
+    node, piece, parent, odd = out
+    u, used, entries, limit = at
+    while u < mask.size and entries <= limit and used + up.size <= node.size:
         if mask[u] > 0:
+            u += 1
             continue
         for p in range(ptr[u], ptr[u + 1]):
             k = members[p]
             new = uses[k] == 0
             uses[k] += 2  # a member counts twice: the descent below may not pass it
-            while new and f.parent[k] >= 0:
-                k = f.parent[k]
+            while new and up[k] >= 0:
+                k = up[k]
                 new = uses[k] == 0
                 uses[k] += 1
-        top = f.tree_ptr[f.tree[members[ptr[u]]] + 1] - 1
+        top = tree_ptr[tree[members[ptr[u]]] + 1] - 1
         while uses[top] == 1:
-            for c in f.child[f.child_ptr[top] : f.child_ptr[top + 1]]:
-                if uses[c] > 0:
+            for i in range(child_ptr[top], child_ptr[top + 1]):
+                if uses[child[i]] > 0:
                     uses[top] = 0
-                    top = c
+                    top = child[i]
                     break
         for k in range(top, members[ptr[u]] - 1, -1):
             if uses[k] == 0:
                 continue
-            slot[k] = len(node)
-            entries += f.msg_ptr[k + 1] - f.msg_ptr[k]
-            node.append(k)
-            piece.append(u)
-            parent.append(slot[f.parent[k]] if k != top else -1)
-            odd.append(False)
+            slot[k] = used
+            entries += msg_ptr[k + 1] - msg_ptr[k]
+            node[used], piece[used], odd[used] = k, u, False
+            parent[used] = slot[up[k]] if k != top else -1
             uses[k] = 0
+            used += 1
         for p in range(ptr[u], ptr[u + 1]):
             odd[slot[members[p]]] = True
-        if entries > limit:
-            node.append(-1)
-            break
-    return np.array(node), np.array(piece), np.array(odd), np.array(parent)
+        u += 1
+    return u, used, entries
