@@ -450,7 +450,7 @@ def test_where_other_processes_are_no_help_all_is_compiled_here(how, monkeypatch
     if how == "no folder":
         monkeypatch.setattr(store, "places", lambda: ())
     if how == "full disk":  # found out by the worker
-        monkeypatch.setattr(farm, "_ask", lambda *_: {"kept": False, "seconds": 0.0})
+        monkeypatch.setattr(farm, "ask", lambda *_: {"kept": False, "seconds": 0.0})
     monkeypatch.setattr(store, "has", lambda name: False)
     told = []
     with farm.Farm(told=lambda *a: told.append(a)) as f:
@@ -468,7 +468,7 @@ def _refuse(*_, **__):
 def test_a_farm_that_stands_still_is_given_up(monkeypatch, short):
     monkeypatch.setattr(farm, "STALLED", 0.0)
     monkeypatch.setattr(store, "has", lambda name: False)
-    monkeypatch.setattr(farm, "_ask", lambda *_: time.sleep(3.0))
+    monkeypatch.setattr(farm, "ask", lambda *_: time.sleep(3.0))
     with farm.Farm(processes=1) as f:
         f.want([short])
         f.wait()
@@ -643,7 +643,7 @@ def test_tightz_compile_where_nothing_is_kept(monkeypatch, short):
 
     monkeypatch.setattr(registry, "everything", lambda: (short,))
     monkeypatch.setattr(store, "has", lambda name: False)
-    monkeypatch.setattr(farm, "_ask", lambda *_: {"kept": False, "seconds": 0.0})
+    monkeypatch.setattr(farm, "ask", lambda *_: {"kept": False, "seconds": 0.0})
     result = CliRunner().invoke(main, ["compile"])
     assert result.exit_code == 1
     assert "1 of 1 kernels are not kept in" in result.stdout

@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -72,6 +73,8 @@ class Calls:
 
     def __init__(self) -> None:
         self.seen: dict[tuple[str, str], None] = {}
+        self.clock: Any = None
+        """Held while something is compiled, so that a run reaches what it does late."""
         self._depth = 0
 
     @contextmanager
@@ -86,9 +89,13 @@ class Calls:
         class Depth(event.Listener):
             def on_start(self, _: Any) -> None:
                 calls._depth += 1
+                if calls.clock is not None:
+                    calls.clock.hold()
 
             def on_end(self, _: Any) -> None:
                 calls._depth -= 1
+                if calls.clock is not None and calls._depth == 0:
+                    calls.clock.release()
 
         def watched(cache: Any, signature: Any, target: Any) -> Any:
             if calls._depth == 0:  # not for a kernel that calls it
@@ -261,7 +268,7 @@ def record(kind: str) -> dict[str, list[tuple[str, str]]]:
 
         for number, model in enumerate(models(kind)):
             for name, method in streams().items():
-                run(name, partial(_stream, model, name, method))
+                run(name, partial(_stream, model, name, method, calls))
             for name, verb in verbs().items():
                 if number < 2 or name == "exact":
                     run(name, partial(verb, model))
@@ -269,37 +276,48 @@ def record(kind: str) -> dict[str, list[tuple[str, str]]]:
     return {task: list(seen) for task, seen in found.items()}
 
 
-def _stream(model: Any, name: str, method: Any) -> None:
-    """One stream alone, long enough to reach what it does late."""
+def _stream(model: Any, name: str, method: Any, calls: Calls) -> None:
+    """One stream alone, without those that it launches."""
     import tightz as tz
     from tightz.workspace.working import Launch
 
     def alone(working: Any, clock: Any) -> Iterator[Any]:
+        calls.clock = working.clock
         return (found for found in method(working, clock) if not isinstance(found, Launch))
 
     exact = name in ("opening", "counting")
-    tz.log_partition(model, only=[alone], time_limit=3.0, seed=0, exact=exact)
+    tz.log_partition(model, only=[alone], time_limit=2.0, seed=0, exact=exact)
+    calls.clock = None
 
 
-def seconds(kernels: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
-    """CPU seconds to compile each, from an empty folder, in one process for each file."""
-    from tightz.runtime.kernels import farm
+def _recorded(kind: str) -> dict[str, list[tuple[str, str]]]:
+    """`record` in a process of its own."""
+    run = [sys.executable, "-m", "verification.kernels", "record", kind]
+    done = subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True)
+    answer: dict[str, list[list[str]]] = json.loads(done.stdout.splitlines()[-1])
+    return {task: [(f, s) for f, s in calls] for task, calls in answer.items()}
+
+
+def seconds(kernels: list[tuple[str, str]]) -> list[float]:
+    """CPU seconds to compile each, from an empty folder, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        os.environ["NUMBA_CACHE_DIR"] = folder
+        return list(pool.map(_seconds, kernels))
+
+
+def _seconds(kernel: tuple[str, str]) -> float:
+    from tightz.runtime.kernels.farm import ask
     from tightz.runtime.kernels.registry import Kernel
 
-    out = {}
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["NUMBA_CACHE_DIR"] = folder
-        for function, signature in kernels:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "tightz.runtime.kernels.worker"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            answer = farm._ask(worker, Kernel(function, signature)) or {}
-            worker.communicate()
-            if not answer.get("kept"):
-                raise SystemExit(f"{function}: {answer}")
-            out[function, signature] = round(answer["seconds"], 1)
-    return out
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "tightz.runtime.kernels.worker"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    answer = ask(worker, Kernel(*kernel)) or {}
+    worker.communicate()
+    if not answer.get("kept"):
+        raise SystemExit(f"{kernel[0]}: {answer}")
+    return max(0.1, round(answer["seconds"], 1))
 
 
 def written(tasks: dict[str, dict[str, list[tuple[str, str]]]]) -> dict[str, Any]:
@@ -342,18 +360,14 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["sources"]:
         return
     tasks: dict[str, dict[str, list[tuple[str, str]]]] = {}
-    for kind in arguments or KINDS:
-        # The first run spends its time compiling; what it does not reach the second does.
-        for _ in range(2):
-            run = [sys.executable, "-m", "verification.kernels", "record", kind]
-            answer = subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True)
-        for task, calls in json.loads(answer.stdout.splitlines()[-1]).items():
-            tasks.setdefault(task, {})[kind] = [(f, s) for f, s in calls]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for kind, answer in zip(KINDS, pool.map(_recorded, KINDS), strict=True):
+            for task, calls in answer.items():
+                tasks.setdefault(task, {})[kind] = calls
     registry = written(tasks)
     save(registry)
-    for (function, signature), spent in seconds(
-        [(f, s) for f, signatures in registry["kernels"].items() for s in signatures]
-    ).items():
+    listed = [(f, s) for f, signatures in registry["kernels"].items() for s in signatures]
+    for (function, signature), spent in zip(listed, seconds(listed), strict=True):
         registry["kernels"][function][signature] = spent
     save(registry)
 

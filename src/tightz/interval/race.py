@@ -200,11 +200,14 @@ def race(
             target=_work, args=(schedule, board, inbox), name=f"tightz worker {number}"
         ).start()
     closing: Lane | None = None
+    held = hold
     while not clock.expired:
         if hold and not farm.finished:
             clock.hold()
-        else:
+            held = True
+        elif held:
             clock.release()
+            held = False
         try:
             lane, item = inbox.get(timeout=max(0.0, min(clock.left, 0.2)))
         except queue.Empty:

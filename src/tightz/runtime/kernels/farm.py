@@ -163,7 +163,7 @@ class Farm:
     def _feed(self, worker: subprocess.Popen[str]) -> None:
         """Hand out one kernel after the other; ends with the farm or the worker."""
         while (job := self._take()) is not None:
-            answer = _ask(worker, job)
+            answer = ask(worker, job)
             if answer is None:  # killed: its kernel is compiled where it is called
                 self._finish(job, {"error": "the compiling process was killed"})
                 break
@@ -215,7 +215,7 @@ class Farm:
         self._told(self.wanted, self.wanted)
 
 
-def _ask(worker: subprocess.Popen[str], job: Kernel) -> dict[str, Any] | None:
+def ask(worker: subprocess.Popen[str], job: Kernel) -> dict[str, Any] | None:
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
