@@ -142,6 +142,30 @@ def test_a_file_that_is_not_listed_is_not_kept(tmp_path):
     assert answer(tmp_path, code) == (1, 0)
 
 
+def test_a_process_that_runs_through_an_upgrade_keeps_nothing(tmp_path):
+    """It has imported the old sources; the folder would be named after the new ones."""
+    toy(tmp_path, 1)
+    code = (
+        "import toy_outer\nfile = root / 'toy_inner.py'\n"
+        "file.write_text(file.read_text().replace('return 1', 'return 22'))\n" + CALL
+    )
+    assert answer(tmp_path, code) == (1, 0)
+    assert answer(tmp_path) == (22, 0)
+
+
+def test_a_module_that_is_imported_after_an_upgrade_finds_nothing_old(tmp_path):
+    toy(tmp_path, 1)
+    assert answer(tmp_path) == (1, 0)
+    code = (
+        "store.unchanged()\nfile = root / 'toy_inner.py'\n"
+        "file.write_text(file.read_text().replace('return 1', 'return 22'))\n"
+        "from toy_inner import value\nfrom numba import njit\n"
+        "print(njit(lambda: value())(), sum(value.stats.cache_hits.values()))"
+    )
+    assert answer(tmp_path, code) == (22, 0)
+    assert answer(tmp_path) == (22, 0)
+
+
 # The registry -------------------------------------------------------------------------------
 
 
@@ -302,6 +326,58 @@ def test_a_folder_of_somebody_else_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))  # chosen by the user
     assert store._trusted(folder)
     assert not store._trusted(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no user ids")
+def test_folders_that_others_could_change_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    base = tmp_path / "tmp" / "base"
+    folder = base / "1-0"
+    folder.mkdir(parents=True)
+    for place in (folder, base):
+        place.chmod(0o770)  # a group
+        assert not store._trusted(folder)
+        place.chmod(0o700)
+    (tmp_path / "tmp").chmod(0o777)  # where anybody may put another folder in its place
+    assert not store._trusted(folder)
+    (tmp_path / "tmp").chmod(0o1777)
+    assert store._trusted(folder)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "chosen"))  # says nothing of this one
+    base.chmod(0o777)
+    assert not store._trusted(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="for root to try")
+def test_a_link_of_somebody_else_is_not_followed(tmp_path, monkeypatch):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    (tmp_path / "mine" / "1-0").mkdir(parents=True)
+    (tmp_path / "base").symlink_to(tmp_path / "mine")
+    assert store._trusted(tmp_path / "base" / "1-0")
+    os.chown(tmp_path / "base", 12345, 12345, follow_symlinks=False)
+    assert not store._trusted(tmp_path / "base" / "1-0")
+
+
+def test_who_may_read_what_is_kept(tmp_path):
+    """A chosen folder is read by the later users of an image; the user's own by nobody else."""
+    toy(tmp_path, 1)
+    code = "import os\nos.umask(0o002)\n" + CALL
+    answer(tmp_path, code)
+    chosen = [*(tmp_path / "cache").rglob("*")]
+    assert {oct(p.stat().st_mode & 0o777) for p in chosen} == {"0o775", "0o644"}
+    (tmp_path / "tmp").mkdir()
+    env = {"NUMBA_CACHE_DIR": "/proc/nowhere", "TMPDIR": str(tmp_path / "tmp")}
+    assert answer(tmp_path, code, **env) == (1, 0)
+    assert answer(tmp_path, code, **env) == (1, 1)
+    own = [p for p in (tmp_path / "tmp").rglob("*") if p.is_dir()]
+    assert {oct(p.stat().st_mode & 0o777) for p in own} == {"0o700"}
+
+
+def test_a_claim_goes_to_the_folder_that_takes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "places", lambda: (Path("/proc/nowhere/1-0"), tmp_path / "a" / "b"))
+    store.claim("kernel")
+    assert [p.name for p in tmp_path.rglob("*.lock")] == ["kernel.lock"]
+    store.release("kernel")
+    assert not list(tmp_path.rglob("*.lock"))
 
 
 def test_old_folders_are_cleaned(tmp_path):
