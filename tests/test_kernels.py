@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import subprocess
@@ -438,6 +439,32 @@ def test_a_lock_that_is_never_released_holds_nobody_for_ever(tmp_path):
     assert holder.stdout.split() == ["1", "0"], holder.stderr
 
 
+def test_a_kernel_that_fails_to_compile_holds_nobody(tmp_path):
+    toy(tmp_path, 1)
+    outer = tmp_path / "toy_outer.py"
+    outer.write_text(outer.read_text().replace("value()", "value() + nothing"))
+    code = """
+from toy_outer import call
+try:
+    call(0)
+except Exception:
+    print(len(store._held), 0)
+"""
+    assert answer(tmp_path, code) == (0, 0)
+    assert not list((tmp_path / "cache").rglob("*.lock"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_process_has_claimed_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "places", lambda: (tmp_path / "a" / "b",))
+    store.claim("kernel")
+    child = os.fork()
+    if child == 0:
+        os._exit(len(store._held))
+    assert os.waitpid(child, 0)[1] == 0
+    store.release("kernel")
+
+
 # The farm -----------------------------------------------------------------------------------
 
 
@@ -509,9 +536,24 @@ assert "killed" in f.failed[0]
 
 def test_no_process_can_be_started(monkeypatch, short):
     monkeypatch.setattr(farm.subprocess, "Popen", _refuse)
-    assert farm.Farm([short]).finished
+    assert farm.Farm([short], here=False).finished
+    _compiles_here(short)
+    monkeypatch.setattr(farm.subprocess, "Popen", None)  # not even asked from here on
+    monkeypatch.setenv(farm.INSIDE, "1")
+    _compiles_here(short)
+    monkeypatch.delenv(farm.INSIDE)
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    _compiles_here(short)
+    monkeypatch.setattr(sys, "frozen", False)
     monkeypatch.setattr(sys, "executable", "")
-    assert farm.Farm([short]).finished
+    _compiles_here(short)
+
+
+def _compiles_here(kernel: registry.Kernel) -> None:
+    with farm.Farm([kernel]) as f:
+        f.wait()
+    assert not f.failed
+    assert from_text(kernel.signature) in farm._overloads(kernel)
 
 
 def _refuse(*_, **__):
@@ -522,11 +564,59 @@ def test_where_nothing_can_be_kept_all_is_compiled_here(monkeypatch, short):
     monkeypatch.setattr(store, "places", lambda: ())
     told = []
     with farm.shown_by(lambda *a: told.append(a)):
-        assert farm.farm_for([short]).finished
+        farm.farm_for([short]).wait()
         again = farm.farm_for([short])
     assert from_text(short.signature) in farm._overloads(short)
     assert again.finished
     assert len(told) in (0, 2)  # it may have been called before
+
+
+def test_workers_that_cannot_keep_anything_leave_it_to_this_process(monkeypatch, short):
+    """Before the clock starts: the first answer says that the disk takes nothing."""
+    monkeypatch.setattr(farm, "_ask", lambda *_: {"kept": False, "seconds": 0.0})
+    _compiles_here(short)
+
+
+@pytest.mark.parametrize("line", ["", "42", "[]", "no json"])
+def test_an_interpreter_that_answers_something_else(line):
+    class Odd:
+        stdin, stdout = io.StringIO(), io.StringIO(line)
+
+    assert farm._ask(Odd(), registry.Kernel("f", "int64")) is None
+
+
+def test_progress_that_cannot_be_shown_stops_nothing(monkeypatch, short):
+    def told(done, total):
+        raise BrokenPipeError("the terminal is gone")
+
+    monkeypatch.setattr(farm, "_ask", lambda *_: {"kept": True})
+    with farm.Farm([short], processes=1, told=told) as f:
+        f.wait()
+    assert f.done == 1
+
+
+def test_what_workers_are_given(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [Path("/odd"), "", "/a.zip", None])
+    assert farm._environment()["PYTHONPATH"].split(os.pathsep) == [str(SRC), "/a.zip"]
+    monkeypatch.setattr(os, "sysconf", lambda name: 1)
+    assert farm._fitting() == 1
+
+
+def test_a_worker_does_not_import_from_the_working_folder(tmp_path):
+    (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
+    code = f"""
+os.chdir({str(tmp_path)!r})
+with farm.Farm(wanted[:1]) as f:
+    f.wait()
+assert not f.failed, f.failed
+"""
+    farm_process(tmp_path, code)
+
+
+def test_without_compilation_there_is_nothing_to_wait_for(tmp_path):
+    code = "f = farm.farm_for(wanted)\nassert f.finished and not f.wanted"
+    done = farm_process(tmp_path, "import numba; numba.config.DISABLE_JIT = 1\n" + code)
+    assert done.stderr == ""
 
 
 def test_a_farm_that_stands_still_is_given_up(monkeypatch, short):

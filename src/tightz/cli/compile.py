@@ -42,7 +42,7 @@ def compile_kernels(tasks: tuple[str, ...], processes: int | None, as_json: bool
         if not as_json:
             click.echo(said(done, total), err=True)
 
-    with Farm(todo, processes=processes, told=told) as farm:
+    with Farm(todo, processes=processes, told=told, here=False) as farm:
         farm.wait()
     lacking = missing(wanted)
     place = str(store.places()[0]) if store.places() else None

@@ -76,6 +76,21 @@ class KernelCache:
         finally:
             store.release(name)
 
+    def guard(self, dispatcher: Any) -> None:
+        """Let others go on where compiling fails or is interrupted: nothing is saved then."""
+        compiler = dispatcher._compiler
+        compile_ = compiler.compile
+
+        def guarded(arguments: Any, returned: Any) -> Any:
+            try:
+                return compile_(arguments, returned)
+            except BaseException:
+                if (name := self._name(arguments)) is not None:
+                    store.release(name)
+                raise
+
+        compiler.compile = guarded
+
     def enable(self) -> None:
         self._enabled = True
 

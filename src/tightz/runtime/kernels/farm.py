@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numba
+
 from tightz.runtime.kernels import store
 from tightz.runtime.kernels.registry import Kernel, needed
 from tightz.runtime.kernels.signatures import from_text
@@ -30,7 +32,14 @@ Told = Callable[[int, int], None]
 """Called with kernels done and wanted, whenever one is done."""
 
 MOST = 16
-"""Processes at most: each takes 200 MB, and the longest kernel bounds what more could save."""
+"""Processes at most: the longest kernel bounds what more could save."""
+
+MEMORY = 400e6
+"""Bytes that a process may take; where less is free there are fewer of them."""
+
+INSIDE = "TIGHTZ_COMPILING"
+"""Set in processes that compile: where the interpreter is an application of its own (frozen,
+embedded) starting it runs that application, which must not start further ones."""
 
 
 def missing(wanted: Iterable[Kernel]) -> list[Kernel]:
@@ -39,10 +48,19 @@ def missing(wanted: Iterable[Kernel]) -> list[Kernel]:
 
 
 class Farm:
-    """Processes that compile `wanted` in its order. `with Farm(...)`: closed at the end."""
+    """Processes that compile `wanted` in its order. `with Farm(...)`: closed at the end.
+
+    here: compile in this process where others are no help, since nothing can be kept or none can
+    be started.
+    """
 
     def __init__(
-        self, wanted: Sequence[Kernel], *, processes: int | None = None, told: Told | None = None
+        self,
+        wanted: Sequence[Kernel],
+        *,
+        processes: int | None = None,
+        told: Told | None = None,
+        here: bool = True,
     ) -> None:
         self.wanted = list(wanted)
         self.changed = threading.Condition()
@@ -55,13 +73,14 @@ class Farm:
         self._begun = self._heard = time.perf_counter()
         self._ended = self._begun if not wanted else None
         self._workers: list[subprocess.Popen[str]] = []
-        cores = processes or _cores()
-        if told is not None and wanted:
-            told(0, len(self.wanted))
-        for _ in range(min(cores, MOST, len(self.wanted))):
-            self._start()
-        if not self._workers:
-            self._give_up()
+        self._here = here
+        self._compiling = self._closed = False
+        self._tell()
+        if wanted and store.writable():
+            for _ in range(min(processes or _fitting(), MOST, len(self.wanted))):
+                self._start()
+        if wanted and not self._workers:
+            self._begin_here()
 
     @property
     def done(self) -> int:
@@ -92,6 +111,7 @@ class Farm:
     def close(self) -> None:
         """Take no more jobs; what is under way is finished by the workers themselves."""
         with self.changed:
+            self._closed = True
             self._queue.clear()
         for worker in list(self._workers):
             with contextlib.suppress(OSError):
@@ -105,15 +125,14 @@ class Farm:
         self.close()
 
     def _start(self) -> None:
-        if not sys.executable:
+        if not sys.executable or getattr(sys, "frozen", False) or INSIDE in os.environ:
             return
-        package = str(Path(__file__).resolve().parents[3])
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *filter(None, sys.path)])}
         try:
+            # -P: the working folder may hold a json.py of its own
             worker = subprocess.Popen(
-                [sys.executable, "-m", "tightz.runtime.kernels.worker"],
+                [sys.executable, "-P", "-m", "tightz.runtime.kernels.worker"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                text=True, env=env, start_new_session=True,
+                text=True, env=_environment(), start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             log.info("no process to compile kernels in: %s", error)
@@ -128,17 +147,53 @@ class Farm:
             if answer is None:  # killed: its kernel is compiled where it is called
                 self._finish(job, {"kept": False, "error": "the compiling process was killed"})
                 break
+            if not answer.get("kept") and "error" not in answer:  # the disk takes nothing
+                self._begin_here(job)
+                break
             self._finish(job, answer)
-            if not answer["kept"] and "error" not in answer:  # the disk takes nothing
-                self._give_up()
+        with contextlib.suppress(OSError, ValueError):
+            # a word for the end: a forked process may hold the pipe open
+            if worker.stdin is not None:
+                worker.stdin.write("\n")
         for pipe in (worker.stdin, worker.stdout):
             with contextlib.suppress(OSError):
                 if pipe is not None:
                     pipe.close()
         worker.wait()
         self._workers.remove(worker)
-        if not self._workers:
-            self._give_up()
+        if not self._workers and not self._compiling:
+            if self._queue:
+                self._begin_here()
+            else:
+                self._give_up()
+
+    def _begin_here(self, *again: Kernel) -> None:
+        """Compile in a thread of this process, what nobody could keep `again`."""
+        with self.changed:
+            if not self._here or self._closed:
+                self._give_up()
+                return
+            self._queue[:0] = again
+            if self._compiling:
+                return
+            self._compiling = True
+        # no daemon: a process that exits waits for the kernel in flight
+        threading.Thread(target=self._compile_here, name="tightz compiling").start()
+
+    def _compile_here(self) -> None:
+        while True:
+            with self.changed:
+                if not self._queue:
+                    self._compiling = False
+                    return
+                job = self._queue.pop(0)
+            begun = time.thread_time()
+            answer: dict[str, Any] = {}
+            try:
+                dispatcher_of(job.function).compile(from_text(job.signature))
+            except Exception as error:  # whoever calls it will meet it
+                answer["error"] = f"{type(error).__name__}: {error}"
+            self._finish(job, {**answer, "seconds": time.thread_time() - begun})
 
     def _take(self) -> Kernel | None:
         with self.changed:
@@ -155,9 +210,14 @@ class Farm:
             if not self._pending:
                 self._ended = time.perf_counter()
             self.changed.notify_all()
-            done = self.done
-        if self._told is not None:
-            self._told(done, len(self.wanted))
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._told is not None and self.wanted:
+            try:
+                self._told(self.done, len(self.wanted))
+            except Exception as error:  # a terminal that is gone stops no compilation
+                log.info("progress could not be shown: %s", error)
 
     def _give_up(self) -> None:
         """Leave what is not compiled to the process that calls it."""
@@ -177,10 +237,29 @@ def _ask(worker: subprocess.Popen[str], job: Kernel) -> dict[str, Any] | None:
         )
         worker.stdin.flush()
         line = worker.stdout.readline()
-        answer: dict[str, Any] | None = json.loads(line) if line else None
+        answer = json.loads(line) if line else None
     except (OSError, ValueError):
         return None
-    return answer
+    return answer if isinstance(answer, dict) else None
+
+
+def _environment() -> dict[str, str]:
+    """What a worker needs to import what this process imported, and to keep it where this looks."""
+    package = str(Path(__file__).resolve().parents[3])
+    path = [entry for entry in sys.path if isinstance(entry, str) and entry]
+    env = {**os.environ, INSIDE: "1", "PYTHONPATH": os.pathsep.join([package, *path])}
+    if os.environ.get(store.CHOSEN) and store.places():  # relative to where this process began
+        env[store.CHOSEN] = str(store.places()[0].parent.parent)
+    return env
+
+
+def _fitting() -> int:
+    """As many processes as there are cores, and memory for."""
+    try:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return _cores()
+    return max(1, min(_cores(), int(free / MEMORY)))
 
 
 def _cores() -> int:
@@ -221,23 +300,14 @@ def shown_by(show: Told) -> Iterator[None]:
 
 
 def farm_for(wanted: Sequence[Kernel]) -> Farm:
-    """A farm for those of `wanted` that are missing; it has nothing to do where none is.
-
-    Where nothing can be kept other processes are no help: then all is compiled here, now.
-    """
-    if store.writable():
-        return Farm(missing(wanted), told=_show)
-    _compile_here(wanted)
-    return Farm([])
-
-
-def _compile_here(wanted: Sequence[Kernel]) -> None:
-    todo = [each for each in wanted if from_text(each.signature) not in _overloads(each)]
-    for done, each in enumerate(todo):
-        _show(done, len(todo))
-        dispatcher_of(each.function).compile(from_text(each.signature))
-    if todo:
-        _show(len(todo), len(todo))
+    """A farm for those of `wanted` that are missing; it has nothing to do where none is."""
+    settings: Any = numba.config
+    if settings.DISABLE_JIT:
+        return Farm([])
+    todo = missing(wanted)
+    if todo and not store.tried():
+        todo = [each for each in todo if from_text(each.signature) not in _overloads(each)]
+    return Farm(todo, told=_show)
 
 
 def _overloads(kernel: Kernel) -> Any:

@@ -193,6 +193,15 @@ def writable() -> bool:
     return any(place not in _full for place in places())
 
 
+def tried() -> bool:
+    """Whether a file can be kept, tried now: said before others compile what nobody can keep."""
+    for place in places():
+        if place not in _full and takes_files(place):
+            return True
+        _full.add(place)
+    return False
+
+
 def takes_files(folder: Path) -> bool:
     """Whether a file can be made there, tried."""
     try:
