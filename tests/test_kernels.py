@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import subprocess
@@ -21,7 +22,6 @@ from tightz.errors import ParameterError
 from tightz.runtime.clock import Clock
 from tightz.runtime.kernels import farm, registry, store
 from tightz.runtime.kernels.signatures import from_text, to_text
-from tightz.runtime.kernels.worker import dispatcher_of
 from tightz.search.moves import Best
 from verification import kernels as recorder
 
@@ -141,6 +141,30 @@ def test_a_file_that_is_not_listed_is_not_kept(tmp_path):
     code = 'registry.sources = lambda: ("toy_inner.py",)\n' + CALL
     assert answer(tmp_path, code) == (1, 0)
     assert answer(tmp_path, code) == (1, 0)
+
+
+def test_a_process_that_runs_through_an_upgrade_keeps_nothing(tmp_path):
+    """It has imported the old sources; the folder would be named after the new ones."""
+    toy(tmp_path, 1)
+    code = (
+        "import toy_outer\nfile = root / 'toy_inner.py'\n"
+        "file.write_text(file.read_text().replace('return 1', 'return 22'))\n" + CALL
+    )
+    assert answer(tmp_path, code) == (1, 0)
+    assert answer(tmp_path) == (22, 0)
+
+
+def test_a_module_that_is_imported_after_an_upgrade_finds_nothing_old(tmp_path):
+    toy(tmp_path, 1)
+    assert answer(tmp_path) == (1, 0)
+    code = (
+        "store.unchanged()\nfile = root / 'toy_inner.py'\n"
+        "file.write_text(file.read_text().replace('return 1', 'return 22'))\n"
+        "from toy_inner import value\nfrom numba import njit\n"
+        "print(njit(lambda: value())(), sum(value.stats.cache_hits.values()))"
+    )
+    assert answer(tmp_path, code) == (22, 0)
+    assert answer(tmp_path) == (22, 0)
 
 
 # The registry -------------------------------------------------------------------------------
@@ -305,6 +329,58 @@ def test_a_folder_of_somebody_else_is_not_read(tmp_path, monkeypatch):
     assert not store._trusted(tmp_path / "nowhere")
 
 
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no user ids")
+def test_folders_that_others_could_change_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    base = tmp_path / "tmp" / "base"
+    folder = base / "1-0"
+    folder.mkdir(parents=True)
+    for place in (folder, base):
+        place.chmod(0o770)  # a group
+        assert not store._trusted(folder)
+        place.chmod(0o700)
+    (tmp_path / "tmp").chmod(0o777)  # where anybody may put another folder in its place
+    assert not store._trusted(folder)
+    (tmp_path / "tmp").chmod(0o1777)
+    assert store._trusted(folder)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "chosen"))  # says nothing of this one
+    base.chmod(0o777)
+    assert not store._trusted(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="for root to try")
+def test_a_link_of_somebody_else_is_not_followed(tmp_path, monkeypatch):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    (tmp_path / "mine" / "1-0").mkdir(parents=True)
+    (tmp_path / "base").symlink_to(tmp_path / "mine")
+    assert store._trusted(tmp_path / "base" / "1-0")
+    os.chown(tmp_path / "base", 12345, 12345, follow_symlinks=False)
+    assert not store._trusted(tmp_path / "base" / "1-0")
+
+
+def test_who_may_read_what_is_kept(tmp_path):
+    """A chosen folder is read by the later users of an image; the user's own by nobody else."""
+    toy(tmp_path, 1)
+    code = "import os\nos.umask(0o002)\n" + CALL
+    answer(tmp_path, code)
+    chosen = [*(tmp_path / "cache").rglob("*")]
+    assert {oct(p.stat().st_mode & 0o777) for p in chosen} == {"0o775", "0o644"}
+    (tmp_path / "tmp").mkdir()
+    env = {"NUMBA_CACHE_DIR": "/proc/nowhere", "TMPDIR": str(tmp_path / "tmp")}
+    assert answer(tmp_path, code, **env) == (1, 0)
+    assert answer(tmp_path, code, **env) == (1, 1)
+    own = [p for p in (tmp_path / "tmp").rglob("*") if p.is_dir()]
+    assert {oct(p.stat().st_mode & 0o777) for p in own} == {"0o700"}
+
+
+def test_a_claim_goes_to_the_folder_that_takes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "places", lambda: (Path("/proc/nowhere/1-0"), tmp_path / "a" / "b"))
+    store.claim("kernel")
+    assert [p.name for p in tmp_path.rglob("*.lock")] == ["kernel.lock"]
+    store.release("kernel")
+    assert not list(tmp_path.rglob("*.lock"))
+
+
 def test_old_folders_are_cleaned(tmp_path):
     now = time.time()
     for k in range(8):
@@ -361,6 +437,32 @@ def test_a_lock_that_is_never_released_holds_nobody_for_ever(tmp_path):
         "lock = FileLock(place / (name + '.lock')); lock.acquire()\n" + CALL,
     )
     assert holder.stdout.split() == ["1", "0"], holder.stderr
+
+
+def test_a_kernel_that_fails_to_compile_holds_nobody(tmp_path):
+    toy(tmp_path, 1)
+    outer = tmp_path / "toy_outer.py"
+    outer.write_text(outer.read_text().replace("value()", "value() + nothing"))
+    code = """
+from toy_outer import call
+try:
+    call(0)
+except Exception:
+    print(len(store._held), 0)
+"""
+    assert answer(tmp_path, code) == (0, 0)
+    assert not list((tmp_path / "cache").rglob("*.lock"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_process_has_claimed_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "places", lambda: (tmp_path / "a" / "b",))
+    store.claim("kernel")
+    child = os.fork()
+    if child == 0:
+        os._exit(len(store._held))
+    assert os.waitpid(child, 0)[1] == 0
+    store.release("kernel")
 
 
 # The farm -----------------------------------------------------------------------------------
@@ -441,28 +543,85 @@ assert wanted[1] not in farm.missing(wanted)  # compiled in this process, and ke
     farm_process(tmp_path, code)
 
 
-@pytest.mark.parametrize("how", ["no process", "no interpreter", "no folder", "full disk"])
+@pytest.mark.parametrize(
+    "how", ["no process", "no interpreter", "frozen", "inside", "no folder", "full disk"]
+)
 def test_where_other_processes_are_no_help_all_is_compiled_here(how, monkeypatch, short):
     if how == "no process":
         monkeypatch.setattr(farm.subprocess, "Popen", _refuse)
     if how == "no interpreter":
         monkeypatch.setattr(sys, "executable", "")
+    if how == "frozen":
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    if how == "inside":
+        monkeypatch.setenv(farm.INSIDE, "1")
     if how == "no folder":
         monkeypatch.setattr(store, "places", lambda: ())
     if how == "full disk":  # found out by the worker
         monkeypatch.setattr(farm, "ask", lambda *_: {"kept": False, "seconds": 0.0})
+    else:
+        monkeypatch.setattr(farm, "ask", None)  # not even asked
     monkeypatch.setattr(store, "has", lambda name: False)
     told = []
     with farm.Farm(told=lambda *a: told.append(a)) as f:
         f.want([short])
         f.wait()
-    assert from_text(short.signature) in dispatcher_of(short.function).overloads
+    assert from_text(short.signature) in farm.overloads(short)
     assert not f.failed
-    assert told[-1] == (1, 1)
+    if how != "no folder":  # there it may have been compiled by another test
+        assert told[-1] == (1, 1)
+    with farm.Farm(here=False) as f:
+        f.want([short])
+        f.wait()
 
 
 def _refuse(*_, **__):
     raise OSError("no more processes")
+
+
+@pytest.mark.parametrize("line", ["", "42", "[]", "no json"])
+def test_an_interpreter_that_answers_something_else(line):
+    class Odd:
+        stdin, stdout = io.StringIO(), io.StringIO(line)
+
+    assert farm.ask(Odd(), registry.Kernel("f", "int64")) is None
+
+
+def test_progress_that_cannot_be_shown_stops_nothing(monkeypatch, short):
+    def told(done, total):
+        raise BrokenPipeError("the terminal is gone")
+
+    monkeypatch.setattr(store, "has", lambda name: False)
+    monkeypatch.setattr(farm, "ask", lambda *_: {"kept": True})
+    with farm.Farm(processes=1, told=told) as f:
+        f.want([short])
+        f.wait()
+    assert f.done == 1
+
+
+def test_what_workers_are_given(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [Path("/odd"), "", "/a.zip", None])
+    assert farm._environment()["PYTHONPATH"].split(os.pathsep) == [str(SRC), "/a.zip"]
+    monkeypatch.setattr(os, "sysconf", lambda name: 1)
+    assert farm._fitting() == 1
+
+
+def test_a_worker_does_not_import_from_the_working_folder(tmp_path):
+    (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
+    code = f"""
+os.chdir({str(tmp_path)!r})
+with farm.Farm() as f:
+    f.want(wanted[:1])
+    f.wait()
+assert not f.failed, f.failed
+"""
+    farm_process(tmp_path, code)
+
+
+def test_without_compilation_there_is_nothing_to_wait_for(tmp_path):
+    code = "f = farm.Farm()\nf.want(wanted)\nassert f.finished and not f.wanted"
+    done = farm_process(tmp_path, "import numba; numba.config.DISABLE_JIT = 1\n" + code)
+    assert done.stderr == ""
 
 
 def test_a_farm_that_stands_still_is_given_up(monkeypatch, short):

@@ -42,7 +42,7 @@ def compile_kernels(tasks: tuple[str, ...], processes: int | None, as_json: bool
         if not as_json:
             click.echo(said(done, total), err=True)
 
-    with Farm(processes=processes, told=told) as farm:
+    with Farm(processes=processes, told=told, here=False) as farm:
         farm.want(todo)
         farm.wait()
     lacking = missing(wanted)

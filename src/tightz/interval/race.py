@@ -116,7 +116,7 @@ class Schedule:
         with self.changed:
             running = [lane.method for lane in self.lanes]
             for method in methods:
-                if method in running:
+                if any(method is other for other in running):  # equality may be of arrays
                     continue
                 steps = iter(method(self.working, self.working.clock))
                 lane = Lane(method, steps, CREDIT * self.memory)

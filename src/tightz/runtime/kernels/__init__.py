@@ -38,5 +38,7 @@ def _declared(function: Callable[..., Any] | None, options: dict[str, Any]) -> A
     if function is None:
         return lambda given: _declared(given, options)
     dispatcher: Any = njit(function, nogil=True, **options)
-    dispatcher._cache = KernelCache(function)
+    if dispatcher is not function:  # with NUMBA_DISABLE_JIT there is none
+        dispatcher._cache = KernelCache(function)
+        dispatcher._cache.guard(dispatcher)
     return dispatcher

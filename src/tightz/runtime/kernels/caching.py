@@ -29,7 +29,8 @@ class KernelCache:
         # A file that the registry does not list is not in the folder's hash: what was compiled
         # from it could be stale.
         source = function.__module__.removeprefix("tightz.").replace(".", "/") + ".py"
-        self._enabled = source in registry.sources() and function.__closure__ is None
+        listed = source in registry.sources() and function.__closure__ is None
+        self._enabled = listed and store.unchanged(source)
 
     @property
     def cache_path(self) -> str | None:
@@ -70,10 +71,25 @@ class KernelCache:
         if name is None:
             return
         try:
-            if store.places() and _Results().check_cachable(compiled):
+            if store.places() and store.unchanged() and _Results().check_cachable(compiled):
                 store.write(name, dumps(_Results().reduce(compiled)))
         finally:
             store.release(name)
+
+    def guard(self, dispatcher: Any) -> None:
+        """Let others go on where compiling fails or is interrupted: nothing is saved then."""
+        compiler = dispatcher._compiler
+        compile_ = compiler.compile
+
+        def guarded(arguments: Any, returned: Any) -> Any:
+            try:
+                return compile_(arguments, returned)
+            except BaseException:
+                if (name := self._name(arguments)) is not None:
+                    store.release(name)
+                raise
+
+        compiler.compile = guarded
 
     def enable(self) -> None:
         self._enabled = True

@@ -19,9 +19,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numba
+
 from tightz.runtime.kernels import store
 from tightz.runtime.kernels.registry import Kernel, needed
-from tightz.runtime.kernels.worker import compile_kernel
+from tightz.runtime.kernels.signatures import from_text
+from tightz.runtime.kernels.worker import compile_kernel, dispatcher_of
 
 log = logging.getLogger("tightz")
 
@@ -29,7 +32,14 @@ Told = Callable[[int, int], None]
 """Called with kernels done and wanted, whenever one is done."""
 
 MOST = 16
-"""Processes at most: each takes 200 MB, and the longest kernel bounds what more could save."""
+"""Processes at most: the longest kernel bounds what more could save."""
+
+MEMORY = 400e6
+"""Bytes that a process may take; where less is free there are fewer of them."""
+
+INSIDE = "TIGHTZ_COMPILING"
+"""Set in processes that compile: where the interpreter is an application of its own (frozen,
+embedded) starting it runs that application, which must not start further ones."""
 
 
 def missing(wanted: Iterable[Kernel]) -> list[Kernel]:
@@ -40,22 +50,25 @@ def missing(wanted: Iterable[Kernel]) -> list[Kernel]:
 class Farm:
     """Processes that compile what is wanted and missing, in the order it was asked for.
 
-    Where no process can be started, or nothing can be kept, a thread of this one compiles instead.
+    Where no process can be started, or nothing can be kept, a thread of this one compiles instead,
+    unless `here` is False.
     """
 
-    def __init__(self, *, processes: int | None = None, told: Told | None = None) -> None:
-        self.changed = threading.Condition()
+    def __init__(
+        self, *, processes: int | None = None, told: Told | None = None, here: bool = True
+    ) -> None:
+        self.changed = threading.Condition(threading.RLock())
         self.seconds = 0.0
         """CPU seconds that the processes have spent so far."""
         self.failed: list[str] = []
-        self._most = min(processes or _cores(), MOST)
+        self._most = min(processes or _fitting(), MOST)
         self._told = told or _show
         self._asked: set[Kernel] = set()
         self._queue: list[Kernel] = []
         self._pending: set[Kernel] = set()
         self._workers: list[subprocess.Popen[str]] = []
-        self._here: threading.Thread | None = None
-        self._closed = False
+        self._here = here
+        self._compiling = self._closed = False
         self._busy, self._since = 0.0, 0.0
         self._heard = 0.0
 
@@ -83,7 +96,13 @@ class Farm:
 
     def want(self, kernels: Iterable[Kernel]) -> None:
         """Have those compiled that are missing."""
+        settings: Any = numba.config
+        if settings.DISABLE_JIT:
+            return
         new = [each for each in missing(kernels) if each not in self._asked]
+        kept = not new or store.tried()
+        if not kept:  # in memory, then
+            new = [each for each in new if from_text(each.signature) not in overloads(each)]
         if not new:
             return
         with self.changed:
@@ -92,14 +111,13 @@ class Farm:
             self._asked.update(new)
             self._pending.update(new)
             self._queue += new
-            lacking = min(self._most, len(self._pending)) - len(self._workers)
-            if store.writable() and self._here is None:
-                for _ in range(lacking):
+            for _ in range(min(self._most, len(self._pending)) - len(self._workers)):
+                if kept and not self._compiling:
                     self._start()
             if not self._workers:
-                self._start_here()
+                self._begin_here()
             self.changed.notify_all()
-        self._told(self.done, self.wanted)
+        self._tell()
 
     def ready(self, kernels: Iterable[Kernel]) -> bool:
         """Whether none of them is still to be compiled here."""
@@ -129,36 +147,20 @@ class Farm:
         self.close()
 
     def _start(self) -> None:
-        if not sys.executable:
+        if not sys.executable or getattr(sys, "frozen", False) or INSIDE in os.environ:
             return
-        package = str(Path(__file__).resolve().parents[3])
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *filter(None, sys.path)])}
         try:
+            # -P: the working folder may hold a json.py of its own
             worker = subprocess.Popen(
-                [sys.executable, "-m", "tightz.runtime.kernels.worker"],
+                [sys.executable, "-P", "-m", "tightz.runtime.kernels.worker"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                text=True, env=env, start_new_session=True,
+                text=True, env=_environment(), start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             log.info("no process to compile kernels in: %s", error)
             return
         self._workers.append(worker)
         threading.Thread(target=self._feed, args=(worker,), daemon=True).start()
-
-    def _start_here(self) -> None:
-        if self._here is None and not self._closed:
-            self._here = threading.Thread(target=self._compile_here, daemon=True)
-            self._here.start()
-
-    def _compile_here(self) -> None:
-        while (job := self._take()) is not None:
-            answer: dict[str, Any] = {}
-            begun = time.thread_time()
-            try:
-                compile_kernel(job.function, job.signature)
-            except Exception as error:  # whoever calls the kernel will meet it
-                answer["error"] = f"{type(error).__name__}: {error}"
-            self._finish(job, {**answer, "seconds": time.thread_time() - begun})
 
     def _feed(self, worker: subprocess.Popen[str]) -> None:
         """Hand out one kernel after the other; ends with the farm or the worker."""
@@ -167,12 +169,16 @@ class Farm:
             if answer is None:  # killed: its kernel is compiled where it is called
                 self._finish(job, {"error": "the compiling process was killed"})
                 break
-            if answer["kept"] or "error" in answer:
+            if answer.get("kept") or "error" in answer:
                 self._finish(job, answer)
                 continue
             with self.changed:  # the disk takes nothing: only this process can use what it compiles
                 self._queue.insert(0, job)
             break
+        with contextlib.suppress(OSError, ValueError):
+            # a word for the end: a forked process may hold the pipe open
+            if worker.stdin is not None:
+                worker.stdin.write("\n")
         for pipe in (worker.stdin, worker.stdout):
             with contextlib.suppress(OSError):
                 if pipe is not None:
@@ -181,7 +187,31 @@ class Farm:
         with self.changed:
             self._workers.remove(worker)
             if not self._workers and self._queue:
-                self._start_here()
+                self._begin_here()
+
+    def _begin_here(self) -> None:
+        """Compile in a thread of this process."""
+        if not self._here or self._closed:
+            self._give_up()
+        elif not self._compiling:
+            self._compiling = True
+            # no daemon: a process that exits waits for the kernel in flight
+            threading.Thread(target=self._compile_here, name="tightz compiling").start()
+
+    def _compile_here(self) -> None:
+        while True:
+            with self.changed:
+                if not self._queue:
+                    self._compiling = False
+                    return
+                job = self._queue.pop(0)
+            answer: dict[str, Any] = {}
+            begun = time.thread_time()
+            try:
+                compile_kernel(job.function, job.signature)
+            except Exception as error:  # whoever calls it will meet it
+                answer["error"] = f"{type(error).__name__}: {error}"
+            self._finish(job, {**answer, "seconds": time.thread_time() - begun})
 
     def _take(self) -> Kernel | None:
         """The next job; waits for one until the farm is closed."""
@@ -200,9 +230,14 @@ class Farm:
             if "error" in answer:
                 self.failed.append(f"{job.function}: {answer['error']}")
                 log.info("kernel %s was not compiled beforehand: %s", job.function, answer["error"])
-            done = self.done
             self.changed.notify_all()
-        self._told(done, self.wanted)
+        self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self._told(self.done, self.wanted)
+        except Exception as error:  # a terminal that is gone stops no compilation
+            log.info("progress could not be shown: %s", error)
 
     def _give_up(self) -> None:
         """Leave what is not compiled to those who call it."""
@@ -212,7 +247,7 @@ class Farm:
             self._queue.clear()
             self._pending.clear()
             self.changed.notify_all()
-        self._told(self.wanted, self.wanted)
+        self._tell()
 
 
 def ask(worker: subprocess.Popen[str], job: Kernel) -> dict[str, Any] | None:
@@ -224,10 +259,34 @@ def ask(worker: subprocess.Popen[str], job: Kernel) -> dict[str, Any] | None:
         )
         worker.stdin.flush()
         line = worker.stdout.readline()
-        answer: dict[str, Any] | None = json.loads(line) if line else None
+        answer = json.loads(line) if line else None
     except (OSError, ValueError):
         return None
-    return answer
+    return answer if isinstance(answer, dict) else None
+
+
+def overloads(kernel: Kernel) -> Any:
+    """What is compiled of it in this process."""
+    return dispatcher_of(kernel.function).overloads
+
+
+def _environment() -> dict[str, str]:
+    """What a worker needs to import what this process imported, and to keep it where this looks."""
+    package = str(Path(__file__).resolve().parents[3])
+    path = [entry for entry in sys.path if isinstance(entry, str) and entry]
+    env = {**os.environ, INSIDE: "1", "PYTHONPATH": os.pathsep.join([package, *path])}
+    if os.environ.get(store.CHOSEN) and store.places():  # relative to where this process began
+        env[store.CHOSEN] = str(store.places()[0].parent.parent)
+    return env
+
+
+def _fitting() -> int:
+    """As many processes as there are cores, and memory for."""
+    try:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return _cores()
+    return max(1, min(_cores(), int(free / MEMORY)))
 
 
 def _cores() -> int:

@@ -27,7 +27,7 @@ FILE = Path(__file__).with_name("registry.json")
 def _listed() -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    except FileNotFoundError:  # while it is being made
+    except OSError:  # while it is being made, or in a zip file
         found = {"sources": [], "kernels": {}, "tasks": {}}
     return found
 

@@ -16,6 +16,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import threading
@@ -44,6 +45,29 @@ _FOLDER = re.compile(r"\d[\w.+]*-[0-9a-f]{16}")
 _CHECK = hashlib.sha256().digest_size
 
 
+_states: dict[str, tuple[int, ...]] = {}
+"""The sources' files as they were when the first kernel was declared."""
+
+
+def _state(source: str) -> tuple[int, ...]:
+    try:
+        found = (PACKAGE / source).stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def unchanged(source: str | None = None) -> bool:
+    """Whether this source, or all of them, are still the files that they were at first.
+
+    A process that runs through an upgrade has read some before and some after it: what it compiles
+    belongs to neither version.
+    """
+    if not _states:
+        _states.update({each: _state(each) for each in sources()})
+    return all(_state(each) == _states[each] for each in ([source] if source else _states))
+
+
 @cache
 def fingerprint() -> str | None:
     """A hash of what decides the code of kernels; None where their sources cannot be read."""
@@ -69,7 +93,8 @@ def _bases() -> Iterator[Path]:
     """Folders that may hold folders of versions, best first."""
     chosen = os.environ.get(CHOSEN)
     if chosen:
-        yield Path(chosen).absolute() / "tightz"
+        with contextlib.suppress(OSError):  # relative, and the working folder is gone
+            yield Path(chosen).absolute() / "tightz"
     else:
         import platformdirs
 
@@ -78,6 +103,9 @@ def _bases() -> Iterator[Path]:
             if (path := platformdirs.user_cache_path("tightz")).is_absolute():
                 yield path
     with contextlib.suppress(OSError):
+        # Python's last resort is the working folder: nobody wants kernels there
+        if tempfile.gettempdir() == os.getcwd() != os.environ.get("TMPDIR"):
+            return
         user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
         yield Path(tempfile.gettempdir()).absolute() / f"tightz-{user}"
 
@@ -89,6 +117,8 @@ def places() -> tuple[Path, ...]:
     They are made when a file is written, so the later ones only where the earlier take none.
     """
     name = fingerprint()
+    if not unchanged():
+        return ()
     return () if name is None else tuple(base / f"{__version__}-{name}" for base in _bases())
 
 
@@ -113,13 +143,23 @@ def _trusted(folder: Path) -> bool:
     """Whether no other user could have put code there, which would be executed."""
     if not folder.is_dir():
         return False
-    if os.environ.get(CHOSEN) or not hasattr(os, "getuid"):
+    if _chosen(folder) or not hasattr(os, "getuid"):
         return True
     for place in (folder, folder.parent):
-        state = place.stat()
-        if state.st_uid not in (os.getuid(), 0) or state.st_mode & 0o002:
+        # of a link both ends: its owner may turn it to another folder at any time
+        for state in (place.lstat(), place.stat()):
+            if state.st_uid not in (os.getuid(), 0):
+                return False
+        if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return False
-    return True
+    above = folder.parent.parent.stat().st_mode
+    return not above & stat.S_IWOTH or bool(above & stat.S_ISVTX)
+
+
+def _chosen(folder: Path) -> bool:
+    """Whether the user named it, so that it is neither the cache folder nor the temporary one."""
+    chosen = os.environ.get(CHOSEN)
+    return bool(chosen) and folder.is_relative_to(Path(str(chosen)).absolute())
 
 
 def _stamp(folder: Path) -> None:
@@ -151,6 +191,15 @@ _full: set[Path] = set()
 def writable() -> bool:
     """Whether a file could be kept when that was last tried."""
     return any(place not in _full for place in places())
+
+
+def tried() -> bool:
+    """Whether a file can be kept, tried now: said before others compile what nobody can keep."""
+    for place in places():
+        if place not in _full and takes_files(place):
+            return True
+        _full.add(place)
+    return False
 
 
 def takes_files(folder: Path) -> bool:
@@ -194,7 +243,11 @@ def write(name: str, data: bytes) -> bool:
 def _make(folder: Path) -> None:
     """The folder, with those of old versions cleared away when it is new."""
     if not folder.is_dir():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # a folder that was chosen may be meant for others to read, as in an image
+        mode = 0o777 if _chosen(folder) else 0o700
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=mode, exist_ok=True)
+        folder.mkdir(mode=mode, exist_ok=True)
         _clean(folder.parent, folder)
     if not _readable(folder):
         raise PermissionError(f"{folder} can be written by others")
@@ -206,6 +259,7 @@ def _write(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+        os.chmod(aside, 0o644)  # the folder says who may read it
         os.replace(aside, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -234,12 +288,13 @@ def claim(name: str) -> None:
         if place in _full:
             continue
         lock = FileLock(place / (name + ".lock"), thread_local=False)
-        with contextlib.suppress(OSError, NotImplementedError, Timeout):
+        with contextlib.suppress(OSError, NotImplementedError):  # the next folder may do
             _make(place)
-            lock.acquire(timeout=PATIENCE)
-            with _holding:
-                _held[name] = lock
-        return
+            with contextlib.suppress(Timeout):
+                lock.acquire(timeout=PATIENCE)
+                with _holding:
+                    _held[name] = lock
+            return
 
 
 def release(name: str) -> None:
@@ -250,3 +305,14 @@ def release(name: str) -> None:
         with contextlib.suppress(OSError):
             lock.release()
             os.unlink(lock.lock_file)
+
+
+def _forget() -> None:
+    """In a forked process: what was claimed is the parent's."""
+    global _holding
+    _holding = threading.Lock()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

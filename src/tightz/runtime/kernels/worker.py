@@ -1,7 +1,7 @@
 """A process that compiles kernels: a name and a signature a line in, a line out when it is kept.
 
-It ends when its input does, after what it is compiling then, so that nothing under way is lost when
-the process that asked ends. Interrupts are not for it.
+It ends when its input does or at an empty line, after what it is compiling then, so that nothing
+under way is lost when the process that asked ends. Interrupts are not for it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def main() -> None:
     sys.stdout = sys.stderr  # whatever a library prints is not an answer
     with contextlib.suppress(BrokenPipeError):
         for line in sys.stdin:
+            if not line.strip():
+                break
             job = json.loads(line)
             begun = time.process_time()
             try:
