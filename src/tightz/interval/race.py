@@ -112,7 +112,7 @@ class Schedule:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def add(self, methods: Sequence[Method]) -> None:
-        """Start streams, each once: one that began while kernels were compiled goes on."""
+        """Start streams, but not again those that began while kernels were compiled."""
         with self.changed:
             running = [lane.method for lane in self.lanes]
             for method in methods:
@@ -122,7 +122,6 @@ class Schedule:
                 lane = Lane(method, steps, CREDIT * self.memory)
                 lane.kernels = kernels_of(lane.name, self.working.kind)
                 self.lanes.append(lane)
-                running.append(method)
             self.farm.want(needed(reached(methods), self.working.kind))
             self.changed.notify_all()
 

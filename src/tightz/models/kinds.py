@@ -10,8 +10,11 @@ MANY = 8
 
 
 def kind_of(model: FactorGraph | SpinPolynomial) -> str:
-    """spins, dense (spins with many couplings), terms (of more spins than two), states (more than
-    two of a variable), zeros (on two states), mixed zeros (on more)."""
+    """One of seven kinds.
+
+    spins; free, spins without fields; dense, spins with many couplings; terms, of more spins than
+    two; states, more than two of a variable; zeros, on two states; mixed zeros, on more.
+    """
     if isinstance(model, SpinPolynomial):
         if model.degree > 2:
             return "terms"
@@ -23,4 +26,10 @@ def kind_of(model: FactorGraph | SpinPolynomial) -> str:
         return "states"
     if (model.arities > 2).any():
         return "terms"
-    return "dense" if model.n_factors > MANY * model.n_variables else "spins"
+    if model.n_factors > MANY * model.n_variables:
+        return "dense"
+    fields = model.table_ptr[:-1][model.arities == 1]
+    tilted = (
+        model.log_tables[fields] != model.log_tables[model.table_ptr[1:][model.arities == 1] - 1]
+    )
+    return "spins" if tilted.any() else "free"
