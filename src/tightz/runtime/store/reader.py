@@ -136,7 +136,7 @@ class RunReader:
     def accounts(self) -> dict[int, tuple[dict[str, Any], NDArray[np.float64]]]:
         """The certificate's accounts as last written: numbers by name, and (2, k) points."""
         return {
-            account: (json.loads(record), np.frombuffer(points).reshape(2, -1))
+            account: (json.loads(record), np.frombuffer(points).reshape(2, -1).copy())
             for account, session, record, points, crc in self._rows(
                 "SELECT * FROM accounts ORDER BY account"
             )
