@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,14 @@ def test_a_module_that_is_imported_after_an_upgrade_finds_nothing_old(tmp_path):
     )
     assert answer(tmp_path, code) == (22, 0)
     assert answer(tmp_path) == (22, 0)
+
+
+def test_settings_of_numba_have_code_of_their_own(tmp_path):
+    toy(tmp_path, 1)
+    assert answer(tmp_path) == (1, 0)
+    assert answer(tmp_path, NUMBA_BOUNDSCHECK="1") == (1, 0)
+    assert answer(tmp_path, NUMBA_OPT="0") == (1, 0)  # numba cannot keep such code
+    assert answer(tmp_path) == (1, 1)
 
 
 # The registry -------------------------------------------------------------------------------
@@ -770,6 +779,18 @@ def test_a_stream_that_is_launched_twice_runs_once():
     schedule.add([stream])
     schedule.add([stream, stream])
     assert len(schedule.lanes) == 1
+    schedule.add([Weighted(np.ones(2)), Weighted(np.ones(2))])  # equality says nothing
+    assert len(schedule.lanes) == 3
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A stream that is an object with an array."""
+
+    weights: np.ndarray
+
+    def __call__(self, working, clock):
+        yield from ()
 
 
 def test_compile_is_before_or_beside():

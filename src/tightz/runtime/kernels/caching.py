@@ -71,7 +71,9 @@ class KernelCache:
         if name is None:
             return
         try:
-            if store.places() and store.unchanged() and _Results().check_cachable(compiled):
+            # code that holds addresses of this process, as some of numba's settings make it
+            bound = compiled.lifted or compiled.library.has_dynamic_globals
+            if store.places() and store.unchanged() and not bound:
                 store.write(name, dumps(_Results().reduce(compiled)))
         finally:
             store.release(name)

@@ -53,7 +53,8 @@ class Kernel:
 
 
 def file_name(function: str, signature: str) -> str:
-    """The processor is part of it: homes are shared by machines that are not alike."""
+    """Part of it: the processor, as homes are shared by machines that are not alike, and settings
+    of numba that change the code."""
     text = "\n".join((function, signature, _processor()))
     place, _, name = function.partition(":")
     return (
@@ -61,12 +62,20 @@ def file_name(function: str, signature: str) -> str:
     )
 
 
+SETTINGS = (
+    "OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "USING_SVML",
+)  # fmt: skip
+
+
 @cache
 def _processor() -> str:
+    import numba
     from numba.core.registry import cpu_target
 
     cpu_target.target_context.refresh()
-    return repr(cpu_target.target_context.codegen().magic_tuple())
+    values = [getattr(numba.config, name, None) for name in SETTINGS]
+    numbers = [None if value is None else int(value) for value in values]
+    return repr((cpu_target.target_context.codegen().magic_tuple(), numbers))
 
 
 @cache
