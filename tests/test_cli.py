@@ -131,7 +131,7 @@ def test_logz_makes_three_statements(grid, monkeypatch):
 
 
 def test_the_live_view_shows_both_intervals_narrowing():
-    view = _View(60.0)
+    view = _View(60.0, beside=False)
     sure, likely = tz.Proof.DETERMINISTIC, tz.Proof.CONFIDENCE
 
     def shown():

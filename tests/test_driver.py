@@ -18,6 +18,7 @@ from tightz.interval.race import Schedule
 from tightz.interval.streams.exact import exact_marginals
 from tightz.judge import Audited, ProductEvidence, StatesEvidence
 from tightz.runtime.clock import Clock
+from tightz.runtime.kernels.farm import Farm
 from tightz.workspace import working as working_module
 from tightz.workspace import workspace as workspace_module
 from tightz.workspace.findings import Draws, Finding, Marginals, Mixing, Source
@@ -250,7 +251,7 @@ def idle(working, clock):
 
 def schedule_of(*rates: float) -> Schedule:
     """Lanes that have each run for a second and gained so much."""
-    found = Schedule(Working(MODEL, Clock(100.0)), memory=10.0)
+    found = Schedule(Working(MODEL, Clock(100.0)), memory=10.0, farm=Farm())
     found.add([idle] * len(rates))
     for lane, rate in zip(found.lanes, rates, strict=True):
         lane.hope = 0.0
@@ -267,7 +268,7 @@ def test_the_stream_that_gains_fastest_is_advanced():
 
 def test_a_new_stream_is_tried_and_loses_credit_without_gains():
     found = schedule_of(0.1, 0.2)
-    found.add([idle])
+    found.add([lambda working, clock: iter(())])  # not one that runs already
     newcomer = found.lanes[2]
     assert found.take() is newcomer
     for _ in range(20):

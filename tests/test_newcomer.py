@@ -80,6 +80,7 @@ SMALL = {
     "theorem": "grid.uai --levels 0,1 -t 2 -j 2 --backend cpu",
     "train-rbm": "",  # needs MNIST: tests/test_train_rbm.py
     "doctor": "",
+    "compile": "bethe",
 }
 """A quick call of every command with --json."""
 

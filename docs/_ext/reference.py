@@ -105,7 +105,7 @@ def returned_types() -> list[str]:
         if not inspect.isfunction(value):
             continue
         annotation = inspect.signature(value).return_annotation
-        kind: Any = value.__globals__.get(annotation, annotation)
+        kind: Any = inspect.unwrap(value).__globals__.get(annotation, annotation)
         ours = inspect.isclass(kind) and kind.__module__.startswith("tightz.")
         if ours and kind.__name__ not in tightz._HOME:
             found[f"{kind.__module__}.{kind.__qualname__}"] = None

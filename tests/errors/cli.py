@@ -176,4 +176,14 @@ CASES = [
         "TMP/out.doc: unknown ending '.doc'; expected ...",
         lambda tmp: _run_in(tmp, "logz TMP/grid.uai --plot TMP/out.doc"),
     ),
+    Case(
+        ParameterError,
+        "--processes is 0; expected at least 1",
+        lambda: _run(main.commands["compile"], "-j", "0"),
+    ),
+    Case(
+        ParameterError,
+        "'nonsense' is no task; expected some of ...",
+        lambda: _run(main.commands["compile"], "nonsense"),
+    ),
 ]

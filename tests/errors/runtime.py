@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from concurrent.futures import BrokenExecutor, Executor, Future
 
+import tightz as tz
 from tests.errors.table import Case, refuses
 from tightz.errors import MissingExtraError, ParameterError
 from tightz.runtime import cluster
@@ -18,6 +19,8 @@ from tightz.runtime.cluster import (
     run_parcel,
 )
 from tightz.runtime.executors import map_ordered
+from tightz.runtime.kernels import store
+from tightz.runtime.kernels.signatures import from_text
 
 
 class _Losing(Executor):
@@ -34,6 +37,17 @@ class _Losing(Executor):
 
 class KilledWorker(Exception):
     """The name by which dask says that a worker died."""
+
+
+def _open_folder(tmp):
+    folder = tmp / "a" / "b"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    chosen, store.CHOSEN = store.CHOSEN, "TIGHTZ_NO_SUCH_VARIABLE"
+    try:
+        store._make(folder)
+    finally:
+        store.CHOSEN = chosen
 
 
 class _Distributed:
@@ -148,4 +162,11 @@ CASES = [
         "depend on them",
         lambda: run_parcel({"numpy": "1.0"}, b"", None, 0),
     ),
+    Case(
+        ParameterError,
+        "compile is 'never'; expected 'before' or 'beside'",
+        lambda: tz.log_partition(tz.ising_grid(2, seed=0), compile="never"),
+    ),
+    Case(ValueError, "not a signature: 'int64; bool'", lambda: from_text("int64; bool")),
+    Case(PermissionError, "TMP/a/b can be written by others", _open_folder),
 ]

@@ -127,7 +127,7 @@ def log_partition(
         if session is not None:
             board.keep, board.before = session.writer.append_bound, session.before
             board.ledger, board.keep_ledger = session.ledger, session.keep_ledger
-        interrupted, compiling = False, 0.0
+        interrupted, farm = False, stack.enter_context(Farm())
         try:
             if session is not None:
                 session.prepare(board)
@@ -135,7 +135,7 @@ def log_partition(
                 board.take(judged(bound, model))
             if not board.closed or (session is not None and session.lacks_marginals):
                 chosen = [*((opening,) if only is None else only), *methods]
-                compiling = _run(working, board, chosen, before=compile == "before")
+                _run(working, board, chosen, farm, before=compile == "before")
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -145,24 +145,24 @@ def log_partition(
         if board.marginals is not None:
             board.marginals = board.marginals.lifted()
         result = _result(
-            working, board, interrupted=interrupted, record=record, compiling=compiling
+            working, board, interrupted=interrupted, record=record, compiling=farm.elapsed
         )
         if session is not None:
             session.conclude(result, board.marginals, board.point_estimate().family)
     return result
 
 
-def _run(working: Working, board: Board, methods: list[Method], *, before: bool) -> float:
-    """The race, with what it needs compiled by the way: seconds that this took."""
-    with Farm() as farm:
-        if opening in methods and missing(kernels_of(opening.__name__, working.kind)):
-            # Nobody waits for an exact sum whose kernels are not there yet: annealing compiles
-            # soonest, and gives both ends.
-            if before:
-                working.clock.hold()
-            methods = [*methods, *side_by_side()]
-        race(working, board, methods, farm, hold=before)
-        return farm.elapsed
+def _run(
+    working: Working, board: Board, methods: list[Method], farm: Farm, *, before: bool
+) -> None:
+    """The race, with what it needs compiled by the way."""
+    if opening in methods and missing(kernels_of(opening.__name__, working.kind)):
+        # Nobody waits for an exact sum whose kernels are not there yet: annealing compiles
+        # soonest, and gives both ends.
+        if before:
+            working.clock.hold()
+        methods = [*methods, *side_by_side()]
+    race(working, board, methods, farm, hold=before)
 
 
 def _result(
