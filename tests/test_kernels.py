@@ -390,6 +390,18 @@ def test_a_claim_goes_to_the_folder_that_takes_it(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.lock"))
 
 
+def test_what_another_folder_holds_is_brought(tmp_path, monkeypatch):
+    best, other = tmp_path / "a" / "b", tmp_path / "c" / "d"
+    monkeypatch.setattr(store, "places", lambda: (other,))
+    assert store.write("kernel", b"code")
+    monkeypatch.setattr(store, "places", lambda: (best, other))
+    store.bring("nothing")
+    store.bring("kernel")
+    monkeypatch.setattr(store, "places", lambda: (best,))
+    assert store.read("kernel") == b"code"
+    assert not store.has("nothing")
+
+
 def test_old_folders_are_cleaned(tmp_path):
     now = time.time()
     for k in range(8):
@@ -673,15 +685,16 @@ class SlowFarm:
     """Kernels that take a while."""
 
     def __init__(self, seconds=1.0):
-        self.until, self.closed, self.asked = time.monotonic() + seconds, False, []
+        self.seconds, self.until, self.closed, self.asked = seconds, None, False, []
 
     @property
     def finished(self):
-        return time.monotonic() >= self.until
+        return self.until is not None and time.monotonic() >= self.until
 
     elapsed = 1.0
 
     def want(self, kernels):
+        self.until = self.until or time.monotonic() + self.seconds
         self.asked += kernels
 
     def ready(self, kernels):
@@ -718,12 +731,11 @@ def test_compilation_counts_or_does_not(compile, monkeypatch):
     )
     grid = tz.ising_grid(4, seed=0)
     r = tz.log_partition(grid, only=[quick, needy], time_limit=1.5, compile=compile)
-    assert began["quick"] < 0.5  # at once
-    assert began["needy"] > 0.9  # when its kernels were there
+    assert began["needy"] - began["quick"] > 0.9  # when its kernels were there
     assert r.compile_seconds == 1.0
     assert "compiling, once on this machine" in r.summary()
     assert slow.closed
-    assert (r.seconds > 2.3) == (compile == "before")
+    assert (r.seconds > 2.4) == (compile == "before")
 
 
 def test_a_cold_run_starts_all_streams_and_a_warm_one_does_not(monkeypatch):
@@ -765,6 +777,34 @@ def test_the_kernels_of_annealing_come_first():
     assert set(wanted[: len(first)]) == set(first)
     rest = [k.seconds for k in wanted[len(first) :]]
     assert rest == sorted(rest, reverse=True)
+
+
+def test_while_the_clock_is_held_streams_take_little():
+    """They would take the processors from the compilation that all wait for."""
+    from tightz.interval.race import EARLY, Schedule
+    from tightz.workspace.working import Working
+
+    clock = Clock(10.0)
+    schedule = Schedule(Working(tz.ising_grid(3, seed=0), clock), 1.0, SlowFarm(0.0))
+
+    def quick(working, clock):
+        yield from ()
+
+    def slow(working, clock):
+        yield from ()
+
+    schedule.add([quick, slow])
+    for lane in schedule.lanes:
+        lane.kernels = registry.kernels_of("annealed", "spins")
+    clock.hold()
+    first = schedule.take()
+    assert not any(schedule._early(lane) for lane in schedule.lanes)  # one at a time
+    schedule.give_back(first, EARLY / 2, ended=False)
+    assert all(schedule._early(lane) for lane in schedule.lanes)
+    schedule.give_back(schedule.take(), EARLY, ended=False)
+    assert not any(schedule._early(lane) for lane in schedule.lanes)
+    clock.release()
+    assert schedule.take() is not None
 
 
 def test_a_stream_that_is_launched_twice_runs_once():

@@ -45,6 +45,8 @@ def compile_kernels(tasks: tuple[str, ...], processes: int | None, as_json: bool
     with Farm(processes=processes, told=told, here=False) as farm:
         farm.want(todo)
         farm.wait()
+    for kernel in wanted:  # into the folder that was asked for
+        store.bring(kernel.file)
     lacking = missing(wanted)
     place = str(store.places()[0]) if store.places() else None
     if as_json:

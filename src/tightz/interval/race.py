@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from tightz.bounds import Bound
 from tightz.interval.board import Board, judged
-from tightz.interval.opening import reached
+from tightz.interval.opening import opening, reached
 from tightz.judge import RefutedError
 from tightz.runtime.kernels.farm import Farm
 from tightz.runtime.kernels.registry import Kernel, kernels_of, needed
@@ -40,6 +40,9 @@ MEMORY = 0.15
 CREDIT = 0.3
 """Share of the interval's width that a stream is believed to take away before it is measured."""
 
+
+EARLY = 3.0
+"""Seconds that streams may take together while the clock is held for compilation."""
 
 FINE = 0.005
 """Nats of confident width down to which streams get the time that they were promised."""
@@ -134,6 +137,8 @@ class Schedule:
                     for lane in self.lanes
                     if not (lane.running or lane.ended) and self.farm.ready(lane.kernels)
                 ]
+                if self.working.clock.held:
+                    ready = [lane for lane in ready if self._early(lane)]
                 if ready:
                     chosen = self._best(ready)
                     chosen.running = True
@@ -142,6 +147,17 @@ class Schedule:
                     return None
                 self.changed.wait(0.05)
         return None
+
+    def _early(self, lane: Lane) -> bool:
+        """Whether to run it before the clock does: the exact sum, and a first look by the others.
+
+        They would take the processors from the compilation that all wait for.
+        """
+        if lane.name == opening.__name__ or not lane.kernels:
+            return True
+        compiled = [each for each in self.lanes if each.kernels]
+        busy = any(each.running for each in compiled)
+        return not busy and sum(each.seconds for each in compiled) < EARLY
 
     def _best(self, ready: list[Lane]) -> Lane:
         live = [lane for lane in self.lanes if not lane.ended]

@@ -50,6 +50,11 @@ class Clock:
         """A clock for a part of the work: ends after `time_limit` seconds or with this one."""
         return Clock(time_limit, self)
 
+    @property
+    def held(self) -> bool:
+        """Whether the deadline moves along just now."""
+        return self._held[1] is not None
+
     def hold(self) -> None:
         """From now until `release` nothing counts against the limit."""
         free, since = self._held

@@ -96,9 +96,9 @@ def _bases() -> Iterator[Path]:
         with contextlib.suppress(OSError):  # relative, and the working folder is gone
             yield Path(chosen).absolute() / "tightz"
     else:
-        import platformdirs
+        with contextlib.suppress(ImportError, RuntimeError, KeyError):
+            import platformdirs
 
-        with contextlib.suppress(RuntimeError, KeyError):
             # without a home the path is relative: it would land wherever the user stands
             if (path := platformdirs.user_cache_path("tightz")).is_absolute():
                 yield path
@@ -225,6 +225,14 @@ def read(name: str) -> bytes | None:
             if hashlib.sha256(data[_CHECK:]).digest() == data[:_CHECK]:
                 return data[_CHECK:]
     return None
+
+
+def bring(name: str) -> None:
+    """Have it in the best folder, where another holds it."""
+    if places() and not (places()[0] / (name + ENDING)).exists():
+        data = read(name)
+        if data is not None:
+            write(name, data)
 
 
 def write(name: str, data: bytes) -> bool:
