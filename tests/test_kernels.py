@@ -766,7 +766,7 @@ def test_kernels_are_wanted_when_their_stream_is_launched():
     assert set(slow.asked) == set(registry.kernels_of("opening", "spins"))
     slow.asked.clear()
     schedule.add(SIDE_BY_SIDE)
-    first = registry.kernels_of("annealed", "spins")
+    first = registry.kernels_of("capped", "spins")
     assert set(slow.asked[: len(first)]) == set(first)
     assert set(registry.kernels_of("splitting", "spins")) <= set(slow.asked)  # launched later
 

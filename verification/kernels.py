@@ -151,6 +151,7 @@ def models(kind: str) -> list[Any]:
             tz.ising_grid(24, coupling=(-10, 10), field=(-1, 1), seed=2),
             tz.ising_grid(40, coupling=(-1, 1), field=(-1, 1), seed=3),
             tz.ising(couplings + couplings.T, rng.normal(size=24)),
+            *(_strong(seed) for seed in range(20)),
         ]
     if kind == "free":
         couplings = np.triu((rng.random((26, 26)) < 0.2) * 1.0, 1)
@@ -189,6 +190,17 @@ def models(kind: str) -> list[Any]:
     if kind == "mixed zeros":
         out.append(_network())
     return out
+
+
+def _strong(seed: int) -> Any:
+    """All pairs of nine spins, so strongly coupled that messages are tables of logarithms."""
+    import numpy as np
+
+    import tightz as tz
+
+    rng = np.random.default_rng(seed)
+    couplings = np.triu(rng.normal(size=(9, 9)) * 100.0, 1)
+    return tz.ising(couplings + couplings.T, rng.normal(size=9))
 
 
 def _clauses(n: int, m: int) -> Any:
@@ -293,7 +305,9 @@ def record(kind: str) -> dict[str, list[tuple[str, str]]]:
             found.setdefault(task, {}).update(calls.seen)
 
         for number, model in enumerate(models(kind)):
-            for name, method in streams().items():
+            # the small and strong ones are there for exact sums
+            streams_here = streams() if model.n_variables > 9 or number < 2 else {}
+            for name, method in streams_here.items():
                 run(name, partial(_stream, model, name, method, calls))
             for name, verb in verbs().items():
                 if number < 2 or name in ("exact", "ais"):

@@ -157,8 +157,7 @@ def _run(
 ) -> None:
     """The race, with what it needs compiled by the way."""
     if opening in methods and missing(kernels_of(opening.__name__, working.kind)):
-        # Nobody waits for an exact sum whose kernels are not there yet: annealing compiles
-        # soonest, and gives both ends.
+        # Nobody waits for an exact sum whose kernels are not there yet: others compile sooner.
         if before:
             working.clock.hold()
         methods = [*methods, *side_by_side()]

@@ -40,8 +40,11 @@ def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch
         yield side_by_side()
 
 
-FIRST = ("annealing", "annealed")
-"""Streams whose kernels are compiled first: they take seconds, and give both ends."""
+FIRST = ("capped", "annealing", "annealed")
+"""Streams whose kernels are compiled first: capped draws give both ends."""
+
+FIRST_DENSE = ("annealing", "annealed", "capped")
+"""On dense models: no cap is near there, and annealing compiles in seconds."""
 
 AFTER = {
     "annealing": ("annealed",),
@@ -50,7 +53,7 @@ AFTER = {
 """What a stream may launch, by names: the portfolio need not be loaded to know its kernels."""
 
 
-def reached(methods: Sequence[Method]) -> list[str]:
+def reached(methods: Sequence[Method], kind: str) -> list[str]:
     """The streams and those that they may launch, in the order to compile their kernels.
 
     Not those of `opening`: where it finds the answer they are never needed.
@@ -58,7 +61,8 @@ def reached(methods: Sequence[Method]) -> list[str]:
     found = [name_of(method) for method in methods]
     for name in found:  # grows while it is read
         found += [later for later in AFTER.get(name, ()) if later not in found]
-    return sorted(found, key=lambda name: name not in FIRST)
+    first = FIRST_DENSE if kind == "dense" else FIRST
+    return sorted(found, key=lambda name: first.index(name) if name in first else len(first))
 
 
 def side_by_side() -> Launch:

@@ -41,7 +41,7 @@ CREDIT = 0.3
 """Share of the interval's width that a stream is believed to take away before it is measured."""
 
 
-EARLY = 3.0
+EARLY = 5.0
 """Seconds that streams may take together while the clock is held for compilation."""
 
 FINE = 0.005
@@ -125,7 +125,8 @@ class Schedule:
                 lane = Lane(method, steps, CREDIT * self.memory)
                 lane.kernels = kernels_of(lane.name, self.working.kind)
                 self.lanes.append(lane)
-            self.farm.want(needed(reached(methods), self.working.kind))
+            kind = self.working.kind
+            self.farm.want(needed(reached(methods, kind), kind))
             self.changed.notify_all()
 
     def take(self) -> Lane | None:
