@@ -42,8 +42,8 @@ print(json.dumps({{
 def models() -> list[str]:
     names = ["grid 30x30 w=0.5", "grid 30x30 w=1", "grid 30x30 w=10", "rbm 100x50"]
     data = os.environ.get("TIGHTZ_DATA")
-    if data and list(Path(data).rglob("linkage_14.uai")):
-        names.append("linkage_14")
+    if data and list(Path(data).rglob("linkage_11.uai")):
+        names.append("linkage_11")
     return names
 
 
