@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from tests import naive
 from tests.called import called
 from tightz.bounds import Proof, Side
-from tightz.elimination.exact import plan
+from tightz.elimination.exact import exact, plan
 from tightz.elimination.order import Order, Orders
 from tightz.errors import ParameterError, ResourceError
 from tightz.models.builders import ising, ising_grid
@@ -23,14 +23,9 @@ from tightz.uppers.mini_bucket import (
     mini_bucket_bounds,
 )
 from tightz.uppers.mini_bucket.descent import Descent
-from tightz.uppers.mini_bucket.kernels import (
-    exp_chunk,
-    fill_offsets,
-    log_marginal,
-    power_sum,
-)
+from tightz.uppers.mini_bucket.kernels import exp_chunk, log1p_chunk
 from tightz.uppers.mini_bucket.partition import partition
-from tightz.uppers.mini_bucket.passes import forward
+from tightz.uppers.mini_bucket.passes import TILE, _sum_pairs, _sum_rows, backward, forward
 
 SIDES = (Side.UPPER, Side.LOWER)
 
@@ -117,23 +112,23 @@ def test_descent_reaches_the_least_bound():
         run.advance()
     rival = Descent(model, parts)
     skel, tables = rival._skeleton, rival._tables
-    theta, at = tables.theta.copy(), skel.shift_ptr
+    clean, at = tables.own.copy(), skel.shift_ptr
 
     def bound(x):
-        tables.theta[:] = theta
+        tables.own[:] = clean
         for pair, (i, j) in enumerate(skel.pairs):
             scopes = [parts.cliques[i], parts.cliques[j]]
             shared = [v for v in scopes[0] if v in scopes[1]]
             shift = x[at[pair] : at[pair + 1]].reshape([2] * len(shared))
-            for c, scope, sign in ((i, scopes[0], 1.0), (j, scopes[1], -1.0)):
-                own = tables.theta[skel.table_ptr[c] : skel.table_ptr[c + 1]]
-                own = own.reshape([2] * len(scope))
+            for c, sign in ((i, 1.0), (j, -1.0)):
+                scope = parts.own_scopes[c]
+                own = tables.own[skel.own_ptr[c] : skel.own_ptr[c + 1]].reshape([2] * len(scope))
                 own += sign * shift.reshape([2 if v in shared else 1 for v in scope])
         logits = x[at[-1] :]
         for b in range(len(parts.order)):
             cut = slice(parts.bucket_ptr[b], parts.bucket_ptr[b + 1])
             tables.weights[cut] = np.exp(logits[cut]) / np.exp(logits[cut]).sum()
-        return forward(skel, tables, 0.0, 0.0)
+        return forward(skel, tables)
 
     best = minimize(bound, np.zeros(at[-1] + len(parts.cliques)), method="L-BFGS-B").fun
     assert bound(np.zeros(at[-1] + len(parts.cliques))) == pytest.approx(run.iterates[0])
@@ -149,9 +144,9 @@ def test_descent_leaves_the_model_unchanged():
         run.advance()
     states = naive.all_states(model.cardinalities)[::37]
     total = np.zeros(len(states))
-    skel, theta = run._skeleton, run._tables.theta
-    for c, scope in enumerate(run.parts.cliques):
-        table = theta[skel.table_ptr[c] : skel.table_ptr[c + 1]].reshape([2] * len(scope))
+    skel, own = run._skeleton, run._tables.own
+    for c, scope in enumerate(run.parts.own_scopes):
+        table = own[skel.own_ptr[c] : skel.own_ptr[c + 1]].reshape([2] * len(scope))
         total += table[tuple(states[:, v] for v in scope)]
     assert total == pytest.approx(model.log_weight(states), abs=1e-9)
 
@@ -297,27 +292,62 @@ def test_exp_chunk_is_accurate():
     assert (got[-2:] < 1e-300).all()
 
 
+def test_log1p_chunk_is_accurate():
+    x = np.concatenate([[0.0, 1.0], np.logspace(-300, 0, 2000), np.linspace(0, 1, 2000)])
+    got, share = x.copy(), np.empty(x.size)
+    called(log1p_chunk)(got, got.size, share)
+    assert got == pytest.approx(np.log1p(x), rel=1e-15)
+    assert share == pytest.approx(x / (1 + x), rel=1e-15)
+
+
 @given(
     st.integers(0, 2**32 - 1), st.integers(1, 5), st.floats(-3, 3).filter(lambda w: abs(w) > 0.01)
 )
 @settings(max_examples=60, deadline=None)
-def test_power_sum_is_its_twin(seed, states, weight):
+def test_power_sums_are_their_twin(seed, states, weight):
+    """Messages, conditionals and entropies of a tile of rows against plain numpy."""
     rng = np.random.default_rng(seed)
-    table = 30 * rng.normal(size=(700, states))
+    rows = TILE // 2
+    table = 30 * rng.normal(size=(rows, states))
     table[rng.random(table.shape) < 0.1] = -np.inf
-    out = np.empty(700)
-    called(power_sum)(table.ravel(), states, weight, out, np.empty(512), np.empty(512))
+    out, entropy = np.empty(rows), np.empty(rows, dtype=np.float32)
+    if states == 2:
+        odds, chunk = np.empty(rows, dtype=np.float32), np.empty(rows)
+        called(_sum_pairs)(table.ravel(), weight, out, odds, chunk, np.empty(rows))
+        rare = np.abs(odds)
+        first = np.where(np.signbit(odds), rare, 1 - rare)
+        found = np.stack([first, 1 - first], axis=1)
+    else:
+        odds = np.empty(rows * states, dtype=np.float32)
+        called(_sum_rows)(table.ravel(), states, weight, out, odds, entropy)
+        found = odds.reshape(rows, states)
     expected = naive.power_sum(table, weight) if states > 1 else table[:, 0]
     assert out == pytest.approx(expected, rel=1e-13, abs=1e-12)
+    alive = expected > -np.inf
+    with np.errstate(invalid="ignore"):
+        q = np.exp((table - expected[:, None]) / weight)[alive]
+    assert found[alive] == pytest.approx(q, rel=1e-5, abs=1e-7)
+    if states != 2:
+        h = -(q * np.log(np.where(q > 0, q, 1.0))).sum(axis=1)
+        assert entropy[alive] == pytest.approx(h, rel=1e-5, abs=1e-6)
 
 
-def test_log_marginal_is_a_sum_over_axes():
-    rng = np.random.default_rng(1)
-    logs = 20 * rng.normal(size=(3, 2, 4, 5))
-    logs[0, :, 2] = -np.inf
-    offsets = np.empty(logs.size, dtype=np.int32)
-    called(fill_offsets)(np.array([3, 2, 4, 5]), np.array([4, 0, 1, 0]), offsets)
-    out = np.empty(12)
-    called(log_marginal)(logs.ravel(), offsets, out, np.empty(120), np.empty(512), np.empty(512))
-    expected = [naive.log_sum_exp(logs[i, :, k]) for i in range(3) for k in range(4)]
-    assert out == pytest.approx(expected, rel=1e-13)
+@settings(max_examples=60, deadline=None)
+@given(random_models(), st.sampled_from([Order.MIN_FILL, Order.AS_NUMBERED]))
+def test_what_comes_down_are_marginals_where_nothing_is_cut(case, order):
+    model, log_z = case
+    if log_z == -np.inf:
+        return
+    orders = Orders(model)
+    parts = partition(orders.model, orders[order], 20)
+    run = Descent(orders.model, parts)
+    backward(run._skeleton, run._tables, 0.0, 0.0)
+    skel, tables = run._skeleton, run._tables
+    marginals = exact(model).marginals
+    for c, scope in enumerate(parts.cliques):
+        down = tables.down[skel.message_ptr[c] : skel.message_ptr[c + 1]]
+        assert down.sum() == pytest.approx(1.0)
+        for axis, v in enumerate(scope[:-1]):
+            rest = down.reshape([int(parts.cardinalities[u]) for u in scope[:-1]])
+            summed = rest.sum(axis=tuple(a for a in range(rest.ndim) if a != axis))
+            assert summed == pytest.approx(marginals[orders.numbers[v]], abs=1e-6)

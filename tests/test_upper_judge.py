@@ -179,8 +179,8 @@ def test_broken_kernels_are_refuted(monkeypatch):
     with pytest.raises(RefutedError, match="claimed"):
         mini_bucket(model, MiniBucket(3, iterations=5))
 
-    def half(skel, tables, step, rate):
-        sound(skel, tables, step, rate)
+    def half(skel, tables):
+        sound(skel, tables)
         tables.up[skel.message_ptr[3] : skel.message_ptr[4]] -= 0.5  # as if one sum were short
         roots = np.flatnonzero(skel.parents < 0)
         return float(tables.up[skel.message_ptr[roots]].sum()) - 0.5

@@ -13,7 +13,8 @@ from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.sampling.capped.kernels import draw
 from tightz.uppers.mini_bucket.descent import Descent
-from tightz.uppers.mini_bucket.partition import Partition, Skeleton
+from tightz.uppers.mini_bucket.layout import Skeleton
+from tightz.uppers.mini_bucket.partition import Partition
 
 LANES = 1024
 """States drawn together: enough to fill vectors, few enough for their states to stay in cache."""

@@ -15,7 +15,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import HORIZON, Outlook
 from tightz.uppers.mini_bucket import MiniBucket
-from tightz.uppers.mini_bucket.run import MAX_IBOUND, Run
+from tightz.uppers.mini_bucket.run import MAX_IBOUND, SCOUT_ITERATIONS, Run, Scouted, Tried
 from tightz.workspace.findings import Finding
 from tightz.workspace.working import Working
 
@@ -29,7 +29,11 @@ DENSE = 40
 """Factors a variable beyond which a model is taken to be dense."""
 
 SCOUTED = 10
-"""The ibound from which the order planned for exact elimination is tried too."""
+"""The ibound at which orders with some chance are compared, and the one planned for exact
+elimination: below, what cuts cost says little about larger tables."""
+
+SEARCH, MOST = 0.03, 40
+"""Part of the time left that comparing orders at one ibound may take, and the most orders."""
 
 PLANNING, PLANNED = 20.0, 1500
 """Seconds that must be left, and factors at most, for a search of elimination orders: it takes a
@@ -61,7 +65,8 @@ class Tightening:
         self.working, self.clock = working, clock
         self.widest = MAX_IBOUND
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
-        self.ranking: list[tuple[float, Order]] = []  # bounds at equal work, best first
+        self.ranking: list[Scouted] = []  # orders by their bounds at equal work, best first
+        self.searched = False  # whether orders with some chance were among them
         self.pace = 0.0  # seconds of an iteration
         self.busy = 0.0  # seconds spent on the bound at hand
         self.settled = False  # whether iterating on is of no use
@@ -88,52 +93,66 @@ class Tightening:
         if self.graph.n_factors > MANY:  # setting up tables takes as long as iterating
             kinds = [Order.MIN_FILL, Order.MIN_SIZE][: 1 if self.dense else 2]
         seen = {orders[kind].tobytes(): kind for kind in reversed(kinds)}
-        runs = {kind: run for kind in reversed(seen.values()) if (run := self._run(FIRST, [kind]))}
-        exact = [run for run in runs.values() if run.candidates[0][1].exact]
+        tried = [Tried(kind, orders[kind]) for kind in reversed(seen.values())]
+        runs = [(one, run) for one in tried if (run := self._run(FIRST, [one]))]
+        exact = [run for _, run in runs if run.candidates[0][1].exact]
         if exact or not runs:
-            return exact[0] if exact else self._run(2, kinds)
-        least = min(run.entries for run in runs.values())
-        for kind, run in runs.items():
+            return exact[0] if exact else self._run(2, tried)
+        least = min(run.entries for _, run in runs)
+        found: list[tuple[Scouted, Run]] = []
+        for one, run in runs:
             # an order with larger tables gets a smaller ibound
             fair = FIRST - int(math.log2(run.entries / least))
-            even = run if fair == FIRST else self._run(max(1, fair), [kind])
+            even = run if fair == FIRST else self._run(max(1, fair), [one])
             if even is None or self.clock.expired:
                 continue
             yield from self.iterate(even)
             assert even.descent is not None
-            self.ranking.append((even.descent.best, kind))
-        if not self.ranking:
+            found.append((Scouted(even.descent.best, one), run))
+        if not found:
             return None
-        self.ranking.sort(key=lambda item: item[0])
-        return runs[self.ranking[0][1]]
+        found.sort(key=lambda item: item[0].value)
+        self.ranking = [scouted for scouted, _ in found]
+        return found[0][1]
 
     def larger(self, run: Run, step: int) -> Run | None:
-        """The run at a larger ibound: the two best orders so far are compared there again.
+        """The run at a larger ibound: the best orders so far are compared there again.
 
         How well buckets are cut changes from ibound to ibound: on a 50x50 grid, w = 10, one order
         is 7 nats behind the other at ibound 10 and 11 nats ahead at 14.
         """
         ibound = run.config.ibound + step
-        kinds = [kind for _, kind in self.ranking[:2]]
-        if ibound >= SCOUTED > run.config.ibound and self._may_plan():
-            # The order of least exact cost, which a run without exact answers has not looked for.
-            found = self.working.plan
-            if found is not None:
-                self.working.orders.adopt(found.variables)
-                kinds = [*kinds, Order.PLANNED] if Order.PLANNED not in kinds else kinds
-        return self._run(ibound, kinds or [run.order])
+        # a candidate is set up and takes a few iterations
+        cost = self.drag * (SCOUT_ITERATIONS + 4) * self.pace * 2.0**step
+        count = int(min(MOST, max(2.0, SEARCH * min(self.clock.left, HORIZON) / cost)))
+        tried = [scouted.tried for scouted in self.ranking[:count]]
+        if ibound >= SCOUTED and not self.searched:
+            self.searched = True
+            tried = [*tried[:2], *self._planned(), *self._noisy(count - 2)]
+        return self._run(ibound, tried or [Tried(run.order, self.working.orders[run.order])])
+
+    def _planned(self) -> list[Tried]:
+        """The order of least exact cost, which a run without exact answers has not looked for."""
+        if not self._may_plan() or self.working.plan is None:
+            return []
+        self.working.orders.adopt(self.working.plan.variables)
+        return [Tried(Order.PLANNED, self.working.orders[Order.PLANNED])]
+
+    def _noisy(self, count: int) -> list[Tried]:
+        found = (self.working.orders.noisy(number) for number in range(count))
+        return [Tried(Order.NOISY, order) for order in found if order is not None]
 
     def _may_plan(self) -> bool:
         return self.graph.n_factors <= PLANNED and self.clock.left > PLANNING
 
-    def _run(self, ibound: int, kinds: list[Order]) -> Run | None:
+    def _run(self, ibound: int, tried: list[Tried]) -> Run | None:
         """Mini-buckets of this size; None where memory or `exact=False` forbids them."""
         if ibound > self.widest:
             return None
         memory = self.working.max_memory // 2
         config = MiniBucket(ibound, iterations=10**6, max_memory=memory)
         try:
-            run = Run(self.working.orders, config, time.perf_counter(), kinds)
+            run = Run(self.working.orders, config, time.perf_counter(), tried)
         except ResourceError:
             run = None
         if run is None or (run.candidates[0][1].exact and not self.working.exact):
@@ -160,8 +179,7 @@ class Tightening:
         if run.passes > before:
             self.pace = spent / (run.passes - before)
         if len(run.scouted) > 1:
-            found = [(value, kind) for kind, value in run.scouted.items()]
-            self.ranking = sorted(found, key=lambda item: item[0])
+            self.ranking = sorted(run.scouted, key=lambda scouted: scouted.value)
 
     def next_step(self, run: Run, outlook: Outlook, known: Outlook | None) -> int | None:
         """What to do: None draw, 0 iterate on, otherwise add this to the ibound."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from tightz.judge.cliques import CliquesEvidence
 from tightz.models.factor_graph import FactorGraph
-from tightz.uppers.mini_bucket.partition import Partition, Skeleton, clique_tables, skeleton
+from tightz.uppers.mini_bucket.layout import Skeleton, own_tables, skeleton
+from tightz.uppers.mini_bucket.partition import Partition
 from tightz.uppers.mini_bucket.passes import (
     Tables,
     allocate,
@@ -27,8 +28,8 @@ _NEGATIVE_WEIGHT = -0.1
 
 
 def predicted_bytes(parts: Partition) -> float:
-    """Memory of a `Descent`: the kernels' arrays, a copy of the best tables, and its evidence."""
-    return parts.peak_bytes + 8 * (float(parts.table_sizes.sum()) + 2 * parts.shift_entries)
+    """Memory of a `Descent` and its judgement."""
+    return parts.peak_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +45,11 @@ class Conditionals:
 class Descent:
     """A mini-bucket bound and the state that improves it.
 
-    Each `advance` matches the cliques of every bucket (fixed point of Liu and Ihler 2011) once on
-    the way up and once on the way down the elimination order, and moves the weights by
-    exponentiated gradient. The fixed point is not a descent method: a step that made the bound
-    worse is taken back and the next one is shorter.
+    Each `advance` goes down the elimination order reversed, matches the cliques of every cut bucket
+    (fixed point of Liu and Ihler 2011) and moves their weights by exponentiated gradient; the way
+    up then says what that was worth. The fixed point is not a descent method: a step that made the
+    bound worse is taken back and the next one is shorter. Matching on the way up as well costs as
+    much again and gains nothing (six grids).
 
     `lower=True` gives one clique of each bucket a positive weight and the others negative ones
     (sum 1): Hoelder's inequality is then reversed and the value is a lower bound.
@@ -55,18 +57,16 @@ class Descent:
 
     def __init__(self, model: FactorGraph, parts: Partition, *, lower: bool = False) -> None:
         self.parts = parts
-        self._model = model
         self._skeleton = skeleton(parts)
         self._sign = -1.0 if lower else 1.0
         weights = first_weights(parts.bucket_ptr, lower=lower)
-        self._tables: Tables = allocate(
-            self._skeleton, clique_tables(model, parts, self._skeleton), weights
-        )
+        self._clean = own_tables(parts, self._skeleton)
+        self._tables: Tables = allocate(self._skeleton, self._clean.copy(), weights)
         self._constant = float(model.log_tables[model.table_ptr[:-1][model.arities == 0]].sum())
         self._step = 1.0
-        self.best = self._constant + forward(self._skeleton, self._tables, 0.0, 0.0)
+        self.best = self._forward()
         self.iterates = [self.best]
-        self._kept: tuple[NDArray[np.float64], ...] | None = None
+        self._kept = self._parameters()
 
     @property
     def skeleton(self) -> Skeleton:
@@ -77,26 +77,30 @@ class Descent:
         """Whether nothing is left to gain: exact, infinite, or no step improves the bound."""
         return self.parts.exact or not np.isfinite(self.best) or self._step < _LEAST_STEP
 
+    def _forward(self) -> float:
+        return float(self._constant + forward(self._skeleton, self._tables))
+
+    def _parameters(self) -> tuple[NDArray[np.float64], ...]:
+        tables = self._tables
+        return tables.own.copy(), tables.weights.copy(), tables.shift.copy()
+
+    def _restore(self) -> None:
+        tables = self._tables
+        tables.own[:], tables.weights[:], tables.shift[:] = self._kept
+
     def advance(self) -> float:
         """One iteration; returns the best bound so far."""
-        skel, tables = self._skeleton, self._tables
-        if self._kept is None:
-            self._kept = (tables.theta.copy(), tables.weights.copy(), tables.shift.copy())
-            backward(skel, tables, 0.0)
-        value = self._constant + forward(skel, tables, self._step, _WEIGHT_RATE * self._step)
+        backward(self._skeleton, self._tables, self._step, _WEIGHT_RATE * self._step)
+        value = self._forward()
         self.iterates.append(value)
         if self._sign * value <= self._sign * self.best:
             self.best = value
-            self._kept[0][:] = tables.theta
-            self._kept[1][:] = tables.weights
-            self._kept[2][:] = tables.shift
+            self._kept = self._parameters()
             self._step = min(1.0, self._step * _GROW)
-            backward(skel, tables, self._step)
         else:
-            tables.theta[:], tables.weights[:], tables.shift[:] = self._kept
+            self._restore()
             self._step *= _SHRINK
-            forward(skel, tables, 0.0, 0.0)
-            backward(skel, tables, 0.0)
+            self._forward()
         return self.best
 
     def conditionals(self) -> Conditionals:
@@ -107,32 +111,28 @@ class Descent:
         the best bound afterwards.
         """
         skel, tables = self._skeleton, self._tables
-        if self._kept is not None:
-            tables.weights[:], tables.shift[:] = self._kept[1:]
-        tables.theta[:] = clique_tables(self._model, self.parts, skel)
+        self._restore()
+        tables.own[:] = self._clean
         apply_shifts(skel, tables)
-        log_u = self._constant + forward(skel, tables, 0.0, 0.0)
-        out = np.empty(tables.theta.size, dtype=np.float32)
+        log_u = self._forward()
+        out = np.empty(int(skel.table_ptr[-1]), dtype=np.float32)
         magnitude = conditionals(skel, tables, out) + abs(self._constant)
-        if self._kept is not None:
-            self._kept[0][:] = tables.theta
-            backward(skel, tables, 0.0)
-        return Conditionals(float(log_u), out, tables.weights.copy(), float(magnitude))
+        self._kept = self._parameters()
+        return Conditionals(log_u, out, tables.weights.copy(), float(magnitude))
 
     def evidence(self, numbers: NDArray[np.int64]) -> CliquesEvidence:
         """The best bound so far, for the judge; `numbers`: what the model calls the variables."""
-        parts, tables = self.parts, self._tables
-        _, weights, shift = self._kept or (None, tables.weights, tables.shift)
+        parts, (_, weights, shift) = self.parts, self._kept
         names = numbers.tolist()
         return CliquesEvidence(
             order=numbers[parts.order],
             scopes=tuple(tuple(names[v] for v in scope) for scope in parts.cliques),
             factors=parts.sources,
             parents=parts.parents,
-            weights=weights.copy(),
+            weights=weights,
             pairs=self._skeleton.pairs,
             shift_ptr=self._skeleton.shift_ptr,
-            shifts=shift.copy(),
+            shifts=shift,
             claimed=self.best,
         )
 

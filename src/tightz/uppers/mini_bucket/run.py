@@ -7,8 +7,10 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.elimination.order import Order, Orders
@@ -64,7 +66,7 @@ class MiniBucket:
         parse_memory(self.max_memory)
 
 
-SCOUT_ITERATIONS = 4
+SCOUT_ITERATIONS = 6
 """Iterations given to each elimination order before one is kept."""
 
 _PATIENCE = 5
@@ -77,21 +79,35 @@ _JUDGING = 0.2
 """Share of the time that judgements before the last one may take."""
 
 
+class Tried(NamedTuple):
+    """An order, and how it was found."""
+
+    kind: Order
+    order: NDArray[np.int64]
+
+
+class Scouted(NamedTuple):
+    """What an order came to in a few iterations: its bound, or minus that of a lower one."""
+
+    value: float
+    tried: Tried
+
+
 class Run:
     """One ibound: candidate orders weighed against the memory, the best one taken to its end.
 
-    `kinds`: the orders that AUTO tries; all of them by default. `scouted`: what they came to.
+    `tried`: the orders to try; those of the settings by default. `scouted`: what they came to.
     """
 
     def __init__(
-        self, orders: Orders, config: MiniBucket, start: float, kinds: Sequence[Order] = ()
+        self, orders: Orders, config: MiniBucket, start: float, tried: Sequence[Tried] = ()
     ) -> None:
         self.config = config
         self.start = start
         self.begun = time.perf_counter()
         self.source, self.model, self.numbers = orders.source, orders.model, orders.numbers
-        self.candidates = _candidates(orders, config, list(kinds))
-        self.scouted: dict[Order, float] = {}
+        self.candidates = _candidates(orders, config, list(tried))
+        self.scouted: list[Scouted] = []
         costs = sorted((predicted_bytes(p) for _, p in self.candidates), reverse=True)
         self.peak_bytes = int(sum(costs[:2]))
         self.entries = float(sum(p.table_sizes.sum() for _, p in self.candidates))
@@ -129,7 +145,7 @@ class Run:
                     break
                 rival.advance()
             self.passes += len(rival.iterates)
-            self.scouted[order] = rival.best
+            self.scouted.append(Scouted(sign * rival.best, Tried(order, parts.order)))
             if self.descent is None or sign * rival.best < sign * self.descent.best:
                 self.order, self.descent = order, rival
             del rival
@@ -184,19 +200,17 @@ class Run:
 
 
 def _candidates(
-    orders: Orders, config: MiniBucket, kinds: list[Order]
+    orders: Orders, config: MiniBucket, tried: list[Tried]
 ) -> list[tuple[Order, Partition]]:
     """Orders worth a try, cheapest first; one alone when it is exact or memory allows no more."""
     model = orders.model
     if config.order is not Order.AUTO:
-        kinds = [config.order]
-    elif not kinds:
-        kinds = orders.kinds
-        if model.n_factors > _MANY_FACTORS:
-            del kinds[1:]
+        tried = [Tried(config.order, orders[config.order])]
+    elif not tried:
+        kinds = orders.kinds[: 1 if model.n_factors > _MANY_FACTORS else None]
+        tried = [Tried(kind, orders[kind]) for kind in kinds]
     seen: dict[bytes, tuple[Order, Partition]] = {}
-    for kind in kinds:
-        order = orders[kind]
+    for kind, order in tried:
         if order.tobytes() not in seen:
             seen[order.tobytes()] = (kind, partition(model, order, config.ibound))
     found = sorted(seen.values(), key=lambda item: predicted_bytes(item[1]))
