@@ -295,14 +295,15 @@ def test_gains_fade():
 
 
 def test_what_counts_as_a_gain():
-    wide = Doubt(math.inf, math.inf, math.inf)
-    first = Doubt(10.0, 8.0, 2.5)
+    wide = Doubt(-math.inf, math.inf, (-math.inf, math.inf), math.inf)
+    first = Doubt(-900.0, 10.0, (-4.0, 4.0), 2.5)
     assert wide.narrowed_to(first) == 2.0
     assert first.narrowed_to(first) == 0.0
-    assert first.narrowed_to(Doubt(5.0, 8.0, 2.5)) == pytest.approx(0.5)
-    assert first.narrowed_to(Doubt(10.0, 4.0, 2.5)) == pytest.approx(0.25)
-    assert first.narrowed_to(Doubt(10.0, 8.0, 1.25)) == pytest.approx(0.25)
-    assert first.narrowed_to(Doubt(20.0, 8.0, 2.5)) == 0.0
+    assert first.narrowed_to(Doubt(-900.0, 5.0, (-4.0, 4.0), 2.5)) == pytest.approx(0.25)
+    assert first.narrowed_to(Doubt(-450.0, 10.0, (-4.0, 4.0), 2.5)) == pytest.approx(0.25)
+    assert first.narrowed_to(Doubt(-900.0, 10.0, (-2.0, 2.0), 2.5)) == pytest.approx(0.25)
+    assert first.narrowed_to(Doubt(-900.0, 10.0, (-4.0, 4.0), 1.25)) == pytest.approx(0.25)
+    assert first.narrowed_to(Doubt(-900.0, 20.0, (-4.0, 4.0), 2.5)) == 0.0
 
 
 def test_methods_join_the_portfolio():

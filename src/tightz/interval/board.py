@@ -69,22 +69,33 @@ class Ends:
 
 @dataclass(frozen=True)
 class Doubt:
-    """What is still open: widths of the proven and the confident interval, the estimate's error."""
+    """What is still open: both proven ends, the confident interval, the estimate's error."""
 
-    proven: float
-    confident: float
+    lower: float
+    upper: float
+    confident: tuple[float, float]
     error: float
 
     def narrowed_to(self, later: Doubt) -> float:
         """The part of the doubt that is gone by `later`: 1 for each number that became finite.
 
-        Shares, not nats: the last tenth of a nat is as hard to come by as the first hundred.
+        Shares, not nats: the last tenth of a nat is as hard to come by as the first hundred. A
+        proven end counts by its distance from the middle of the confident interval: otherwise a far
+        lower end would hide what an upper one gains.
         """
+        middle = 0.5 * (later.confident[0] + later.confident[1])
+        if not self.lower < middle < self.upper:
+            middle = later.upper  # all of the interval is then below
         return (
-            _lost(self.proven, later.proven)
-            + 0.5 * _lost(self.confident, later.confident)
+            0.5 * _lost(middle - self.lower, middle - later.lower)
+            + 0.5 * _lost(self.upper - middle, later.upper - middle)
+            + 0.5 * _lost(_width(self.confident), _width(later.confident))
             + 0.5 * _lost(self.error, later.error)
         )
+
+
+def _width(ends: tuple[float, float]) -> float:
+    return ends[1] - ends[0]
 
 
 def _lost(old: float, new: float) -> float:
@@ -171,9 +182,8 @@ class Board:
     @property
     def doubt(self) -> Doubt:
         """What the run is about to reduce; what a stream takes away from it is its merit."""
-        low, high = self.ends.lower, self.ends.upper
-        confident = self.confident_upper.high - self.confident_lower.low
-        return Doubt(high - low, confident, self.point_estimate().error)
+        confident = self.confident_lower.low, self.confident_upper.high
+        return Doubt(self.ends.lower, self.ends.upper, confident, self.point_estimate().error)
 
     @property
     def confidence(self) -> float:

@@ -235,7 +235,7 @@ def race(
         before = board.doubt
         _merge(lane, item, board)
         after = board.doubt
-        schedule.confident = after.confident
+        schedule.confident = after.confident[1] - after.confident[0]
         schedule.reward(lane, before.narrowed_to(after))
         if board.closed and closing is None:
             closing = lane

@@ -48,8 +48,9 @@ GLANCE = 0.1
 PILOT = 0.05
 """Part of the time spent on a bound that pilot draws may take."""
 
-PROMISED, UNPROMISING = 0.5, 0.3
-"""Parts of the workers' time while tightening, and where no useful interval is in sight."""
+PROMISED, UNPROMISING, ONWARDS = 0.5, 0.3, 0.3
+"""Parts of the workers' time while tightening, where no useful interval is in sight, and beside
+the draws."""
 
 TELLING = 11
 """The ibound from which forecasts say whether draws will tell anything."""
@@ -84,6 +85,7 @@ class CappedDraws:
         self.level = -math.inf  # the largest estimate of log Z: too few draws make it too small
         self.best: tuple[Proposal, Outlook] | None = None
         self.final: Final | None = None
+        self.drawing = False
         self._lane = itertools.count()
         self._noise = generator(working.seed, KEY, next(self._lane))
 
@@ -95,18 +97,25 @@ class CappedDraws:
     @property
     def share(self) -> float:
         """Part of all workers' time that it should get: little where no draws will tell much."""
+        if self.drawing:
+            return ONWARDS
         if self.best is None or self.bounds.gaps[-1][0] < TELLING:
             return UNPROMISING if self.bounds.dense else PROMISED
         return PROMISED if self.best[1].width(self.left) < HOPELESS else UNPROMISING
 
     def __call__(self, working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
-        yield from self.tighten()
+        run = yield from self.tighten()
         if self.final is not None:
             # One lane of draws for every worker; all of them feed one source.
             lanes = max(2, working.threads)
-            yield Launch((Planned(self.draws, min(SHARE, 1.2 * self.share) / lanes),) * lanes)
+            share = min(SHARE, 1.2 * self.share) / lanes
+            self.drawing = True
+            yield Launch((Planned(self.draws, share),) * lanes)
+        if run is not None:
+            # The draws say no more about the end that holds always.
+            yield from self.bounds.onwards(run, self.level)
 
-    def tighten(self) -> Iterator[Finding | Bound]:
+    def tighten(self) -> Generator[Finding | Bound, None, Run | None]:
         """Bounds, and a glance at what their proposals say, until drawing pays more."""
         run = yield from self.bounds.scout()
         while run is not None and not self.clock.expired:
@@ -118,16 +127,17 @@ class CappedDraws:
                     yield from exact_marginals(
                         exact(self.working.graph, max_memory=self.working.max_memory)
                     )
-                return
+                return None
             outlook = yield from self._look(run)
             step = self.bounds.next_step(run, outlook, self.best and self.best[1])
             if step is None:
                 if self.best is not None:
                     self._prepare(*self.best)
-                return
+                return run
             if step:
                 # where the larger tables do not fit, the next decision is taken without them
                 run = self.bounds.larger(run, step) or run
+        return None
 
     def _look(self, run: Run) -> Generator[Finding, None, Outlook]:
         """What the bound promises as a proposal, and a first interval from it."""

@@ -5,10 +5,12 @@ Everything is decided by the interval that draws can be expected to give at the 
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
+from tightz.bounds import Bound
 from tightz.elimination.order import Order
 from tightz.errors import ResourceError
 from tightz.models.factor_graph import FactorGraph
@@ -53,6 +55,12 @@ SHARE = 0.6
 
 LONGEST = 0.5
 """Part of the time left that one more step of tightening may take."""
+
+LITTLE, SLIGHT = 1e-3, 0.02
+"""Nats, and share of the gap, that as many iterations as ROUGH must gain for a descent to go on."""
+
+JUDGEMENT = 10
+"""Iterations that take as long as a judgement."""
 
 GAIN = 0.97
 """A step must promise an interval this much narrower than without it."""
@@ -128,7 +136,7 @@ class Tightening:
         tried = [scouted.tried for scouted in self.ranking[:count]]
         if ibound >= SCOUTED and not self.searched:
             self.searched = True
-            tried = [*tried[:2], *self._planned(), *self._noisy(count - 2)]
+            tried = [*tried[:2], *self._planned(), *self._noisy(range(count - 2))]
         return self._run(ibound, tried or [Tried(run.order, self.working.orders[run.order])])
 
     def _planned(self) -> list[Tried]:
@@ -138,8 +146,8 @@ class Tightening:
         self.working.orders.adopt(self.working.plan.variables)
         return [Tried(Order.PLANNED, self.working.orders[Order.PLANNED])]
 
-    def _noisy(self, count: int) -> list[Tried]:
-        found = (self.working.orders.noisy(number) for number in range(count))
+    def _noisy(self, numbers: Iterable[int]) -> list[Tried]:
+        found = (self.working.orders.noisy(number) for number in numbers)
         return [Tried(Order.NOISY, order) for order in found if order is not None]
 
     def _may_plan(self) -> bool:
@@ -214,6 +222,58 @@ class Tightening:
                 best, width, promised = step, larger.width(self.drawing(left - cost)), cost
         self.promise = self.clock.elapsed, promised / self.drag
         return best
+
+    def onwards(self, run: Run, level: float) -> Generator[Finding | Bound, None, None]:
+        """Tighten for the bound's own sake until the clock ends; `level`: about where log Z is.
+
+        The largest tables that the time allows, in one long descent each; then other orders.
+        """
+        numbers = itertools.count(MOST)
+        while not self.clock.expired:
+            yield from self._descend(run, level)
+            yield run.judged()
+            if run.exact:
+                return
+            par = run.history[min(SCOUT_ITERATIONS + len(run.scouted), len(run.history)) - 1]
+            step, more = self._affordable(run), None
+            if step:
+                more = self.larger(run, step)
+            while more is None and not self.clock.expired:
+                tried = self._noisy([next(numbers)])
+                rival = self._run(run.config.ibound, tried) if tried else None
+                if rival is None or not self._time_for(rival, 3 * SCOUT_ITERATIONS):
+                    return
+                for _ in zip(range(SCOUT_ITERATIONS), rival.steps, strict=False):
+                    yield Finding()
+                if rival.descent is not None and rival.descent.best < par:
+                    more = rival
+            run = more or run
+
+    def _descend(self, run: Run, level: float) -> Generator[Finding, None, None]:
+        """Iterate until little is gained any more, or the time is just enough to judge it."""
+        if not run.history:
+            yield from self.iterate(run)
+        for value in run.steps:
+            gap = value - level if math.isfinite(level) else 0.0
+            recent = run.history[-ROUGH - 1] - value if len(run.history) > ROUGH else math.inf
+            if recent < max(LITTLE, SLIGHT * gap) or not self._time_for(run, JUDGEMENT):
+                return
+            yield Finding()
+
+    def _time_for(self, run: Run, iterations: int) -> bool:
+        """Whether so many iterations end before the clock does, by the pace of the last run."""
+        return self.drag * iterations * self.pace < min(self.clock.left, HORIZON)
+
+    def _affordable(self, run: Run) -> int:
+        """The largest step of the ibound whose descent ends in half of the time left; 0: none."""
+        iterations = 4 * SCOUT_ITERATIONS + 2 * ROUGH + JUDGEMENT
+        steps = (
+            step
+            for step in range(1, FURTHEST + 1)
+            if run.config.ibound + step <= self.widest
+            and self._time_for(run, int(iterations * 2.0**step / LONGEST))
+        )
+        return max(steps, default=0)
 
     def _shrink(self) -> float:
         """The factor by which the gap falls for each step of the ibound, by the last two seen."""
