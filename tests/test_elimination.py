@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import naive
-from tightz.elimination.buckets import bucket_tree
+from tightz.elimination.buckets import bucket_tree, padded
+from tightz.elimination.cut_game import play_with_cuts
 from tightz.elimination.exact import exact, plan
 from tightz.elimination.game import DEGREE, FILL, SIZE, Rules, play
 from tightz.elimination.graph import Scopes, interaction_graph, scopes_from, scopes_of
@@ -116,6 +117,76 @@ def test_the_game_ends_where_its_rules_say():
     free = play(graph, Rules(SIZE), free=~kept)
     assert free.finished
     assert sorted(free.order) == list(range(8, 64))
+
+
+@settings(max_examples=150, deadline=None)
+@given(some_scopes())
+def test_the_game_with_cuts_is_least_fill_where_nothing_is_cut(case):
+    scopes = scopes_from(*case)
+    found = play_with_cuts(scopes, log2_card=1.0, log2_table=14.0, cut=3.0)
+    order, _ = naive.elimination_game(matrix(scopes), lambda near, v: (naive.fill_in(near, v),))
+    assert found.tolist() == order
+
+
+@settings(max_examples=150, deadline=None)
+@given(some_scopes(), st.integers(0, 2**32 - 1))
+def test_the_game_with_cuts_takes_every_vertex_once(case, seed):
+    scopes = scopes_from(*case)
+    rng = np.random.default_rng(seed)
+    found = play_with_cuts(
+        scopes,
+        log2_card=rng.choice([0.0, 1.0, 1.5, 3.0], scopes.n),
+        log2_table=rng.uniform(0, 8),
+        cut=rng.uniform(0, 20),
+        noise=rng.uniform(0, 1, scopes.n),
+    )
+    assert sorted(found) == list(range(scopes.n))
+
+
+def test_an_order_made_for_cuts_cuts_less():
+    model = ising_grid(16, seed=0)
+    orders = Orders(model)
+    scopes, made = orders.scopes, []
+    for trial in range(4):
+        order = orders.cutting(8.0, trial)
+        assert order is orders.cutting(8.0, trial)
+        assert sorted(order) == list(range(256))
+        made.append(bucket_tree(scopes, order, log2_table=8.0))
+    usual = bucket_tree(scopes, orders[Order.MIN_FILL], log2_table=8.0)
+    assert usual.cut
+    assert max(tree.parent.size for tree in made) < usual.parent.size
+    assert min(tree.log2_total for tree in made) < usual.log2_total
+    short = play_with_cuts(scopes, log2_card=1.0, log2_table=8.0, cut=7.0, work=1e4)
+    assert short.size < 256
+    assert short.tolist() == orders.cutting(8.0)[: short.size].tolist()
+
+
+@settings(max_examples=150, deadline=None)
+@given(some_scopes(), st.integers(0, 2**32 - 1))
+def test_padded_mini_buckets_still_fit(case, seed):
+    """The same tree; what is added lies in the parent and in a sibling, and within the limit."""
+    n, rows = case
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(n)[: rng.integers(0, n + 1)]
+    bits, limit = rng.choice([1.0, 1.5, 2.0], n), rng.uniform(1, 8)
+    tree = bucket_tree(scopes_from(n, rows), order, log2_card=bits, log2_table=limit)
+    wide = padded(tree, log2_card=bits, log2_table=limit)
+    for name in ("order", "bucket_ptr", "parent", "home"):
+        assert getattr(wide, name) is getattr(tree, name)
+    place = {v: k for k, v in enumerate(order.tolist())}
+    bucket = np.repeat(np.arange(order.size), np.diff(tree.bucket_ptr))
+    for c, (old, new) in enumerate(zip(tree.scopes, wide.scopes, strict=True)):
+        turns = [place.get(v, n + v) for v in new]
+        assert turns == sorted(turns)
+        assert new[0] == old[0]
+        added = set(new) - set(old)
+        assert set(old) <= set(new)
+        assert wide.log2_sizes[c] == pytest.approx(bits[new].sum())
+        assert not added or wide.log2_sizes[c] <= limit + 1e-6
+        if wide.parent[c] >= 0:
+            assert set(new[1:]) <= set(wide.scopes[wide.parent[c]])
+        siblings = [d for d in np.flatnonzero(bucket == bucket[c]) if d != c]
+        assert added <= set().union(*(wide.scopes[d] for d in siblings))
 
 
 @settings(max_examples=150, deadline=None)
@@ -250,7 +321,9 @@ def test_orders_are_worked_out_once_for_all_mini_buckets(monkeypatch):
         assert bound.log_z >= truth - 1e-9
     for ibound in (6, 8):
         assert mini_bucket(model, MiniBucket(ibound), orders=orders).log_z >= truth - 1e-9
-    assert sorted(k.name for k in games) == ["AS_NUMBERED", "BREADTH_FIRST", "MIN_FILL", "MIN_SIZE"]
+    assert sorted(k.name for k in games) == [
+        "AS_NUMBERED", "BREADTH_FIRST", "CUTS", "MIN_FILL", "MIN_SIZE"
+    ]  # fmt: skip
     planned = MiniBucket(20, order=Order.PLANNED)
     assert mini_bucket(model, planned, orders=orders).log_z == pytest.approx(truth, abs=1e-8)
     with pytest.raises(ParameterError, match="orders are of"):

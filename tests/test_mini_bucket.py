@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from tests import naive
 from tests.called import called
 from tightz.bounds import Proof, Side
+from tightz.elimination.buckets import bucket_tree
 from tightz.elimination.exact import exact, plan
 from tightz.elimination.order import Order, Orders
 from tightz.errors import ParameterError, ResourceError
@@ -24,7 +25,7 @@ from tightz.uppers.mini_bucket import (
 )
 from tightz.uppers.mini_bucket.descent import Descent
 from tightz.uppers.mini_bucket.kernels import exp_chunk, log1p_chunk
-from tightz.uppers.mini_bucket.partition import partition
+from tightz.uppers.mini_bucket.partition import Partition, partition
 from tightz.uppers.mini_bucket.passes import TILE, _sum_pairs, _sum_rows, backward, forward
 
 SIDES = (Side.UPPER, Side.LOWER)
@@ -74,6 +75,22 @@ def test_every_iterate_is_a_lower_bound(case, ibound):
     assert not np.isnan(result.iterates).any()
     assert (result.iterates <= log_z + slack(log_z)).all()
     assert (np.diff(result.history[np.isfinite(result.history)]) >= 0).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_models(max_zeros=0.0), st.integers(1, 5))
+def test_padding_alone_changes_no_bound(case, ibound):
+    """Until costs are shifted no table depends on what was added to it."""
+    orders = Orders(case[0])
+    model, order = orders.model, orders.cutting(ibound + 1.0)
+    wide = partition(model, order, ibound)
+    narrow = Partition(
+        bucket_tree(orders.scopes, order, log2_card=orders.log2_card, log2_table=ibound + 1),
+        wide.cardinalities,
+    )
+    assert wide.table_sizes.sum() >= narrow.table_sizes.sum()
+    bounds = [Descent(model, parts).best for parts in (wide, narrow)]
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-12, abs=1e-9)
 
 
 @settings(max_examples=60, deadline=None)

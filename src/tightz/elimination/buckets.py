@@ -10,7 +10,8 @@ field, collapse and mini-bucket bounds all read this one tree.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -132,6 +133,41 @@ def bucket_tree(
     filling = _Filling(order.size, scopes.ptr, places, bits)
     complete = filling.run(log2_table + _SLACK, float(log2_total))
     return filling.tree(by_place, complete)
+
+
+def padded(tree: BucketTree, *, log2_card: NDArray[np.float64], log2_table: float) -> BucketTree:
+    """A cut tree whose mini-buckets also hold what their parent and a sibling hold.
+
+    Siblings match costs over what they share, and the parent has a place for a longer message, so
+    a variable that both have costs nothing but room: tables grow up to `log2_table`, none else.
+    Parents come first, so that what they were given can be handed on.
+    """
+    if not tree.cut:
+        return tree
+    scopes, parent, bits = list(tree.scopes), tree.parent.tolist(), log2_card.tolist()
+    sizes, limit = tree.log2_sizes.tolist(), log2_table + _SLACK
+    ends = tree.bucket_ptr.tolist()
+    for low, high in reversed(list(itertools.pairwise(ends))):
+        if high - low == 1:
+            continue
+        held = Counter(itertools.chain.from_iterable(scopes[low:high]))
+        for c in range(low, high):
+            if parent[c] < 0:
+                continue
+            wider, mine = scopes[parent[c]], set(scopes[c])
+            wanted = [v for v in wider if v not in mine and held[v]]
+            for v in sorted(wanted, key=lambda v: -held[v]):  # of equal ones the next summed out
+                if sizes[c] + bits[v] <= limit:
+                    sizes[c] += bits[v]
+                    held[v] += 1
+                    mine.add(v)
+            scopes[c] = scopes[c][:1] + [v for v in wider if v in mine]
+    return replace(
+        tree,
+        scope_ptr=np.concatenate([[0], np.cumsum([len(s) for s in scopes])]).astype(np.int64),
+        scope=np.array(list(itertools.chain.from_iterable(scopes)), dtype=np.int64),
+        log2_sizes=np.array(sizes),
+    )
 
 
 def _listed(owner: NDArray[np.int64], count: int) -> list[list[int]]:
@@ -273,7 +309,7 @@ def _unite(b, start, stop, count, pool, universe, seen):  # type: ignore[no-unty
 
 
 @inner
-def _assign(items, count, pool, bits, rank, holds, found, sizes, first, limit):  # type: ignore[no-untyped-def]
+def assign(items, count, pool, bits, rank, holds, found, sizes, first, limit):  # type: ignore[no-untyped-def]
     """Which clique of a bucket each item joins: how many cliques, -1 where `holds` is too short.
 
     holds[m * found + r]: whether clique m has the r-th variable. Largest items first; the first
@@ -341,7 +377,7 @@ def _fill(b, total, limits, scopes, lists, cliques, items, work):  # type: ignor
         sort_ints(universe, found)  # b itself is the first
         for r in range(found):
             rank[universe[r]] = r
-        own = _assign(items, count, pool, bits, rank, holds, found, sizes, c, limit)
+        own = assign(items, count, pool, bits, rank, holds, found, sizes, c, limit)
         if own < 0:
             for r in range(found):  # the bucket is looked at once more
                 seen[universe[r]] = -1

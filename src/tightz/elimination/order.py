@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.buckets import bucket_tree
+from tightz.elimination.cut_game import play_with_cuts
 from tightz.elimination.game import DEGREE, FILL, SIZE, Played, Rules, play
 from tightz.elimination.graph import Graph, Scopes, interaction_graph, scopes_of
 from tightz.errors import ParameterError
@@ -25,6 +26,9 @@ _STEPS_A_SECOND = 1e8  # of the elimination game, roughly
 _TIE = 1e-9  # costs are sums of floats: of equal orders the first is kept
 _TRIVIAL = 20.0  # log2 entries: a millisecond; looking after the buckets takes longer in any order
 _MOST_WORK = 3e8  # steps of one game; a model denser than that is hopeless in any order
+_USUAL_TABLE = 15.0  # log2 entries: mini-buckets of some seconds
+_PRICES = (1.0, 4.0)  # of a cut, in edges per variable of a full table
+_TRIAL_NOISE = 0.75  # of an edge: trials differ where several vertices cost about the same
 
 
 class Order(enum.Enum):
@@ -32,11 +36,11 @@ class Order(enum.Enum):
 
     AUTO = "try several, keep the tightest"
     PLANNED = "as planned for exact elimination"
+    CUTS = "fewest new edges first, counted after cuts, which have a price themselves"
     MIN_FILL = "fewest new edges first"
     MIN_SIZE = "smallest table first"
     BREADTH_FIRST = "level by level from a variable at the rim"
     AS_NUMBERED = "as the model numbers its variables"
-    NOISY = "few new edges first, with some chance"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +73,7 @@ class Orders:
         self.scopes: Scopes = scopes_of(self.model)
         self.log2_card = np.log2(self.model.cardinalities.astype(np.float64))
         self._found: dict[Order, NDArray[np.int64]] = {}
+        self._cut: dict[tuple[float, int], NDArray[np.int64]] = {}
         if planned is not None:
             self.adopt(planned)
 
@@ -87,7 +92,8 @@ class Orders:
         """All that are worth a try, the one of least exact cost first."""
         planned = [Order.PLANNED] if Order.PLANNED in self._found else []
         return [
-            *planned, Order.MIN_FILL, Order.MIN_SIZE, Order.BREADTH_FIRST, Order.AS_NUMBERED
+            *planned, Order.CUTS, Order.MIN_FILL, Order.MIN_SIZE, Order.BREADTH_FIRST,
+            Order.AS_NUMBERED,
         ]  # fmt: skip
 
     def __getitem__(self, kind: Order) -> NDArray[np.int64]:
@@ -97,17 +103,6 @@ class Orders:
         if kind not in self._found:
             self._found[kind] = self._find(kind)
         return self._found[kind]
-
-    def noisy(self, number: int) -> NDArray[np.int64] | None:
-        """The `number`th of the orders by fill with some chance; None where that is out of reach.
-
-        Where cuts fall matters more to a bound than how many there are, and no cost that looks at
-        scopes alone tells: on a 30x30 grid, w = 10, such orders at one ibound differ by 20 nats.
-        """
-        rng = np.random.default_rng(number)
-        spread = 0.75 if number % 2 else 1.5
-        found = self.greedy(FILL, noise=rng.uniform(0.0, spread, self.model.n_variables))
-        return found.order if found.finished else None
 
     def _find(self, kind: Order) -> NDArray[np.int64]:
         if kind is Order.PLANNED:
@@ -119,15 +114,43 @@ class Orders:
             return self.graph.cuthill_mckee()
         if kind is Order.AS_NUMBERED:
             return np.arange(self.model.n_variables)
-        if kind is Order.NOISY:
-            noisy = self.noisy(0)
-            return self[Order.MIN_FILL] if noisy is None else noisy
+        if kind is Order.CUTS:
+            return self.cutting(_USUAL_TABLE)
         found = self.greedy(FILL if kind is Order.MIN_FILL else SIZE)
         if not found.finished and kind is Order.MIN_FILL:
             found = self.greedy(SIZE)
-        rest = np.setdiff1d(np.arange(self.model.n_variables), found.order)
+        return self._completed(found.order)
+
+    def _completed(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What a game left to do when its steps were spent comes last, low degrees first."""
+        rest = np.setdiff1d(np.arange(self.model.n_variables), order)
         rest = rest[np.argsort(self.graph.degrees[rest], kind="stable")]
-        return np.concatenate([found.order, rest])
+        return np.concatenate([order, rest])
+
+    def cutting(self, log2_table: float, trial: int = 0) -> NDArray[np.int64]:
+        """An order for buckets that are cut at 2^log2_table entries; trials differ in price, noise.
+
+        Which trial is best, a few iterations of the bound at that size tell: bounds after five
+        iterations and at the end rank them alike. Widths and numbers of cuts tell nothing.
+        """
+        if (log2_table, trial) not in self._cut:
+            bits = self.log2_card
+            # One cut costs as many edges as a full table has variables, or several times that: then
+            # cuts are put off until all tables are full. Either may be the better.
+            usual = float(bits[bits > 0].mean()) if (bits > 0).any() else 1.0
+            price = _PRICES[trial % len(_PRICES)] * max(1.0, (log2_table - 1.0) / usual)
+            noisy = trial >= len(_PRICES)
+            rng = np.random.default_rng(trial)
+            order = play_with_cuts(
+                self.scopes,
+                log2_card=bits,
+                log2_table=log2_table,
+                cut=price,
+                noise=rng.uniform(0, _TRIAL_NOISE, bits.size) if noisy else 0.0,
+                work=_MOST_WORK,
+            )
+            self._cut[log2_table, trial] = self._completed(order)
+        return self._cut[log2_table, trial]
 
     def greedy(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 
 from tightz.bounds import Bound
 from tightz.elimination.order import Order
@@ -17,7 +17,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import HORIZON, Outlook
 from tightz.uppers.mini_bucket import MiniBucket
-from tightz.uppers.mini_bucket.run import MAX_IBOUND, SCOUT_ITERATIONS, Run, Scouted, Tried
+from tightz.uppers.mini_bucket.run import MAX_IBOUND, SCOUT_ITERATIONS, Run, Scouted, Tried, cutting
 from tightz.workspace.findings import Finding
 from tightz.workspace.working import Working
 
@@ -31,8 +31,7 @@ DENSE = 40
 """Factors a variable beyond which a model is taken to be dense."""
 
 SCOUTED = 10
-"""The ibound at which orders with some chance are compared, and the one planned for exact
-elimination: below, what cuts cost says little about larger tables."""
+"""The ibound from which the order planned for exact elimination is tried too."""
 
 SEARCH, MOST = 0.03, 40
 """Part of the time left that comparing orders at one ibound may take, and the most orders."""
@@ -59,6 +58,9 @@ LONGEST = 0.5
 LITTLE, SLIGHT = 1e-3, 0.02
 """Nats, and share of the gap, that as many iterations as ROUGH must gain for a descent to go on."""
 
+MOSTLY = 0.7
+"""Part of the time left that a descent for the bound's own sake may be expected to take."""
+
 JUDGEMENT = 10
 """Iterations that take as long as a judgement."""
 
@@ -74,7 +76,6 @@ class Tightening:
         self.widest = MAX_IBOUND
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
         self.ranking: list[Scouted] = []  # orders by their bounds at equal work, best first
-        self.searched = False  # whether orders with some chance were among them
         self.pace = 0.0  # seconds of an iteration
         self.busy = 0.0  # seconds spent on the bound at hand
         self.settled = False  # whether iterating on is of no use
@@ -97,11 +98,12 @@ class Tightening:
     def scout(self) -> Generator[Finding, None, Run | None]:
         """Which elimination order, by bounds at about equal work: the best and its run."""
         orders = self.working.orders
-        kinds = orders.kinds
+        kinds = [kind for kind in orders.kinds if kind is not Order.CUTS]
         if self.graph.n_factors > MANY:  # setting up tables takes as long as iterating
-            kinds = [Order.MIN_FILL, Order.MIN_SIZE][: 1 if self.dense else 2]
-        seen = {orders[kind].tobytes(): kind for kind in reversed(kinds)}
-        tried = [Tried(kind, orders[kind]) for kind in reversed(seen.values())]
+            kinds = [] if self.dense else [Order.MIN_FILL]
+        tried = cutting(orders, FIRST, [0])
+        tried += [Tried(kind, orders[kind]) for kind in kinds]
+        tried = list({one.order.tobytes(): one for one in reversed(tried)}.values())[::-1]
         runs = [(one, run) for one in tried if (run := self._run(FIRST, [one]))]
         exact = [run for _, run in runs if run.candidates[0][1].exact]
         if exact or not runs:
@@ -132,12 +134,12 @@ class Tightening:
         ibound = run.config.ibound + step
         # a candidate is set up and takes a few iterations
         cost = self.drag * (SCOUT_ITERATIONS + 4) * self.pace * 2.0**step
-        count = int(min(MOST, max(2.0, SEARCH * min(self.clock.left, HORIZON) / cost)))
-        tried = [scouted.tried for scouted in self.ranking[:count]]
-        if ibound >= SCOUTED and not self.searched:
-            self.searched = True
-            tried = [*tried[:2], *self._planned(), *self._noisy(range(count - 2))]
-        return self._run(ibound, tried or [Tried(run.order, self.working.orders[run.order])])
+        count = int(min(MOST, max(3.0, SEARCH * min(self.clock.left, HORIZON) / cost)))
+        tried = [scouted.tried for scouted in self.ranking[:2]]
+        tried += cutting(self.working.orders, ibound, range(count - 2))
+        if ibound >= SCOUTED > run.config.ibound:
+            tried += self._planned()
+        return self._run(ibound, tried)
 
     def _planned(self) -> list[Tried]:
         """The order of least exact cost, which a run without exact answers has not looked for."""
@@ -145,10 +147,6 @@ class Tightening:
             return []
         self.working.orders.adopt(self.working.plan.variables)
         return [Tried(Order.PLANNED, self.working.orders[Order.PLANNED])]
-
-    def _noisy(self, numbers: Iterable[int]) -> list[Tried]:
-        found = (self.working.orders.noisy(number) for number in numbers)
-        return [Tried(Order.NOISY, order) for order in found if order is not None]
 
     def _may_plan(self) -> bool:
         return self.graph.n_factors <= PLANNED and self.clock.left > PLANNING
@@ -239,8 +237,8 @@ class Tightening:
             if step:
                 more = self.larger(run, step)
             while more is None and not self.clock.expired:
-                tried = self._noisy([next(numbers)])
-                rival = self._run(run.config.ibound, tried) if tried else None
+                tried = cutting(self.working.orders, run.config.ibound, [next(numbers)])
+                rival = self._run(run.config.ibound, tried)
                 if rival is None or not self._time_for(rival, 3 * SCOUT_ITERATIONS):
                     return
                 for _ in zip(range(SCOUT_ITERATIONS), rival.steps, strict=False):
@@ -265,13 +263,13 @@ class Tightening:
         return self.drag * iterations * self.pace < min(self.clock.left, HORIZON)
 
     def _affordable(self, run: Run) -> int:
-        """The largest step of the ibound whose descent ends in half of the time left; 0: none."""
-        iterations = 4 * SCOUT_ITERATIONS + 2 * ROUGH + JUDGEMENT
+        """The largest step of the ibound whose descent ends in most of the time left; 0: none."""
+        iterations = 3 * SCOUT_ITERATIONS + ROUGH + JUDGEMENT
         steps = (
             step
             for step in range(1, FURTHEST + 1)
             if run.config.ibound + step <= self.widest
-            and self._time_for(run, int(iterations * 2.0**step / LONGEST))
+            and self._time_for(run, int(iterations * 2.0**step / MOSTLY))
         )
         return max(steps, default=0)
 

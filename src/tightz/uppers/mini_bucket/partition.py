@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.buckets import BucketTree, bucket_tree
+from tightz.elimination.buckets import BucketTree, bucket_tree, padded
 from tightz.elimination.graph import scopes_of
 from tightz.models.factor_graph import FactorGraph
 
@@ -124,14 +124,12 @@ class Partition:
 def partition(model: FactorGraph, order: NDArray[np.int64], ibound: int) -> Partition:
     """The buckets of `order`, cut where a table would hold more than 2^(ibound + 1) entries.
 
-    That is ibound + 1 binary variables. A factor that is larger by itself is kept whole.
+    That is ibound + 1 binary variables. A factor that is larger by itself is kept whole. Where a
+    mini-bucket has room left it shares more with its siblings, see `padded`.
     """
-    tree = bucket_tree(
-        scopes_of(model),
-        order,
-        log2_card=np.log2(model.cardinalities.astype(np.float64)),
-        log2_table=ibound + 1,
-    )
+    bits = np.log2(model.cardinalities.astype(np.float64))
+    tree = bucket_tree(scopes_of(model), order, log2_card=bits, log2_table=ibound + 1)
+    tree = padded(tree, log2_card=bits, log2_table=ibound + 1)
     return Partition(tree, model, model.cardinalities.astype(np.int64))
 
 

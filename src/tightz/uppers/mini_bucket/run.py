@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,7 +73,10 @@ _PATIENCE = 5
 """Iterations over which the bound must move by `tol` for the run to go on."""
 
 _MANY_FACTORS = 50_000
-"""Above this, cutting buckets is slow itself and AUTO takes min-fill alone."""
+"""Above this, cutting buckets is slow itself and AUTO takes one order."""
+
+_TRIALS = 4
+"""Orders made for cuts that AUTO tries."""
 
 _JUDGING = 0.2
 """Share of the time that judgements before the last one may take."""
@@ -199,16 +202,25 @@ class Run:
         return self._bound
 
 
+def cutting(orders: Orders, ibound: int, trials: Iterable[int]) -> list[Tried]:
+    """Orders made for cuts at this size."""
+    return [Tried(Order.CUTS, orders.cutting(ibound + 1.0, trial)) for trial in trials]
+
+
 def _candidates(
     orders: Orders, config: MiniBucket, tried: list[Tried]
 ) -> list[tuple[Order, Partition]]:
     """Orders worth a try, cheapest first; one alone when it is exact or memory allows no more."""
     model = orders.model
-    if config.order is not Order.AUTO:
+    if config.order is Order.CUTS:
+        tried = cutting(orders, config.ibound, [0])
+    elif config.order is not Order.AUTO:
         tried = [Tried(config.order, orders[config.order])]
     elif not tried:
-        kinds = orders.kinds[: 1 if model.n_factors > _MANY_FACTORS else None]
-        tried = [Tried(kind, orders[kind]) for kind in kinds]
+        tried = cutting(orders, config.ibound, range(_TRIALS))
+        kinds = [kind for kind in orders.kinds if kind is not Order.CUTS]
+        tried += [Tried(kind, orders[kind]) for kind in kinds]
+        del tried[1 if model.n_factors > _MANY_FACTORS else len(tried) :]
     seen: dict[bytes, tuple[Order, Partition]] = {}
     for kind, order in tried:
         if order.tobytes() not in seen:
