@@ -86,6 +86,7 @@ def test_padding_alone_changes_no_bound(case, ibound):
     wide = partition(model, order, ibound)
     narrow = Partition(
         bucket_tree(orders.scopes, order, log2_card=orders.log2_card, log2_table=ibound + 1),
+        model,
         wide.cardinalities,
     )
     assert wide.table_sizes.sum() >= narrow.table_sizes.sum()

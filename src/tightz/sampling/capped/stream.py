@@ -121,6 +121,7 @@ class CappedDraws:
         while run is not None and not self.clock.expired:
             yield from self.bounds.iterate(run)
             bound = run.judged()
+            self.bounds.judgement = run.judgement
             yield bound
             if bound.side is Side.BOTH:
                 if bound.log_z > -math.inf:  # narrow: marginals are cheap

@@ -33,7 +33,7 @@ DENSE = 40
 SCOUTED = 10
 """The ibound from which the order planned for exact elimination is tried too."""
 
-SEARCH, FEWEST, MOST = 0.1, 6, 40
+SEARCH, FEWEST, MOST = 0.1, 4, 40
 """Part of the time left that comparing orders at one ibound may take, the fewest orders, the most.
 
 Where cuts fall matters as much as how large tables are: on 30x30 grids, w = 10, orders that differ
@@ -80,6 +80,8 @@ class Tightening:
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
         self.ranking: list[Scouted] = []  # orders by their bounds at equal work, best first
         self.pace = 0.0  # seconds of an iteration
+        self.setup = 0.0  # seconds until a new order can iterate
+        self.judgement = 0.0  # seconds of one
         self.busy = 0.0  # seconds spent on the bound at hand
         self.settled = False  # whether iterating on is of no use
         self.drag = 1.0  # wall clock over forecast cost: waiting, judging, glances
@@ -135,14 +137,16 @@ class Tightening:
         is 7 nats behind the other at ibound 10 and 11 nats ahead at 14.
         """
         ibound = run.config.ibound + step
-        # a candidate is set up and takes a few iterations
-        cost = self.drag * (SCOUT_ITERATIONS + 4) * self.pace * 2.0**step
+        cost = self.drag * (self.setup + SCOUT_ITERATIONS * self.pace * 2.0**step)
         count = int(min(MOST, max(FEWEST, SEARCH * min(self.clock.left, HORIZON) / cost)))
+        begun = time.perf_counter()
         tried = [scouted.tried for scouted in self.ranking[:2]]
         tried += cutting(self.working.orders, ibound, range(count - 2))
         if ibound >= SCOUTED > run.config.ibound:
             tried += self._planned()
-        return self._run(ibound, tried)
+        more = self._run(ibound, tried)
+        self.setup = 2.0 * (time.perf_counter() - begun) / len(tried)  # tables are yet to be made
+        return more
 
     def _planned(self) -> list[Tried]:
         """The order of least exact cost, which a run without exact answers has not looked for."""
@@ -206,7 +210,7 @@ class Tightening:
             self.drag = 0.5 * (self.drag + min(10.0, max(1.0, taken)))
         best, width, promised = None, known.width(self.drawing(left)), 0.0
         # As many iterations again bring about half of what the last ones brought.
-        cost = self.drag * (ROUGH + 4) * pace
+        cost = self.drag * (ROUGH * pace + self.judgement)
         history = run.history
         gained = history[-min(ROUGH + 1, len(history))] - history[-1]
         more = outlook.tightened(outlook.gap - 0.5 * gained)
@@ -215,7 +219,8 @@ class Tightening:
         if cost < LONGEST * left and more.width(self.drawing(left - cost)) < GAIN * width:
             best, width, promised = 0, more.width(self.drawing(left - cost)), cost
         for step in range(1, FURTHEST + 1):
-            cost = self.drag * (ROUGH + 12) * pace * 2.0**step
+            scouting = FEWEST * (self.setup + SCOUT_ITERATIONS * pace * 2.0**step)
+            cost = self.drag * (scouting + ROUGH * pace * 2.0**step + self.judgement)
             if ibound + step > self.widest or cost > LONGEST * left:
                 break
             larger = known.tightened(known.gap * self._shrink() ** step, SLOWER**step)
@@ -233,6 +238,7 @@ class Tightening:
         while not self.clock.expired:
             yield from self._descend(run, level)
             yield run.judged()
+            self.judgement = run.judgement
             if run.exact:
                 return
             par = run.history[min(SCOUT_ITERATIONS + len(run.scouted), len(run.history)) - 1]
@@ -242,7 +248,7 @@ class Tightening:
             while more is None and not self.clock.expired:
                 tried = cutting(self.working.orders, run.config.ibound, [next(numbers)])
                 rival = self._run(run.config.ibound, tried)
-                if rival is None or not self._time_for(rival, 3 * SCOUT_ITERATIONS):
+                if rival is None or not self._time_for(3 * SCOUT_ITERATIONS):
                     return
                 for _ in zip(range(SCOUT_ITERATIONS), rival.steps, strict=False):
                     yield Finding()
@@ -257,13 +263,14 @@ class Tightening:
         for value in run.steps:
             gap = value - level if math.isfinite(level) else 0.0
             recent = run.history[-ROUGH - 1] - value if len(run.history) > ROUGH else math.inf
-            if recent < max(LITTLE, SLIGHT * gap) or not self._time_for(run, JUDGEMENT):
+            if recent < max(LITTLE, SLIGHT * gap) or not self._time_for(JUDGEMENT):
                 return
             yield Finding()
 
-    def _time_for(self, run: Run, iterations: int) -> bool:
-        """Whether so many iterations end before the clock does, by the pace of the last run."""
-        return self.drag * iterations * self.pace < min(self.clock.left, HORIZON)
+    def _time_for(self, iterations: int) -> bool:
+        """Whether so many iterations and a judgement end before the clock, by the last run."""
+        cost = max(FEWEST * self.setup, self.judgement) + iterations * self.pace
+        return self.drag * cost < min(self.clock.left, HORIZON)
 
     def _affordable(self, run: Run) -> int:
         """The largest step of the ibound whose descent ends in most of the time left; 0: none."""
@@ -272,7 +279,7 @@ class Tightening:
             step
             for step in range(1, FURTHEST + 1)
             if run.config.ibound + step <= self.widest
-            and self._time_for(run, int(iterations * 2.0**step / MOSTLY))
+            and self._time_for(int(iterations * 2.0**step / MOSTLY))
         )
         return max(steps, default=0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ class Skeleton(NamedTuple):
 
 def skeleton(parts: Partition) -> Skeleton:
     """Lay a partition out as flat arrays."""
-    cards, cliques, parents = parts.cardinalities, parts.cliques, parts.parents
+    cards, cliques, parents = parts.cardinalities.tolist(), parts.cliques, parts.parents.tolist()
     count = len(cliques)
     sizes = parts.table_sizes.astype(np.int64)
     rows = np.array([sizes[c] // cards[s[-1]] for c, s in enumerate(cliques)], dtype=np.int64)
@@ -67,7 +68,7 @@ def skeleton(parts: Partition) -> Skeleton:
                 pair_strides += [at.get(v, 0) for v in cliques[c]]
                 pair_stride_ptr.append(len(pair_strides))
             pairs.append((i, j))
-            pair_sizes.append(int(np.prod(cards[list(shared)])))
+            pair_sizes.append(math.prod(cards[v] for v in shared))
         pair_ptr.append(len(pairs))
     own_strides: list[int] = []
     for c, own in enumerate(parts.own_scopes):
@@ -75,20 +76,20 @@ def skeleton(parts: Partition) -> Skeleton:
         own_strides += [at.get(v, 0) for v in cliques[c]]
     cut = np.repeat(np.diff(parts.bucket_ptr) > 1, np.diff(parts.bucket_ptr))
     binary = np.array([cards[s[-1]] == 2 for s in cliques], dtype=bool)
-    by_parent = np.argsort(parents, kind="stable")
-    held = parents[by_parent] >= 0
+    by_parent = np.argsort(parts.parents, kind="stable")
+    held = parts.parents[by_parent] >= 0
     return Skeleton(
         parts.bucket_ptr,
         _pointers([len(s) for s in cliques]),
         np.array([cards[v] for s in cliques for v in s], dtype=np.int64),
         _pointers(sizes),
-        _pointers([int(np.prod(cards[list(own)])) for own in parts.own_scopes]),
+        _pointers([math.prod(cards[v] for v in own) for own in parts.own_scopes]),
         np.array(own_strides, dtype=np.int64),
         _pointers(rows),
         _pointers(np.where(binary, rows, sizes)),
         _pointers(np.where(cut, rows, 0)),
-        parents,
-        _pointers(np.bincount(parents[parents >= 0], minlength=count)),
+        parts.parents,
+        _pointers(np.bincount(parts.parents[by_parent[held]], minlength=count)),
         by_parent[held].astype(np.int64),
         np.array(stride_ptr, dtype=np.int64),
         np.array(parent_strides, dtype=np.int64),
@@ -100,11 +101,11 @@ def skeleton(parts: Partition) -> Skeleton:
     )
 
 
-def _strides(axes: tuple[int, ...], cards: NDArray[np.int64]) -> dict[int, int]:
+def _strides(axes: tuple[int, ...], cards: list[int]) -> dict[int, int]:
     out, stride = {}, 1
     for v in reversed(axes):
         out[v] = stride
-        stride *= int(cards[v])
+        stride *= cards[v]
     return out
 
 

@@ -7,6 +7,8 @@ Clique c sums out the last variable of its scope and sends a message over the re
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -80,12 +82,15 @@ class Partition:
                 held[j].update(shared)
         return [tuple(v for v in s if v in h) for s, h in zip(self.cliques, held, strict=True)]
 
+    def _entries(self, scopes: Iterable[Sequence[int]]) -> float:
+        """Entries of tables over these, as a float like `table_sizes`."""
+        cards = self.cardinalities.astype(np.float64).tolist()
+        return float(sum(math.prod(cards[v] for v in scope) for scope in scopes))
+
     @property
     def shift_entries(self) -> float:
-        """Entries of all shifts, as a float like `table_sizes`."""
-        cards = self.cardinalities.astype(np.float64)
-        shared = (s for bucket in self.pairs for _, _, s in bucket)
-        return float(sum(np.prod(cards[list(s)]) for s in shared))
+        """Entries of all shifts."""
+        return self._entries(shared for bucket in self.pairs for _, _, shared in bucket)
 
     @cached_property
     def table_sizes(self) -> NDArray[np.float64]:
@@ -102,12 +107,11 @@ class Partition:
         sizes = self.table_sizes
         if not sizes.size:
             return 0.0
-        cards = self.cardinalities.astype(np.float64)
-        states = cards[self.tree.scope[self.tree.scope_ptr[:-1]]]
+        states = self.cardinalities[self.tree.scope[self.tree.scope_ptr[:-1]]].astype(np.float64)
         rows, lengths = sizes / states, np.diff(self.bucket_ptr)
         cut = np.repeat(lengths > 1, lengths)
         per_bucket = np.add.reduceat(np.where(cut, sizes, 0.0), self.bucket_ptr[:-1])
-        own = float(sum(np.prod(cards[list(s)]) for s in self.own_scopes))
+        own = self._entries(self.own_scopes)
         kernels = (
             2 * 8 * rows.sum()  # messages up and down
             + 4 * np.where(states == 2, rows, sizes).sum()  # conditionals
