@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import naive
+from tightz.elimination import order as order_module
 from tightz.elimination.buckets import bucket_tree, padded
 from tightz.elimination.cut_game import play_with_cuts
 from tightz.elimination.exact import exact, plan
@@ -317,13 +318,21 @@ def test_orders_are_worked_out_once_for_all_mini_buckets(monkeypatch):
     games = []
     find = Orders._find
     monkeypatch.setattr(Orders, "_find", lambda s, kind: games.append(kind) or find(s, kind))
+    cuts, play = [], order_module.play_with_cuts
+
+    def played(scopes, *, log2_table, **rules):
+        cuts.append((log2_table, rules["cut"], np.sum(rules["noise"])))
+        return play(scopes, log2_table=log2_table, **rules)
+
+    monkeypatch.setattr(order_module, "play_with_cuts", played)
     for bound in mini_bucket_bounds(model, ibounds=[2, 3, 4], iterations=4, orders=orders):
         assert bound.log_z >= truth - 1e-9
     for ibound in (6, 8):
         assert mini_bucket(model, MiniBucket(ibound), orders=orders).log_z >= truth - 1e-9
     assert sorted(k.name for k in games) == [
-        "AS_NUMBERED", "BREADTH_FIRST", "CUTS", "MIN_FILL", "MIN_SIZE"
+        "AS_NUMBERED", "BREADTH_FIRST", "MIN_FILL", "MIN_SIZE"
     ]  # fmt: skip
+    assert len(cuts) == len(set(cuts)) == 4 * 5  # trials of five sizes
     planned = MiniBucket(20, order=Order.PLANNED)
     assert mini_bucket(model, planned, orders=orders).log_z == pytest.approx(truth, abs=1e-8)
     with pytest.raises(ParameterError, match="orders are of"):

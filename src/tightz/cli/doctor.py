@@ -149,7 +149,9 @@ def _numbers(version: str) -> list[int]:
 
 
 def _machine() -> Iterator[Check]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    from tightz.runtime.cores import usable_cores
+
+    usable = usable_cores()
     yield Check("machine", "cores", OK, f"{usable} usable of {os.cpu_count()}")
     yield Check("machine", "memory", OK, _memory())
 

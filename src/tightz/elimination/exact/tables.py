@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from tightz.elimination.exact.precision import NO_ERROR, NO_SCALE, Error, Scale, add_scales
 from tightz.elimination.exact.schedule import Arena
 from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
+from tightz.runtime.cores import usable_cores
 from tightz.runtime.kernels import kernel
 
 
@@ -163,7 +163,7 @@ class Workers:
     """Threads over ranges: kernels release the GIL."""
 
     def __init__(self, count: int | None = None) -> None:
-        self.count = count or _available_cores()
+        self.count = count or usable_cores()
         self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
 
     def ranges(self, length: int, entries: int, grain: int = 1) -> list[tuple[int, int]]:
@@ -326,9 +326,3 @@ def within_limit(tables: Sequence[Table]) -> bool:
     low = sum(min(t.low, 0.0) for t in tables)
     high = sum(max(t.high, 0.0) for t in tables)
     return high - low < LIMIT
-
-
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # Linux: a container may allow fewer than there are
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -21,6 +21,7 @@ from typing import Any
 
 import numba
 
+from tightz.runtime.cores import usable_cores
 from tightz.runtime.kernels import store
 from tightz.runtime.kernels.registry import Kernel, needed
 from tightz.runtime.kernels.signatures import from_text
@@ -285,14 +286,8 @@ def _fitting() -> int:
     try:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     except (AttributeError, OSError, ValueError):
-        return _cores()
-    return max(1, min(_cores(), int(free / MEMORY)))
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return usable_cores()
+    return max(1, min(usable_cores(), int(free / MEMORY)))
 
 
 STALLED = 180.0

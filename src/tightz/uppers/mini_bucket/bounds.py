@@ -27,6 +27,7 @@ from tightz.elimination.order import Order, Orders
 from tightz.errors import ParameterError, ResourceError, require_range
 from tightz.models.factor_graph import FactorGraph
 from tightz.results import OneBound
+from tightz.runtime.cores import usable_cores
 from tightz.runtime.provenance import provenance
 from tightz.uppers.mini_bucket.run import MAX_IBOUND, MiniBucket, MiniBucketStatus, Run
 
@@ -96,7 +97,7 @@ def mini_bucket(
     """
     config = config or MiniBucket()
     start = time.perf_counter()
-    run = Run(orders_of(model, orders), config, start)
+    run = Run(orders_of(model, orders), config, start, threads=usable_cores())
     for _ in run.improvements():
         pass
     bound = run.judged()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 import math
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,10 +102,16 @@ class Run:
     """One ibound: candidate orders weighed against the memory, the best one taken to its end.
 
     `tried`: the orders to try; those of the settings by default. `scouted`: what they came to.
+    `threads`: how many are tried at a time; that changes no number.
     """
 
     def __init__(
-        self, orders: Orders, config: MiniBucket, start: float, tried: Sequence[Tried] = ()
+        self,
+        orders: Orders,
+        config: MiniBucket,
+        start: float,
+        tried: Sequence[Tried] = (),
+        threads: int = 1,
     ) -> None:
         self.config = config
         self.start = start
@@ -112,7 +120,9 @@ class Run:
         self.candidates = _candidates(orders, config, list(tried))
         self.scouted: list[Scouted] = []
         costs = sorted((predicted_bytes(p) for _, p in self.candidates), reverse=True)
-        self.peak_bytes = int(sum(costs[:2]))
+        together = sum(costs[: threads + 1])  # those at work, and the best so far
+        self.threads = threads if together <= parse_memory(config.max_memory) else 1
+        self.peak_bytes = int(sum(costs[: self.threads + 1]))
         self.entries = float(sum(p.table_sizes.sum() for _, p in self.candidates))
         self.passes = 0
         self.history: list[float] = []
@@ -136,30 +146,48 @@ class Run:
 
     def improvements(self) -> Iterator[float]:
         """The best bound after each iteration."""
-        lower = self.config.side is Side.LOWER
-        sign = -1.0 if lower else 1.0
-        for order, parts in self.candidates:
-            if self.history and self._late():
-                break
-            rival = Descent(self.model, parts, lower=lower)
-            rounds = min(SCOUT_ITERATIONS, self.config.iterations)
-            for _ in range(rounds if len(self.candidates) > 1 else 0):
-                if rival.exhausted or self._late():
-                    break
-                rival.advance()
+        sign = -1.0 if self.config.side is Side.LOWER else 1.0
+        for order, rival in self._scouts():
             self.passes += len(rival.iterates)
-            self.scouted.append(Scouted(sign * rival.best, Tried(order, parts.order)))
+            self.scouted.append(Scouted(sign * rival.best, Tried(order, rival.parts.order)))
             if self.descent is None or sign * rival.best < sign * self.descent.best:
                 self.order, self.descent = order, rival
             del rival
             self.history.append(self.descent.best)
             yield self.descent.best
+            if self._late():
+                break
         descent = self.descent
         assert descent is not None
         while not self._finished(descent):
             self.history.append(descent.advance())
             self.passes += 1
             yield descent.best
+
+    def _scouts(self) -> Iterator[tuple[Order, Descent]]:
+        """Every candidate after a few iterations, in their order; `threads` of them at a time."""
+        if self.threads == 1:
+            for order, parts in self.candidates:
+                yield order, self._scout(parts)
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            waiting = deque(self.candidates)
+            ahead: deque[tuple[Order, Future[Descent]]] = deque()
+            while waiting or ahead:
+                while waiting and len(ahead) < self.threads:
+                    order, parts = waiting.popleft()
+                    ahead.append((order, pool.submit(self._scout, parts)))
+                order, future = ahead.popleft()
+                yield order, future.result()
+
+    def _scout(self, parts: Partition) -> Descent:
+        rival = Descent(self.model, parts, lower=self.config.side is Side.LOWER)
+        rounds = min(SCOUT_ITERATIONS, self.config.iterations) if len(self.candidates) > 1 else 0
+        for _ in range(rounds):
+            if rival.exhausted or self._late():
+                break
+            rival.advance()
+        return rival
 
     def _late(self) -> bool:
         limit = self.config.time_limit
