@@ -35,7 +35,7 @@ PLANNING, SUMMING = 0.1, 0.3
 """Parts of the time that a test of planarity, and the exact sum, may be predicted to take."""
 
 TYPICAL = 0.01
-"""Nats a spin that mini-buckets of small tables are too high: where the search for a share begins."""
+"""Nats a spin that mini-buckets of small tables are too high: where the search begins."""
 
 LEAST, MOST = 2.0**-12, 0.7
 """Shares looked at; above, mini-buckets of the model itself are as good."""
@@ -47,7 +47,7 @@ FIRST, STEP = 10, 2
 """The ibounds after that."""
 
 SHRINK = 0.9
-"""What a step of the ibound leaves of the gap of mini-buckets; the best share goes with its root."""
+"""What a step of the ibound leaves of the gap of mini-buckets; the best share goes by its root."""
 
 WORTH = 0.98
 """A bound on the way is judged where it leaves no more than this of the excess."""
@@ -216,9 +216,7 @@ class _Mixtures:
             self.best = verdict.upper - self.log_z
             method = f"planar part and mini-bucket, ibound {run.config.ibound}"
             why = f"Hoelder's inequality; {share:.2g} of the fields' model, the rest without fields"
-            yield self._bound(
-                Side.UPPER, verdict.upper, method, why, verdict.rounding, evidence
-            )
+            yield self._bound(Side.UPPER, verdict.upper, method, why, verdict.rounding, evidence)
 
     def _bound(
         self, side: Side, value: float, method: str, why: str, rounding: float,
