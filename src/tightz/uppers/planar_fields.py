@@ -44,7 +44,10 @@ SEARCHED, SCOUTING = 6, 8
 """The ibound at which shares are compared, and the iterations each of them gets."""
 
 FIRST, STEP = 10, 2
-"""The ibounds after that."""
+"""The least ibound after that, and the steps from there on."""
+
+JUMP, PASSES = 0.25, 16
+"""The first ibound after that: so many iterations are predicted to take this part of the time."""
 
 SHRINK = 0.9
 """What a step of the ibound leaves of the gap of mini-buckets; the best share goes by its root."""
@@ -77,10 +80,12 @@ def planar_field_bounds(
         found = plan.solve(marginals=False, time_limit=SUMMING * time_limit)
     except UnsupportedModelError:
         return
-    mixtures = _Mixtures(fields, Audited(found.log_z, found.rounding), start, max_memory)
+    mixtures = _Mixtures(
+        fields, Audited(found.log_z, found.rounding), start, start + time_limit, max_memory
+    )
     yield from mixtures.ends()
     yield from mixtures.search()
-    yield from mixtures.tighten(start + time_limit)
+    yield from mixtures.tighten()
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,13 +136,16 @@ def _with_tables(model: FactorGraph, logs: NDArray[np.float64]) -> FactorGraph:
 class _Mixtures:
     """Shares tried and what they came to; the best share goes on to larger tables."""
 
-    def __init__(self, fields: _Fields, sum_: Audited, start: float, max_memory: int) -> None:
-        self.fields, self.start, self.max_memory = fields, start, max_memory
+    def __init__(
+        self, fields: _Fields, sum_: Audited, start: float, until: float, max_memory: int
+    ) -> None:
+        self.fields, self.start, self.until, self.max_memory = fields, start, until, max_memory
         self.log_z = sum_.log_z
         self.even = Part(fields.even, sum_)
         self.order: NDArray[np.int64] | None = None  # of elimination, once one was the best
         self.share = 2.0 ** round(math.log2(min(0.5, max(LEAST, fields.first_share))))
         self.best = math.inf
+        self.pace = 0.0  # seconds of an iteration at the last ibound
 
     def ends(self) -> Iterator[Bound]:
         """log Z of the planar part from below, with all fields at their largest from above."""
@@ -175,18 +183,24 @@ class _Mixtures:
         if found:
             yield from self._news(found[self.share][1], self.share)
 
-    def tighten(self, until: float) -> Generator[Bound | None, None, None]:
+    def tighten(self) -> Generator[Bound | None, None, None]:
         """Larger tables, as far as memory and time go."""
-        searched, pace = self.share, 0.0
-        for ibound in range(FIRST, MAX_IBOUND + 1, STEP):
+        searched, ibound = self.share, self._jump()
+        while ibound <= MAX_IBOUND:
             self.share = searched * SHRINK ** (-0.5 * (ibound - SEARCHED))
             run = self._run(self.share, ibound) if self.share <= MOST else None
-            if run is None or time.perf_counter() + pace * run.entries > until:
+            if run is None or time.perf_counter() + 2.0**STEP * self.pace > self.until:
                 return
-            begun = time.perf_counter()
             yield from self._iterate(run, self.share)
-            pace = (time.perf_counter() - begun) / max(1, run.passes) / max(1.0, run.entries)
             yield from self._news(run, self.share)
+            ibound += STEP
+
+    def _jump(self) -> int:
+        """The ibound to go on with, tables doubling with each; the first where time is no limit."""
+        fair = JUMP * (self.until - time.perf_counter()) / (PASSES * max(self.pace, 1e-6))
+        if not 1.0 < fair < math.inf:
+            return FIRST
+        return min(MAX_IBOUND, max(FIRST, SEARCHED + int(math.log2(fair))))
 
     def _run(self, share: float, ibound: int, iterations: int = 10**6) -> Run | None:
         config = MiniBucket(ibound, iterations, tol=0.0, max_memory=self.max_memory)
@@ -199,11 +213,18 @@ class _Mixtures:
 
     def _iterate(self, run: Run, share: float) -> Iterator[Bound | None]:
         """Until five iterations gain little of what the bound is too high."""
+        begun, spent, ibound = time.perf_counter(), 0.0, run.config.ibound
         for value in run.steps:
-            news = share * (value - self.log_z) < WORTH * self.best and run.may_judge()
+            spent += time.perf_counter() - begun
+            self.pace = spent / run.passes
+            news = ibound > SEARCHED and share * (value - self.log_z) < WORTH * self.best
+            news = news and run.may_judge()
             yield from self._news(run, share) if news else (None,)
+            begun = time.perf_counter()  # the stream waits between its steps
             past = run.history[-6:]
             if len(past) == 6 and past[0] - value < SETTLED * (value - self.log_z):
+                return
+            if begun + self.pace + 2.0 * run.judgement > self.until:
                 return
 
     def _news(self, run: Run, share: float) -> Iterator[Bound]:
