@@ -150,6 +150,7 @@ def models(kind: str) -> list[Any]:
             tz.ising_grid(6, coupling=(-400, 400), field=(-300, 300), seed=4),
             tz.ising_grid(24, coupling=(-10, 10), field=(-1, 1), seed=2),
             tz.ising_grid(40, coupling=(-1, 1), field=(-1, 1), seed=3),
+            tz.ising_grid(34, coupling=(-1, 1), field=(-0.01, 0.01), seed=6),
             tz.ising(couplings + couplings.T, rng.normal(size=24)),
             *(_strong(seed) for seed in range(20)),
         ]

@@ -30,6 +30,7 @@ from tightz.judge.cosets import CosetsEvidence
 from tightz.judge.cutsets import Conditioned, CutsetEvidence
 from tightz.judge.edges import EdgesEvidence
 from tightz.judge.elimination import bucket_tree, check_messages
+from tightz.judge.fields import FieldsEvidence, Part
 from tightz.judge.forests import ForestQ
 from tightz.judge.layers import LayerQ
 from tightz.judge.links import EncodingLink, SpinEvidence, SpinLink
@@ -563,4 +564,27 @@ PROPOSALS = [
     ),
 ]
 
-CASES = [*VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS, *BARREN, *PROPOSALS]
+_STATES = tz.FactorGraph([3, 3], [((0, 1), np.zeros((3, 3)))])
+_SKEW = tz.FactorGraph([2, 2], [((0, 1), [[0.3, 0.1], [-0.3, 0.2]])])
+_EVEN = Part(PAIR, LargestEntries())
+
+FIELDS = [
+    about(
+        TRIANGLE,
+        "a part is a model over other variables, states or scopes",
+        FieldsEvidence(_EVEN),
+    ),
+    about(
+        _STATES,
+        "a variable that is no spin has no flip",
+        FieldsEvidence(Part(_STATES, LargestEntries())),
+    ),
+    about(
+        PAIR,
+        "tables with zeros, or a part that a flip of all spins changes",
+        FieldsEvidence(Part(_SKEW, LargestEntries())),
+    ),
+    about(PAIR, "a share of 1.0 is not between 0 and 1", FieldsEvidence(_EVEN, _EVEN, share=1.0)),
+]
+
+CASES = [*VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS, *BARREN, *PROPOSALS, *FIELDS]

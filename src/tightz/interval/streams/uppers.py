@@ -1,4 +1,4 @@
-"""Upper ends: tree-reweighted bounds of positive pairwise models."""
+"""Upper ends of positive pairwise models: tree-reweighted, and planar ones with weak fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from tightz.bounds import Bound
 from tightz.runtime.clock import Clock
+from tightz.uppers.planar_fields import planar_field_bounds
 from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted_bounds
+from tightz.workspace.findings import Finding
 from tightz.workspace.working import Working
 
 
@@ -15,3 +17,11 @@ def tree_reweighted(working: Working, clock: Clock) -> Iterator[Bound]:
     graph = working.graph
     if graph.arities.max(initial=0) <= 2 and not graph.has_zeros:
         yield from tree_reweighted_bounds(graph, TreeReweighted())
+
+
+def planar_fields(working: Working, clock: Clock) -> Iterator[Bound | Finding]:
+    """Both ends of a planar spin model from its exact sum without fields, where these are weak."""
+    for found in planar_field_bounds(
+        working.graph, time_limit=clock.left, max_memory=working.max_memory // 4
+    ):
+        yield Finding() if found is None else found
