@@ -203,7 +203,7 @@ METHODS = [
     ),
     Case(ArithmeticError, "the arena has no endless hole: this is a bug", _full_arena),
     refuses(
-        "method is 'trw'; expected TreeReweighted(...) or MiniBucket(...)",
+        "method is 'trw'; expected TreeReweighted(...), MiniBucket(...) or Quadratic(...)",
         tz.upper_bound,
         GRID,
         method="trw",
