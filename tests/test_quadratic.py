@@ -16,9 +16,10 @@ from tightz.judge.quadratic import QuadraticEvidence, supremum
 from tightz.judge.verdict import RefutedError
 from tightz.reductions.encoding import encode
 from tightz.uppers.quadratic import QuadraticStatus, quadratic_bounds
-from tightz.uppers.quadratic.bounds import Spins
+from tightz.uppers.quadratic.cuts import BROKEN, Added, Cuts, broken
 from tightz.uppers.quadratic.elimination import Elimination
 from tightz.uppers.quadratic.orders import candidates, two_layers, weakest_first
+from tightz.uppers.quadratic.run import Spins
 from tightz.uppers.quadratic.tail import states
 from tightz.uppers.quadratic.touching import log_2cosh, touching
 from verification.truth import enumerate_model
@@ -31,8 +32,16 @@ def random_ising(rng: np.random.Generator, n: int, coupling: float, field: float
     return tz.ising(j + j.T, field * rng.normal(size=n))
 
 
-def evidence_for(model: tz.FactorGraph, order, mu, v) -> QuadraticEvidence:
-    return QuadraticEvidence(Spins.of(encode(model, multivalued=True)).link, order, mu, v)
+def evidence_for(model: tz.FactorGraph, order, mu, v, *cuts) -> QuadraticEvidence:
+    return QuadraticEvidence(Spins.of(encode(model, multivalued=True)).link, order, mu, v, *cuts)
+
+
+def random_cuts(rng: np.random.Generator, n: int, size: float):
+    """Inequalities with their multiples, the spin that is 1 among them."""
+    count = int(rng.integers(0, 12)) if n >= 2 else 0
+    spins = np.array([rng.permutation(n + 1)[:3] for _ in range(count)], dtype=np.int64)
+    spins = spins.reshape(count, 3)
+    return spins, rng.choice([-1, 1], size=(count, 3)), size * rng.random(count)
 
 
 def log_z(couplings: np.ndarray, fields: np.ndarray) -> float:
@@ -73,14 +82,16 @@ def test_the_bound_is_above_the_truth(n, coupling, field, tail, iterations, seed
     mu=st.floats(-1e6, 1e6),
     v=st.floats(-100.0, 1e6) | st.floats(-1.0, 1.5),
     spread=st.sampled_from((0.0, 0.1, 10.0)),
+    cut=st.sampled_from((0.0, 1e-9, 0.3, 1e4)),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_any_order_and_any_numbers_prove_a_bound(n, coupling, field, mu, v, spread, seed):
+def test_any_order_and_any_numbers_prove_a_bound(n, coupling, field, mu, v, spread, cut, seed):
     rng = np.random.default_rng(seed)
     model = random_ising(rng, n, coupling, field)
     steps = int(rng.integers(0, n + 1))
     many = mu * rng.random(steps) * (rng.random() < 0.7), v + spread * rng.normal(size=steps)
-    verdict = evidence_for(model, rng.permutation(n), *many).verdict(model)
+    cuts = random_cuts(rng, n, cut)
+    verdict = evidence_for(model, rng.permutation(n), *many, *cuts).verdict(model)
     assert verdict.upper >= enumerate_model(model).low
     assert verdict.lower == -math.inf
 
@@ -288,6 +299,7 @@ def exact_elimination(spins: Spins, mu: np.ndarray, v: np.ndarray) -> float:
         ([0, 1, 1], [0.0], [1.0], "does not name every spin once"),
         ([0, 1], [0.0], [1.0], "does not name every spin once"),
         ([0, 1, 3], [0.0], [1.0], "does not name every spin once"),
+        ([0.0, 1.0, 2.0], [0.0], [1.0], "does not name every spin once"),
         ([0, 1, 2], [0.0] * 4, [1.0] * 4, "one mu and one v"),
         ([0, 1, 2], [0.0], [1.0, 1.0], "one mu and one v"),
         ([0, 1, 2], [0.0], [math.nan], "not a number"),
@@ -298,6 +310,70 @@ def test_the_judge_refuses(order, mu, v, says):
     model = tz.ising(glass(3, 1.0, 0), np.zeros(3))
     with pytest.raises(RefutedError, match=says):
         evidence_for(model, np.array(order), np.array(mu), np.array(v)).verdict(model)
+
+
+@pytest.mark.parametrize(
+    ("spins", "signs", "multiples", "says"),
+    [
+        ([[0, 1, 2]], [[1, 1, 1]], [-1e-9], "negative or not a number"),
+        ([[0, 1, 2]], [[1, 1, 1]], [math.nan], "negative or not a number"),
+        ([[0, 1, 2]], [[1, 1, 1]], [math.inf], "negative or not a number"),
+        ([[0, 1, 4]], [[1, 1, 1]], [1.0], "not one of spins and signs"),
+        ([[0, 1, -1]], [[1, 1, 1]], [1.0], "not one of spins and signs"),
+        ([[0.0, 1.0, 2.0]], [[1, 1, 1]], [1.0], "not one of spins and signs"),
+        ([[0, 1, 2]], [[1, 1, 0]], [1.0], "not one of spins and signs"),
+        ([[0, 1, 2]], [[1, 1, 2]], [1.0], "not one of spins and signs"),
+        ([[0, 1, 1]], [[1, 1, -1]], [1.0], "names a spin twice"),
+        ([[3, 1, 3]], [[1, 1, -1]], [1.0], "names a spin twice"),
+        ([[0, 1]], [[1, 1]], [1.0], "do not have three spins"),
+        ([[0, 1, 2]], [[1, 1, 1]], [1.0, 1.0], "do not have three spins"),
+    ],
+)
+def test_the_judge_refuses_inequalities(spins, signs, multiples, says):
+    model = tz.ising(glass(3, 1.0, 0), np.zeros(3))
+    cuts = np.array(spins), np.array(signs), np.array(multiples)
+    with pytest.raises(RefutedError, match=says):
+        evidence_for(model, np.arange(3), np.zeros(1), np.ones(1), *cuts).verdict(model)
+
+
+def test_cuts_hold_at_every_state_and_come_from_broken_moments():
+    rng = np.random.default_rng(9)
+    means, pairs = rng.uniform(-0.9, 0.9, 7), rng.uniform(-0.9, 0.9, (7, 7))
+    pairs = np.triu(pairs, 1) + np.triu(pairs, 1).T
+    cuts = broken(means, pairs, 0)
+    assert cuts.size > 20
+    assert np.unique(cuts.keys).size == cuts.size
+    assert (Added(cuts).slopes(means, pairs) < -BROKEN).all()
+    for s in states(7):
+        left = Added(cuts).slopes(s, np.outer(s, s))
+        assert set(left.tolist()) <= {0.0, 4.0}
+    assert not (broken(means, pairs, 4).spins[:, :2] < 4).all(axis=1).any()
+    assert cuts.joined(cuts).size == cuts.size
+
+
+def test_multiples_change_couplings_fields_and_the_constant():
+    rng = np.random.default_rng(10)
+    spins, signs, multiples = random_cuts(rng, 6, 1.0)
+    spins = np.sort(spins, axis=1)
+    j, h = glass(6, 1.0, 11), rng.normal(size=6)
+    more, field, constant = Added(Cuts(6, spins, signs)).to(j, h, multiples)
+    for s in states(6):
+        t = np.append(s, 1.0)
+        extra = multiples @ (((signs * t[spins]).sum(axis=1) ** 2 - 1) / 2)
+        assert s @ field + s @ more @ s / 2 + constant == pytest.approx(
+            s @ h + s @ j @ s / 2 + extra
+        )
+
+
+def test_cuts_tighten_a_cold_machine():
+    rng = np.random.default_rng(12)
+    model = tz.rbm(2.0 * rng.normal(size=(12, 10)), rng.normal(size=12) - 1.0, rng.normal(size=10))
+    truth = tz.exact(model).log_z
+    without, with_ = (
+        tz.upper_bound(model, method=tz.Quadratic(tail=4, cuts=cuts)).log_z - truth
+        for cuts in (False, True)
+    )
+    assert 0.0 <= with_ < 0.7 * without
 
 
 def test_the_judge_refuses_another_model():

@@ -10,8 +10,13 @@ The right side is a quadratic in the spins left (s_j^2 = 1), so that again a pai
     constant += c + mu h_k + v h_k^2 / 2 + (v / 2) sum_j J_kj^2,
     h_j += (mu + v h_k) J_kj,    J_ij += v J_ki J_kj (i /= j).
 
-The last spins are summed state by state. The evidence is an order and the numbers mu and v: there
-is nothing in it that could be false, the judge does all sums and finds every c itself.
+The last spins are summed state by state. Before all that, multiples w >= 0 of
+
+    1 + a b s_i s_j + a c s_i s_k + b c s_j s_k = ((a s_i + b s_j + c s_k)^2 - 1) / 2 >= 0
+
+(a, b, c = +-1; the sum is odd) may be added to the log weight, which only raises Z; s_n = 1 is a
+spin that is not summed over. The evidence is an order, the numbers mu and v and the multiples:
+nothing in it could be false, the judge does all sums and finds every c itself.
 
 The supremum. On b = y >= 0 (and on b = -y with -mu) f(y) = log 2cosh y - mu y - v y^2 / 2 has the
 derivative f'(y) = tanh y - mu - v y, which is concave. So where f'(l) >= 0 >= f'(r), l < r, f
@@ -56,12 +61,18 @@ _PANEL = 48
 
 @dataclass(frozen=True, eq=False)
 class QuadraticEvidence:
-    """`order` of all spins; `mu` and `v` for all but the last few, which are summed exactly."""
+    """`order` of all spins; `mu` and `v` for all but the last few, which are summed exactly.
+
+    Inequalities: spins (T, 3), n for the spin that is 1, their signs (T, 3), multiples (T,).
+    """
 
     link: EncodingLink
     order: NDArray[np.int64]
     mu: Array
     v: Array
+    spins: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
+    signs: NDArray[np.int8] = field(default_factory=lambda: np.zeros((0, 3), np.int8))
+    multiples: Array = field(default_factory=lambda: np.zeros(0))
     _value: list[tuple[float, float]] = field(default_factory=list, repr=False)
 
     def verdict(self, model: FactorGraph) -> Verdict:
@@ -84,7 +95,8 @@ class QuadraticEvidence:
         n, order = self.link.chart.n_free, np.asarray(self.order)
         if n > MAX_SPINS:
             raise RefutedError(f"a quadratic bound is over {n} spins; at most {MAX_SPINS} fit")
-        if order.shape != (n,) or not np.array_equal(np.sort(order), np.arange(n)):
+        whole = order.dtype.kind in "iu" and order.shape == (n,)
+        if not whole or not np.array_equal(np.sort(order), np.arange(n)):
             raise RefutedError("the order of a quadratic bound does not name every spin once")
         mu, v = np.asarray(self.mu, np.float64), np.asarray(self.v, np.float64)
         if mu.shape != v.shape or mu.ndim != 1 or not max(0, n - MAX_TAIL) <= mu.size <= n:
@@ -92,7 +104,31 @@ class QuadraticEvidence:
         if not (np.isfinite(mu).all() and np.isfinite(v).all()):
             raise RefutedError("a mu or a v of a quadratic bound is not a number")
         with np.errstate(all="ignore"):
-            return _Elimination(*_matrix(self.link.terms, order)).upper(mu, v)
+            steps = _Elimination(*_matrix(self.link.terms, order))
+            steps.add(*self._inequalities(order))
+            return steps.upper(mu, v)
+
+    def _inequalities(
+        self, order: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], Array]:
+        """Spins by their place in the order, signs, multiples."""
+        n = order.size
+        spins, signs = np.asarray(self.spins), np.asarray(self.signs, np.float64)
+        multiples = np.asarray(self.multiples, np.float64)
+        count = multiples.size
+        if spins.shape != (count, 3) or signs.shape != (count, 3) or multiples.ndim != 1:
+            raise RefutedError("inequalities of a quadratic bound do not have three spins each")
+        whole = spins.dtype.kind in "iu" and not ((spins < 0) | (spins > n)).any()
+        if not whole or not (np.abs(signs) == 1.0).all():
+            raise RefutedError("an inequality of a quadratic bound is not one of spins and signs")
+        if not ((multiples >= 0.0) & np.isfinite(multiples)).all():
+            raise RefutedError("a multiple of an inequality is negative or not a number")
+        rank = np.empty(n + 1, dtype=np.int64)
+        rank[np.append(order, n)] = np.arange(n + 1)
+        spins = rank[spins]
+        if (np.diff(np.sort(spins, axis=1), axis=1) == 0).any():
+            raise RefutedError("an inequality of a quadratic bound names a spin twice")
+        return spins, signs, multiples
 
 
 def _matrix(terms: SpinTerms, order: NDArray[np.int64]) -> tuple[Array, Array, float, float]:
@@ -125,6 +161,28 @@ class _Elimination:
         self.j, self.h = couplings, fields
         self.constants: list[float] = [constant]
         self.error = error
+
+    def add(self, spins: NDArray[np.int64], signs: Array, multiples: Array) -> None:
+        """Multiples of inequalities: products are exact up to sign, only sums round."""
+        if not multiples.size:
+            return
+        n = self.h.size
+        most = 0
+        for a, b in ((0, 1), (0, 2), (1, 2)):
+            ends = spins[:, [a, b]]
+            low, high = ends.min(axis=1), ends.max(axis=1)
+            values = signs[:, a] * signs[:, b] * multiples
+            fixed = high == n
+            np.add.at(self.h, low[fixed], values[fixed])
+            np.add.at(self.j, (low[~fixed], high[~fixed]), values[~fixed])
+            times = np.bincount(low[fixed], minlength=1).max(initial=0)
+            _, many = np.unique(low[~fixed] * n + high[~fixed], return_counts=True)
+            most += int(max(times, many.max(initial=0)))
+        self.constants += multiples.tolist()
+        size = _total(self.j) + _total(self.h) + 3.0 * _total(multiples)
+        # Partial sums are no larger than what was there and all that is added, each side of which
+        # is at most the final size and the multiples.
+        self.error += 2.0 * (most + 1.0) * UNIT * (size + 3.0 * _total(multiples))
 
     def upper(self, mu: Array, v: Array) -> tuple[float, float]:
         """(an upper bound in exact arithmetic, how far rounding may have moved it)."""

@@ -81,6 +81,11 @@ class Elimination:
         if not np.isfinite(self.value):
             self.value = np.inf
 
+    @property
+    def layer(self) -> int:
+        """How many of the first spins have no couplings with each other; 0 where few."""
+        return 0 if not self.panels or self.panels[0].coupled else self.panels[0].stop
+
     def _panel(self, j: Array, h: Array, start: int) -> Panel:
         stop = uncoupled(j, start, self.steps)
         coupled = stop - start < _LAYER
