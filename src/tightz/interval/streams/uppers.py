@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from tightz.bounds import Bound
 from tightz.errors import UnsupportedModelError
 from tightz.runtime.clock import Clock
-from tightz.uppers.quadratic import quadratic_bounds
+from tightz.uppers.quadratic import Quadratic, quadratic_bounds
 from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted_bounds
-from tightz.workspace.working import Working
+from tightz.workspace.working import Working, is_dense
 
 
 def tree_reweighted(working: Working, clock: Clock) -> Iterator[Bound]:
@@ -19,9 +19,18 @@ def tree_reweighted(working: Working, clock: Clock) -> Iterator[Bound]:
         yield from tree_reweighted_bounds(graph, TreeReweighted())
 
 
+SPARSE, DENSE = 600, 3000
+"""Spins up to which quadratic elimination is tried: it takes n^3 steps whatever the couplings, and
+where they are few and the model large, tables do better."""
+
+
 def quadratic(working: Working, clock: Clock) -> Iterator[Bound]:
     """Quadratic elimination of spins: where couplings are dense nothing else comes near."""
     try:
-        yield from quadratic_bounds(working.encoding)
-    except UnsupportedModelError:  # zeros, products of three spins, too many spins
+        encoding = working.encoding
+    except UnsupportedModelError:
         return
+    polynomial = encoding.polynomial
+    most = DENSE if is_dense(polynomial) else SPARSE
+    if encoding.coset is None and polynomial.degree <= 2 and polynomial.n <= most:
+        yield from quadratic_bounds(encoding, Quadratic(iterations=10**6, time_limit=clock.left))

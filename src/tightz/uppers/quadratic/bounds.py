@@ -33,6 +33,9 @@ Array = NDArray[np.float64]
 _JUDGING = 0.2
 """Share of the time that judging the bounds of a stream may take, the first one apart."""
 
+_SILENT = 0.3
+"""Seconds after which a stream shows its bound again, so that others get their turn."""
+
 _WORTH = 1e-3
 """Nats that a bound in a stream must gain on the one before."""
 
@@ -96,18 +99,25 @@ def quadratic(model: FactorGraph, config: Quadratic | None = None) -> QuadraticR
 
 
 def quadratic_bounds(encoding: SpinEncoding, config: Quadratic | None = None) -> Iterator[Bound]:
-    """Ever lower judged bounds on the model of `encoding`; may be left at any time."""
+    """Judged bounds on the model of `encoding`, none above the one before; may be left at any time.
+
+    The same bound comes again where none better was judged for a while.
+    """
     assert isinstance(encoding.model, FactorGraph)
     started = time.perf_counter()
     run = Run(Spins.of(encoding), config or Quadratic(), started)
-    best, spent, last = math.inf, 0.0, 0.0
+    bound: Bound | None = None
+    spent = last = shown = 0.0
     for value in run.improvements():
         begun = time.perf_counter()
+        best = math.inf if bound is None else bound.log_z
         cheap = spent + last <= _JUDGING * (begun - started)
         if value < best - _WORTH and (cheap or run.ended):
-            bound = run.judged(encoding.model)
+            fresh = run.judged(encoding.model)
             last = time.perf_counter() - begun
             spent += last
-            if bound.log_z < best - _WORTH:
-                best = bound.log_z
-                yield bound
+            bound = fresh if fresh.log_z < best else bound
+            best = math.inf  # shown whatever it is
+        if bound is not None and (best == math.inf or begun - shown > _SILENT):
+            shown = time.perf_counter()
+            yield bound

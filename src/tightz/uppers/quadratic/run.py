@@ -28,7 +28,13 @@ Array = NDArray[np.float64]
 WHY = "sums over single spins, each log 2cosh replaced by a quadratic above it"
 
 SCOUTING = 8
-"""Iterations given to each order before one is kept."""
+"""Iterations given to an order before one is kept; fewer where it falls behind another."""
+
+EVEN = 2
+"""Iterations before which orders are not compared."""
+
+FIRST = 20
+"""Iterations before the first look for inequalities that are broken."""
 
 ROUND = 40
 """Iterations between two looks for inequalities that are broken."""
@@ -131,12 +137,20 @@ class Run:
                 if self.best is None or path.value < self.best.value:
                     self.best = path
                 yield self.best.value
+                if self._behind(path):
+                    break
         path = self.best = min(paths, key=lambda each: each.value)
         while not self._over(path):
             path.advance()
             yield path.value
         self.ended = True
         yield path.value
+
+    def _behind(self, path: Path) -> bool:
+        """Whether the best order so far was further after as many iterations."""
+        assert self.best is not None
+        at = len(path.history) - 1
+        return EVEN <= at < len(self.best.history) and self.best.history[at] < path.value
 
     def _late(self) -> bool:
         limit = self.config.time_limit
@@ -153,7 +167,7 @@ class Run:
             if settled or not self.config.cuts or not path.cut():
                 self.status = QuadraticStatus.CONVERGED
                 return True
-        elif self.config.cuts and path.done >= ROUND:
+        elif self.config.cuts and path.done >= (ROUND if path.rounds else FIRST):
             path.cut()
         return len(path.history) > self.config.iterations
 
