@@ -60,10 +60,23 @@ def touching(field: float, reach: float, log_at: float) -> Touching:
         return Touching(
             value - slope * at / 2.0, 0.0, slope / at, sign, end, at, both, held
         )  # fmt: skip
-    gap = end - at
-    v = 2.0 * (log_2cosh(end) - value - slope * gap) / (gap * gap)
+    v = _curvature(end, at)
     c = value - slope * at + v * at * at / 2.0
     return Touching(c, sign * (slope - v * at), v, sign, end, at, both, held)
+
+
+def _curvature(end: float, at: float) -> float:
+    """v of the quadratic with a tangent at `at` that goes through log 2cosh at `end`."""
+    gap = end - at
+    if gap * gap == 0.0:
+        return 1.0 - math.tanh(at) ** 2
+    if end < 0.0:
+        above = log_2cosh(end) - log_2cosh(at) - math.tanh(at) * gap
+    else:  # the same without the parts that cancel
+        far = math.exp(-2.0 * at)
+        above = 2.0 * far / (1.0 + far) * gap
+        above += math.log1p(math.exp(-2.0 * end)) - math.log1p(far)
+    return 2.0 * above / (gap * gap)
 
 
 def slopes(t: Touching, mean: float, square: float) -> tuple[float, float, float]:
@@ -76,7 +89,7 @@ def slopes(t: Touching, mean: float, square: float) -> tuple[float, float, float
     if t.both:
         by_at, by_end = (bend - t.v) / t.at * (square - t.at * t.at) / 2.0, 0.0
     else:
-        gap = t.end - t.at
+        gap = min(t.end - t.at, -LEAST)
         by_at = (t.v - bend) / gap * (square - (t.at + t.end) * mean + t.at * t.end)
         chord = (math.tanh(t.end) - math.tanh(t.at)) / gap
         by_end = (chord - t.v) / gap * (square - 2.0 * t.at * mean + t.at * t.at)
