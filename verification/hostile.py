@@ -40,6 +40,7 @@ EVERY: Every = {
     "bethe": (methods.bethe, 2),
     "tree-reweighted": (methods.damped_tree_reweighted, 1),
     "mini-bucket": (methods.mini_bucket, 4),
+    "quadratic elimination": (methods.quadratic, 2),
     "exact": (methods.exact, 2),
     "exact, sliced": (methods.sliced, 80),
     "cutset sum": (methods.cutset_sum, 16),

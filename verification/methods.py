@@ -148,6 +148,11 @@ def mini_bucket(model: tz.FactorGraph, seed: int) -> Answer:
     return Answer(claims, complaints=[] if same else inverted(lower, upper))
 
 
+def quadratic(model: tz.FactorGraph, seed: int) -> Answer:
+    config = tz.Quadratic(tail=seed % 5, iterations=seed % 7)
+    return Answer(claimed([tz.upper_bound(model, method=config).bound]))
+
+
 def exact(model: tz.FactorGraph, seed: int) -> Answer:
     return _exact(model, "1GB")
 

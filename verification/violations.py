@@ -28,6 +28,7 @@ EVERY: Every = {
     "block mean field": (methods.block, 1),
     "tree-reweighted": (methods.tree_reweighted, 1),
     "mini-bucket": (methods.mini_bucket, 1),
+    "quadratic elimination": (methods.quadratic, 1),
     "exact": (methods.exact, 4),
     "splitting tree": (methods.splitting, 20),
     "log_partition": (methods.portfolio, 20),

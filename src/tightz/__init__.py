@@ -43,6 +43,7 @@ _HOME = {
     "exact": "tightz.elimination.exact",
     "upper_bound": "tightz.uppers.upper_bound",
     "MiniBucket": "tightz.uppers.mini_bucket",
+    "Quadratic": "tightz.uppers.quadratic",
     "TreeReweighted": "tightz.uppers.tree_reweighted",
     "ais": "tightz.sampling.ais",
     "bethe": "tightz.propagation",
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
     from tightz.splitting import Splitting as Splitting
     from tightz.splitting import split as split
     from tightz.uppers.mini_bucket import MiniBucket as MiniBucket
+    from tightz.uppers.quadratic import Quadratic as Quadratic
     from tightz.uppers.tree_reweighted import TreeReweighted as TreeReweighted
     from tightz.uppers.upper_bound import upper_bound as upper_bound
 

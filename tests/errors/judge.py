@@ -36,6 +36,7 @@ from tightz.judge.layers import LayerQ
 from tightz.judge.links import EncodingLink, SpinEvidence, SpinLink
 from tightz.judge.parts import Cell, Court, NoStateEvidence, PartsEvidence, joined
 from tightz.judge.proposals import cap_excess, check_weights
+from tightz.judge.quadratic import QuadraticEvidence
 from tightz.judge.reductions import check_barren, check_substitution
 from tightz.judge.regions import Ceiling, Conditionals, Product, Proof, halves, whole
 from tightz.judge.spanning import Forests
@@ -587,4 +588,90 @@ FIELDS = [
     about(PAIR, "a share of 1.0 is not between 0 and 1", FieldsEvidence(_EVEN, _EVEN, share=1.0)),
 ]
 
-CASES = [*VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS, *BARREN, *PROPOSALS, *FIELDS]
+
+def _quadratic(
+    order=(0, 1), mu=(), v=(), spins=None, signs=None, multiples=(), terms=TERMS, chart=TWO
+) -> QuadraticEvidence:
+    count = len(multiples)
+    return QuadraticEvidence(
+        EncodingLink(terms, chart),
+        np.array(order),
+        np.array(mu, dtype=np.float64),
+        np.array(v, dtype=np.float64),
+        np.array([[0, 1, 2]] * count if spins is None else spins, np.int64).reshape(-1, 3),
+        np.array([[1, 1, 1]] * count if signs is None else signs).reshape(-1, 3),
+        np.array(multiples, dtype=np.float64),
+    )
+
+
+MANY = tz.FactorGraph([2] * 8193)
+UNIFORM = tz.FactorGraph([2] * 2)
+THREE = tz.FactorGraph([2] * 3)
+QUADRATIC = [
+    about(
+        PAIR,
+        "spins of a quadratic bound are not all the bits of the model",
+        _quadratic(chart=SpinMap(2, TWO.ptr, TWO.free, -TWO.sign)),
+    ),
+    about(
+        MANY,
+        "a quadratic bound is over 8193 spins; at most 8192 fit",
+        _quadratic(terms=_terms(8193), chart=SpinMap.identity(8193)),
+    ),
+    about(
+        PAIR,
+        "the order of a quadratic bound does not name every spin once",
+        _quadratic(order=(0, 0)),
+    ),
+    about(
+        PAIR,
+        "a quadratic bound does not have one mu and one v for each spin",
+        _quadratic(mu=(0.0,)),
+    ),
+    about(
+        PAIR,
+        "a mu or a v of a quadratic bound is not a number",
+        _quadratic(mu=(0.0,), v=(np.nan,)),
+    ),
+    about(
+        PAIR,
+        "inequalities of a quadratic bound do not have three spins each",
+        _quadratic(spins=[], multiples=(1.0,)),
+    ),
+    about(
+        PAIR,
+        "an inequality of a quadratic bound is not one of spins and signs",
+        _quadratic(spins=[[0, 1, 3]], multiples=(1.0,)),
+    ),
+    about(
+        PAIR,
+        "a multiple of an inequality is negative or not a number",
+        _quadratic(multiples=(-1.0,)),
+    ),
+    about(
+        PAIR,
+        "an inequality of a quadratic bound names a spin twice",
+        _quadratic(spins=[[0, 0, 2]], multiples=(1.0,)),
+    ),
+    about(
+        THREE,
+        "a quadratic bound is about a polynomial that is none",
+        _quadratic(
+            order=range(3),
+            terms=SpinTerms(0.0, np.array([0, 3]), np.arange(3), np.zeros(1)),
+            chart=SpinMap.identity(3),
+        ),
+    ),
+    about(
+        UNIFORM,
+        "a quadratic bound is about a polynomial with other spins",
+        _quadratic(terms=SpinTerms(0.0, np.array([0, 1]), np.array([2]), np.zeros(1))),
+    ),
+    about(
+        UNIFORM,
+        "a quadratic bound is about a polynomial with a repeated spin",
+        _quadratic(terms=SpinTerms(0.0, np.array([0, 2]), np.array([1, 1]), np.zeros(1))),
+    ),
+]
+
+CASES = [*VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS, *BARREN, *PROPOSALS, *FIELDS, *QUADRATIC]

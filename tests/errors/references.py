@@ -22,6 +22,8 @@ LARGE = tz.ising_grid(40, seed=0)
 MEDIUM = tz.ising_grid(12, seed=0)
 DENSE = tz.rbm(np.ones((90, 90)), np.zeros(90), np.zeros(90))
 TRIPLE = tz.FactorGraph([2, 2, 2], [((0, 1, 2), np.arange(8.0))])
+CUBIC = tz.FactorGraph([2, 2, 2], [((0, 1, 2), np.arange(8.0) ** 3)])
+ONE_STATE = tz.FactorGraph([2, 2], [((0, 1), [[0.0, -np.inf], [0.0, 0.0]])])
 TERNARY = tz.FactorGraph([2, 3])
 
 
@@ -203,7 +205,7 @@ METHODS = [
     ),
     Case(ArithmeticError, "the arena has no endless hole: this is a bug", _full_arena),
     refuses(
-        "method is 'trw'; expected TreeReweighted(...) or MiniBucket(...)",
+        "method is 'trw'; expected TreeReweighted(...), MiniBucket(...) or Quadratic(...)",
         tz.upper_bound,
         GRID,
         method="trw",
@@ -231,6 +233,30 @@ METHODS = [
         "factor 0 has arity 3; tree-reweighted bounds need arity at most 2. Use "
         "tz.MiniBucket(), which takes any factor graph",
         lambda: tz.upper_bound(TRIPLE, method=tz.TreeReweighted()),
+    ),
+    refuses("tail is 40; expected between 0 and 22", tz.Quadratic, tail=40),
+    refuses("iterations is -1; expected at least 0", tz.Quadratic, iterations=-1),
+    refuses("tol is -1.0; expected at least 0.0", tz.Quadratic, tol=-1.0),
+    refuses("time_limit is -1.0; expected at least 0.0", tz.Quadratic, time_limit=-1.0),
+    Case(
+        UnsupportedModelError,
+        "quadratic elimination takes couplings of pairs of spins, but this model has products of "
+        "3; use tz.MiniBucket(), which takes any factor graph",
+        lambda: tz.upper_bound(CUBIC, method=tz.Quadratic()),
+    ),
+    Case(
+        UnsupportedModelError,
+        "quadratic elimination sums over all states of spins, but tables of this model have "
+        "zeros; use tz.MiniBucket(), which takes any factor graph",
+        lambda: tz.upper_bound(
+            tz.FactorGraph([2], [((0,), [0.0, -np.inf])]), method=tz.Quadratic()
+        ),
+    ),
+    Case(
+        UnsupportedModelError,
+        "quadratic elimination keeps all pairs of spins, at most 8192 spins, but this model has "
+        "8193; use tz.MiniBucket(), which takes sparse models of any size",
+        lambda: tz.upper_bound(tz.FactorGraph([2] * 8193), method=tz.Quadratic()),
     ),
     refuses("chains is 0; expected at least 1", tz.ais, GRID, chains=0),
     refuses("time_limit is -1.0; expected at least 0.0", tz.ais, GRID, time_limit=-1.0),

@@ -61,16 +61,17 @@ def exact(source: Source, max_memory: str, backend: Backend, as_json: bool) -> N
 @model_argument
 @click.option(
     "--method",
-    type=click.Choice(["mini-bucket", "trw"]),
+    type=click.Choice(["mini-bucket", "trw", "quadratic"]),
     default="mini-bucket",
     show_default=True,
-    help="trw (tree-reweighted) takes factors over one or two variables.",
+    help="trw (tree-reweighted) takes factors over one or two variables, quadratic those of "
+    "two states a variable; it is best where couplings are dense.",
 )
 @click.option("--ibound", type=int, default=10, show_default=True, help="Mini-bucket width.")
 @click.option("--iterations", type=int, default=100, show_default=True, help="At most this many.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
 def upper(source: Source, method: str, ibound: int, iterations: int, as_json: bool) -> None:
-    """A deterministic upper bound on log Z: weighted mini-bucket or tree-reweighted.
+    """A deterministic upper bound on log Z: mini-bucket, tree-reweighted or quadratic elimination.
 
     An ibound of i keeps tables within 2^(i+1) entries: raising it by one doubles time and memory
     and tightens the bound, until it reaches the width and the value is exact.
@@ -81,9 +82,11 @@ def upper(source: Source, method: str, ibound: int, iterations: int, as_json: bo
     import tightz as tz
 
     graph = source.load()
-    chosen: tz.TreeReweighted | tz.MiniBucket
+    chosen: tz.TreeReweighted | tz.MiniBucket | tz.Quadratic
     if method == "trw":
         chosen = tz.TreeReweighted(max_iterations=iterations)
+    elif method == "quadratic":
+        chosen = tz.Quadratic(iterations=iterations)
     else:
         chosen = tz.MiniBucket(ibound=ibound, iterations=iterations)
     r = tz.upper_bound(graph, method=chosen)

@@ -21,7 +21,7 @@ from tightz.interval.streams.spins import (
     structured,
 )
 from tightz.interval.streams.states import blocks, cutset_sums
-from tightz.interval.streams.uppers import planar_fields, tree_reweighted
+from tightz.interval.streams.uppers import planar_fields, quadratic, tree_reweighted
 from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import annealed
 from tightz.sampling.capped.stream import capped
@@ -58,7 +58,12 @@ LOWER: tuple[Method, ...] = (
 AT_ONCE = 1.0
 """Promised to openers, which only launch a stream with a promise of its own."""
 
-UPPER: tuple[Method, ...] = (tree_reweighted, planar_fields, Planned(capped, AT_ONCE))
+UPPER: tuple[Method, ...] = (
+    quadratic,
+    tree_reweighted,
+    planar_fields,
+    Planned(capped, AT_ONCE),
+)
 SIDE_BY_SIDE: tuple[Method, ...] = (
     Planned(annealing, AT_ONCE),
     Planned(counting, COUNTING),

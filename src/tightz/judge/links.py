@@ -68,7 +68,7 @@ def check_encoding(model: FactorGraph, terms: SpinTerms, chart: SpinMap) -> floa
     if terms.impossible:
         return 0.0
     first = np.cumsum(counts) - counts
-    identity = _is_identity(chart)
+    identity = is_identity(chart)
     residual, derived = Residual(), 0.0
     for scopes, tables in _bit_tables(model, free):
         bits = np.concatenate(
@@ -85,7 +85,7 @@ def check_encoding(model: FactorGraph, terms: SpinTerms, chart: SpinMap) -> floa
     return error + derived
 
 
-def _is_identity(chart: SpinMap) -> bool:
+def is_identity(chart: SpinMap) -> bool:
     every = np.arange(chart.n)
     return (
         chart.n_free == chart.n

@@ -7,6 +7,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
 from tightz.models.prepared import prepared
 from tightz.uppers.mini_bucket import MiniBucket, MiniBucketResult, mini_bucket
+from tightz.uppers.quadratic import Quadratic, QuadraticResult, quadratic
 from tightz.uppers.tree_reweighted import (
     TreeReweighted,
     TreeReweightedResult,
@@ -16,18 +17,23 @@ from tightz.uppers.tree_reweighted import (
 
 @prepared("upper_bound")
 def upper_bound(
-    model: FactorGraph, *, method: TreeReweighted | MiniBucket | None = None
-) -> TreeReweightedResult | MiniBucketResult:
+    model: FactorGraph, *, method: TreeReweighted | MiniBucket | Quadratic | None = None
+) -> TreeReweightedResult | MiniBucketResult | QuadraticResult:
     """A deterministic upper bound on log Z; `.log_z` of the result is valid converged or not.
 
     It is the judge's value, with `.rounding` (nats) already added; `.bound.evidence` proves it.
 
-    `method` is `TreeReweighted()` (pairwise models) or `MiniBucket(ibound=10)` (any model, the
-    default).
+    `method` is `MiniBucket(ibound=10)` (any model, the default), `TreeReweighted()` (pairwise
+    models) or `Quadratic()` (pairwise models of two states a variable; best where couplings are
+    dense).
     """
     as_model(model, "upper_bound", only="FactorGraph")
     if isinstance(method, TreeReweighted):
         return tree_reweighted(model, method)
+    if isinstance(method, Quadratic):
+        return quadratic(model, method)
     if method is None or isinstance(method, MiniBucket):
         return mini_bucket(model, method)
-    raise ParameterError(f"method is {method!r}; expected TreeReweighted(...) or MiniBucket(...)")
+    raise ParameterError(
+        f"method is {method!r}; expected TreeReweighted(...), MiniBucket(...) or Quadratic(...)"
+    )

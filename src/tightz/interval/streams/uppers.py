@@ -1,15 +1,17 @@
-"""Upper ends of positive pairwise models: tree-reweighted, and planar ones with weak fields."""
+"""Upper ends of pairwise models: tree-reweighted, quadratic, and planar ones with weak fields."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tightz.bounds import Bound
+from tightz.errors import UnsupportedModelError
 from tightz.runtime.clock import Clock
 from tightz.uppers.planar_fields import planar_field_bounds
+from tightz.uppers.quadratic import Quadratic, quadratic_bounds
 from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted_bounds
 from tightz.workspace.findings import Finding
-from tightz.workspace.working import Working
+from tightz.workspace.working import Working, is_dense
 
 
 def tree_reweighted(working: Working, clock: Clock) -> Iterator[Bound]:
@@ -25,3 +27,20 @@ def planar_fields(working: Working, clock: Clock) -> Iterator[Bound | Finding]:
         working.graph, time_limit=clock.left, max_memory=working.max_memory // 4
     ):
         yield Finding() if found is None else found
+
+
+SPARSE, DENSE = 600, 3000
+"""Spins up to which quadratic elimination is tried: it takes n^3 steps whatever the couplings, and
+where they are few and the model large, tables do better."""
+
+
+def quadratic(working: Working, clock: Clock) -> Iterator[Bound]:
+    """Quadratic elimination of spins: where couplings are dense nothing else comes near."""
+    try:
+        encoding = working.encoding
+    except UnsupportedModelError:
+        return
+    polynomial = encoding.polynomial
+    most = DENSE if is_dense(polynomial) else SPARSE
+    if encoding.coset is None and polynomial.degree <= 2 and polynomial.n <= most:
+        yield from quadratic_bounds(encoding, Quadratic(iterations=10**6, time_limit=clock.left))

@@ -1,0 +1,400 @@
+"""Quadratic elimination: above the truth whatever the numbers, and close to it on dense models."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tightz as tz
+from tightz.errors import UnsupportedModelError
+from tightz.judge.quadratic import QuadraticEvidence, supremum
+from tightz.judge.verdict import RefutedError
+from tightz.reductions.encoding import encode
+from tightz.uppers.quadratic import QuadraticStatus, quadratic_bounds
+from tightz.uppers.quadratic.cuts import BROKEN, Added, Cuts, broken
+from tightz.uppers.quadratic.elimination import Elimination
+from tightz.uppers.quadratic.orders import candidates, two_layers, weakest_first
+from tightz.uppers.quadratic.run import Spins
+from tightz.uppers.quadratic.tail import states
+from tightz.uppers.quadratic.touching import log_2cosh, touching
+from verification.truth import enumerate_model
+
+SCALES = (0.0, 1e-300, 1e-9, 0.1, 1.0, 10.0, 1e3, 1e8)
+
+
+def random_ising(rng: np.random.Generator, n: int, coupling: float, field: float):
+    j = np.triu(coupling * rng.normal(size=(n, n)) * (rng.random((n, n)) < 0.7), 1)
+    return tz.ising(j + j.T, field * rng.normal(size=n))
+
+
+def evidence_for(model: tz.FactorGraph, order, mu, v, *cuts) -> QuadraticEvidence:
+    return QuadraticEvidence(Spins.of(encode(model, multivalued=True)).link, order, mu, v, *cuts)
+
+
+def random_cuts(rng: np.random.Generator, n: int, size: float):
+    """Inequalities with their multiples, the spin that is 1 among them."""
+    count = int(rng.integers(0, 12)) if n >= 2 else 0
+    spins = np.array([rng.permutation(n + 1)[:3] for _ in range(count)], dtype=np.int64)
+    spins = spins.reshape(count, 3)
+    return spins, rng.choice([-1, 1], size=(count, 3)), size * rng.random(count)
+
+
+def log_z(couplings: np.ndarray, fields: np.ndarray) -> float:
+    s = states(fields.size)
+    e = s @ fields + 0.5 * ((s @ couplings) * s).sum(axis=1)
+    return float(e.max() + np.log(np.exp(e - e.max()).sum()))
+
+
+def glass(n: int, beta: float, seed: int) -> np.ndarray:
+    j = np.triu(np.random.default_rng(seed).normal(size=(n, n)) * beta / math.sqrt(n), 1)
+    return j + j.T
+
+
+# Above the truth ----------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    n=st.integers(0, 9),
+    coupling=st.sampled_from(SCALES),
+    field=st.sampled_from(SCALES),
+    tail=st.integers(0, 6),
+    iterations=st.integers(0, 6),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_bound_is_above_the_truth(n, coupling, field, tail, iterations, seed):
+    model = random_ising(np.random.default_rng(seed), n, coupling, field)
+    r = tz.upper_bound(model, method=tz.Quadratic(tail=tail, iterations=iterations))
+    assert r.log_z >= enumerate_model(model).low
+    assert not math.isnan(r.log_z)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    n=st.integers(1, 8),
+    coupling=st.sampled_from(SCALES),
+    field=st.sampled_from(SCALES),
+    mu=st.floats(-1e6, 1e6),
+    v=st.floats(-100.0, 1e6) | st.floats(-1.0, 1.5),
+    spread=st.sampled_from((0.0, 0.1, 10.0)),
+    cut=st.sampled_from((0.0, 1e-9, 0.3, 1e4)),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_order_and_any_numbers_prove_a_bound(n, coupling, field, mu, v, spread, cut, seed):
+    rng = np.random.default_rng(seed)
+    model = random_ising(rng, n, coupling, field)
+    steps = int(rng.integers(0, n + 1))
+    many = mu * rng.random(steps) * (rng.random() < 0.7), v + spread * rng.normal(size=steps)
+    cuts = random_cuts(rng, n, cut)
+    verdict = evidence_for(model, rng.permutation(n), *many, *cuts).verdict(model)
+    assert verdict.upper >= enumerate_model(model).low
+    assert verdict.lower == -math.inf
+
+
+@pytest.mark.parametrize("size", [1e30, 1e100, 1e154, 1e300])
+def test_huge_couplings_give_a_bound_or_none(size):
+    model = random_ising(np.random.default_rng(0), 6, size, size)
+    r = tz.upper_bound(model, method=tz.Quadratic(tail=2))
+    assert r.log_z >= float(enumerate_model(model).low)
+    if not math.isfinite(r.log_z):
+        assert r.log_z == math.inf
+        assert r.status is QuadraticStatus.OVERFLOW
+
+
+@pytest.mark.parametrize("tail", [0, 3])
+def test_layers_fields_evidence_and_constants(tail):
+    rng = np.random.default_rng(1)
+    for scale in (0.1, 1.0, 5.0):
+        weights = scale * rng.normal(size=(7, 5))
+        model = tz.rbm(weights, rng.normal(size=7), rng.normal(size=5))
+        clamped = tz.FactorGraph([2] * 12, model.factors, evidence={0: 1, 8: 0})
+        scaled = tz.FactorGraph([2] * 3, [((0, 1), [[1e6, 2.0], [3.0, 1e6]]), ((2,), [-1e6, 0.0])])
+        for each in (model, clamped, scaled):
+            truth = enumerate_model(each)
+            value = tz.upper_bound(each, method=tz.Quadratic(tail=tail)).log_z
+            assert truth.low <= value
+            assert value < truth.high + 12.0 * max(scale, 1.0)
+
+
+def test_observed_variables_and_single_states():
+    factors = [((0, 1), [[1.0, 2.0], [0.5, 0.0]]), ((1, 2), [[0.3], [0.7]]), ((3, 1), np.eye(2))]
+    model = tz.FactorGraph([2, 2, 1, 2], factors, evidence={3: 1})
+    truth = enumerate_model(model)
+    assert 0.0 <= tz.upper_bound(model, method=tz.Quadratic(tail=0)).log_z - truth.low < 1e-6
+
+
+def test_the_last_spins_alone_are_exact():
+    model = random_ising(np.random.default_rng(2), 9, 1.0, 1.0)
+    r = tz.upper_bound(model, method=tz.Quadratic(tail=14))
+    assert 0.0 <= r.log_z - enumerate_model(model).low < 1e-11
+    assert r.rounding < 1e-11
+
+
+def test_trees_are_exact():
+    """A spin with one neighbour has a field of two values, through both of which it touches."""
+    n = 40
+    rng = np.random.default_rng(3)
+    j = np.zeros((n, n))
+    for k in range(1, n):
+        i = int(rng.integers(k))
+        j[i, k] = j[k, i] = rng.normal()
+    model = tz.ising(j, rng.normal(size=n))
+    r = tz.upper_bound(model, method=tz.Quadratic(tail=2, tol=1e-9))
+    assert r.log_z == pytest.approx(tz.exact(model).log_z, abs=1e-6)
+
+
+def test_every_iterate_of_the_stream_is_a_bound():
+    model = tz.ising(glass(20, 1.5, 0), 0.2 * np.ones(20))
+    truth = tz.exact(model).log_z
+    values = [b.log_z for b in quadratic_bounds(encode(model), tz.Quadratic(tail=4))]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] >= truth - 1e-9
+    assert values[-1] < truth + 3.0
+
+
+# Close to it --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("beta", "gap"), [(0.5, 0.2), (1.0, 1.5), (2.0, 5.0)])
+def test_spin_glasses(beta, gap):
+    model = tz.ising(glass(24, beta, 1), np.zeros(24))
+    r = tz.upper_bound(model, method=tz.Quadratic(tail=10))
+    assert 0.0 <= r.log_z - tz.exact(model).log_z < gap
+    assert r.status is QuadraticStatus.CONVERGED
+
+
+def test_it_beats_mini_buckets_on_a_dense_glass():
+    model = tz.ising(glass(40, 1.0, 2), np.zeros(40))
+    tables = tz.upper_bound(model, method=tz.MiniBucket(ibound=6, iterations=10)).log_z
+    assert tz.upper_bound(model, method=tz.Quadratic(tail=8)).log_z < tables - 5.0
+
+
+# The parts ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(field=st.floats(-50.0, 50.0), reach=st.floats(0.0, 80.0), log_at=st.floats(-12.0, 6.0))
+def test_quadratics_lie_above(field, reach, log_at):
+    q = touching(field, reach, log_at)
+    for b in np.linspace(field - reach, field + reach, 101):
+        value = q.c + q.mu * b + 0.5 * q.v * b * b
+        assert value >= log_2cosh(b) - 1e-7 * (1.0 + b * b)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    mu=st.floats(-3.0, 3.0) | st.just(0.0),
+    v=st.floats(-2.0, 3.0) | st.floats(0.0, 1.0),
+    low=st.floats(-40.0, 40.0),
+    length=st.floats(0.0, 60.0) | st.just(1e6),
+)
+def test_the_supremum_is_one(mu, v, low, length):
+    high = low + length
+    value, error = supremum(mu, v, low, high)
+    b = np.concatenate(
+        [np.linspace(low, high, 4001), np.linspace(max(low, -40), min(high, 40), 4001)]
+    )
+    b = np.clip(b, low, high).astype(np.longdouble)
+    f = np.abs(b) + np.log1p(np.exp(-2 * np.abs(b))) - mu * b - v * b * b / 2
+    assert f.max() <= np.longdouble(value) + np.longdouble(error)
+    assert error <= 1e-12 * (1.0 + length * length + low * low) * (1.0 + abs(mu) + abs(v))
+    step = max(length / 4000, 0.02) ** 2
+    assert value + error <= float(f.max()) + (1.0 + abs(v)) * step + 1e-9 * (1 + length**2)
+
+
+def test_the_gradient_is_that_of_the_value():
+    rng = np.random.default_rng(4)
+    for n, tail, field, layer in (
+        (9, 3, 0.3, 0),
+        (9, 3, 4.0, 0),
+        (44, 4, 1.0, 20),
+        (70, 2, 0.1, 0),
+    ):
+        j, h = glass(n, 1.2, n), field * rng.normal(size=n)
+        j[:layer, :layer] = 0.0
+        at = np.log(rng.uniform(0.8, 3.0, n - tail))
+        gradient = Elimination(j, h, at).moments()[0]
+        for k in range(0, n - tail, 3):
+            step = 1e-6 * (np.arange(n - tail) == k)
+            change = Elimination(j, h, at + step).value - Elimination(j, h, at - step).value
+            assert gradient[k] == pytest.approx(change / 2e-6, rel=2e-4, abs=1e-5)
+
+
+def test_moments_are_those_of_the_model_where_nothing_was_replaced():
+    j, h = glass(8, 1.0, 5), np.linspace(-1, 1, 8)
+    found = Elimination(j, h, np.zeros(0))
+    s = states(8)
+    p = np.exp(s @ h + 0.5 * ((s @ j) * s).sum(axis=1) - found.value)
+    assert found.value == pytest.approx(log_z(j, h))
+    np.testing.assert_allclose(found.moments()[1], p @ s, atol=1e-12)
+    np.testing.assert_allclose(
+        found.moments()[2], s.T @ (p[:, None] * s) * (1 - np.eye(8)), atol=1e-12
+    )
+
+
+def test_orders_name_every_spin_once_and_layers_are_found():
+    rng = np.random.default_rng(6)
+    j = np.zeros((30, 30))
+    j[:18, 18:] = rng.normal(size=(18, 12))
+    j += j.T
+    assert len(set(two_layers(j)[:18])) == 1
+    assert two_layers(glass(5, 1.0, 0)) is None
+    orders = candidates(j, rng.normal(size=30), 4)
+    assert len(orders) == 3
+    assert set(orders[0][:18].tolist()) == set(range(18))
+    for order in [*orders, weakest_first(glass(12, 1.0, 0), np.zeros(12), 3)]:
+        assert sorted(order.tolist()) == list(range(order.size))
+
+
+def test_rounding_covers_exact_arithmetic():
+    """The steps in fractions, with the c that the judge found: less than rounding away."""
+    rng = np.random.default_rng(7)
+    for scale in (1e-8, 1.0, 1e3):
+        n, steps = 12, 9
+        j, h = scale * glass(n, 1.0, 8), scale * rng.normal(size=n)
+        mu, v = 0.2 * rng.normal(size=steps), rng.uniform(0.1, 0.9, steps) / max(scale, 1.0)
+        model = tz.ising(j, h)
+        spins = Spins.of(encode(model))
+        verdict = QuadraticEvidence(spins.link, np.arange(n), mu, v).verdict(model)
+        exact = exact_elimination(spins, mu, v)
+        assert verdict.upper >= exact - 1e-15 * abs(exact)
+        assert verdict.upper - exact <= 2.0 * verdict.rounding + 1e-12 * abs(exact)
+        assert verdict.rounding <= 1e-9 * max(1.0, scale)
+
+
+def exact_elimination(spins: Spins, mu: np.ndarray, v: np.ndarray) -> float:
+    j = [[Fraction(float(x)) for x in row] for row in spins.couplings]
+    h = [Fraction(float(x)) for x in spins.fields]
+    total, rest = Fraction(float(spins.constant)), 0.0
+    n = len(h)
+    for k, (m, w) in enumerate(
+        zip(map(Fraction, mu.tolist()), map(Fraction, v.tolist()), strict=True)
+    ):
+        reach = sum(abs(j[k][i]) for i in range(k + 1, n))
+        rest += supremum(float(m), float(w), float(h[k] - reach), float(h[k] + reach))[0]
+        total += m * h[k] + w * h[k] ** 2 / 2 + w / 2 * sum(j[k][i] ** 2 for i in range(k + 1, n))
+        for a in range(k + 1, n):
+            h[a] += (m + w * h[k]) * j[k][a]
+            for b in range(k + 1, n):
+                j[a][b] += w * j[k][a] * j[k][b] if a != b else 0
+    left = range(v.size, n)
+    last = log_z(
+        np.array([[float(j[a][b]) for b in left] for a in left]),
+        np.array([float(h[a]) for a in left]),
+    )
+    return float(total) + rest + last
+
+
+# Forgeries and refusals ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("order", "mu", "v", "says"),
+    [
+        ([0, 1, 1], [0.0], [1.0], "does not name every spin once"),
+        ([0, 1], [0.0], [1.0], "does not name every spin once"),
+        ([0, 1, 3], [0.0], [1.0], "does not name every spin once"),
+        ([0.0, 1.0, 2.0], [0.0], [1.0], "does not name every spin once"),
+        ([0, 1, 2], [0.0] * 4, [1.0] * 4, "one mu and one v"),
+        ([0, 1, 2], [0.0], [1.0, 1.0], "one mu and one v"),
+        ([0, 1, 2], [0.0], [math.nan], "not a number"),
+        ([0, 1, 2], [math.inf], [1.0], "not a number"),
+    ],
+)
+def test_the_judge_refuses(order, mu, v, says):
+    model = tz.ising(glass(3, 1.0, 0), np.zeros(3))
+    with pytest.raises(RefutedError, match=says):
+        evidence_for(model, np.array(order), np.array(mu), np.array(v)).verdict(model)
+
+
+@pytest.mark.parametrize(
+    ("spins", "signs", "multiples", "says"),
+    [
+        ([[0, 1, 2]], [[1, 1, 1]], [-1e-9], "negative or not a number"),
+        ([[0, 1, 2]], [[1, 1, 1]], [math.nan], "negative or not a number"),
+        ([[0, 1, 2]], [[1, 1, 1]], [math.inf], "negative or not a number"),
+        ([[0, 1, 4]], [[1, 1, 1]], [1.0], "not one of spins and signs"),
+        ([[0, 1, -1]], [[1, 1, 1]], [1.0], "not one of spins and signs"),
+        ([[0.0, 1.0, 2.0]], [[1, 1, 1]], [1.0], "not one of spins and signs"),
+        ([[0, 1, 2]], [[1, 1, 0]], [1.0], "not one of spins and signs"),
+        ([[0, 1, 2]], [[1, 1, 2]], [1.0], "not one of spins and signs"),
+        ([[0, 1, 1]], [[1, 1, -1]], [1.0], "names a spin twice"),
+        ([[3, 1, 3]], [[1, 1, -1]], [1.0], "names a spin twice"),
+        ([[0, 1]], [[1, 1]], [1.0], "do not have three spins"),
+        ([[0, 1, 2]], [[1, 1, 1]], [1.0, 1.0], "do not have three spins"),
+    ],
+)
+def test_the_judge_refuses_inequalities(spins, signs, multiples, says):
+    model = tz.ising(glass(3, 1.0, 0), np.zeros(3))
+    cuts = np.array(spins), np.array(signs), np.array(multiples)
+    with pytest.raises(RefutedError, match=says):
+        evidence_for(model, np.arange(3), np.zeros(1), np.ones(1), *cuts).verdict(model)
+
+
+def test_cuts_hold_at_every_state_and_come_from_broken_moments():
+    rng = np.random.default_rng(9)
+    means, pairs = rng.uniform(-0.9, 0.9, 7), rng.uniform(-0.9, 0.9, (7, 7))
+    pairs = np.triu(pairs, 1) + np.triu(pairs, 1).T
+    cuts = broken(means, pairs, 0)
+    assert cuts.size > 20
+    assert np.unique(cuts.keys).size == cuts.size
+    assert (Added(cuts).slopes(means, pairs) < -BROKEN).all()
+    for s in states(7):
+        left = Added(cuts).slopes(s, np.outer(s, s))
+        assert set(left.tolist()) <= {0.0, 4.0}
+    assert not (broken(means, pairs, 4).spins[:, :2] < 4).all(axis=1).any()
+    assert cuts.joined(cuts).size == cuts.size
+
+
+def test_multiples_change_couplings_fields_and_the_constant():
+    rng = np.random.default_rng(10)
+    spins, signs, multiples = random_cuts(rng, 6, 1.0)
+    spins = np.sort(spins, axis=1)
+    j, h = glass(6, 1.0, 11), rng.normal(size=6)
+    more, field, constant = Added(Cuts(6, spins, signs)).to(j, h, multiples)
+    for s in states(6):
+        t = np.append(s, 1.0)
+        extra = multiples @ (((signs * t[spins]).sum(axis=1) ** 2 - 1) / 2)
+        assert s @ field + s @ more @ s / 2 + constant == pytest.approx(
+            s @ h + s @ j @ s / 2 + extra
+        )
+
+
+def test_cuts_tighten_a_cold_machine():
+    rng = np.random.default_rng(12)
+    model = tz.rbm(2.0 * rng.normal(size=(12, 10)), rng.normal(size=12) - 1.0, rng.normal(size=10))
+    truth = tz.exact(model).log_z
+    without, with_ = (
+        tz.upper_bound(model, method=tz.Quadratic(tail=4, cuts=cuts)).log_z - truth
+        for cuts in (False, True)
+    )
+    assert 0.0 <= with_ < 0.7 * without
+
+
+def test_the_judge_refuses_another_model():
+    model, other = (tz.ising(glass(3, 1.0, seed), np.zeros(3)) for seed in (0, 1))
+    evidence = evidence_for(model, np.arange(3), np.zeros(1), np.ones(1))
+    with pytest.raises(RefutedError, match="away from the model's tables"):
+        evidence.verdict(other)
+
+
+def test_products_of_three_and_zeros_are_refused():
+    triple = tz.FactorGraph([2] * 3, [((0, 1, 2), np.arange(8.0).reshape(2, 2, 2) ** 3)])
+    with pytest.raises(UnsupportedModelError, match=r"products of 3; use tz\.MiniBucket"):
+        tz.upper_bound(triple, method=tz.Quadratic())
+    zero = tz.FactorGraph([2] * 2, [((0, 1), [[0.0, -math.inf], [-math.inf, 0.0]])])
+    with pytest.raises(UnsupportedModelError, match=r"zeros; use tz\.MiniBucket"):
+        tz.upper_bound(zero, method=tz.Quadratic())
+
+
+def test_what_it_says():
+    r = tz.upper_bound(tz.ising(glass(20, 1.0, 0), np.zeros(20)), method=tz.Quadratic(tail=4))
+    assert "quadratic elimination" in r.summary()
+    assert "status=CONVERGED" in repr(r)
+    assert r.upper == r.log_z
+    assert r.bound.evidence is not None
