@@ -221,7 +221,7 @@ METHODS = [
     ),
     Case(
         ResourceError,
-        "mini-bucket with ibound 10 needs ... MB; max_memory allows 100 kB. ibound ... would fit",
+        "mini-bucket with ibound 10 needs ... kB; max_memory allows 100 kB. ibound ... would fit",
         lambda: tz.upper_bound(MEDIUM, method=tz.MiniBucket(ibound=10, max_memory="100kB")),
     ),
     refuses("max_iterations is 0; expected at least 1", tz.TreeReweighted, max_iterations=0),
