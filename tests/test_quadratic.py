@@ -15,6 +15,8 @@ from tightz.errors import UnsupportedModelError
 from tightz.judge.quadratic import QuadraticEvidence, supremum
 from tightz.judge.verdict import RefutedError
 from tightz.reductions.encoding import encode
+from tightz.runtime import blas_threads
+from tightz.runtime.blas_threads import one_blas_thread
 from tightz.uppers.quadratic import QuadraticStatus, quadratic_bounds
 from tightz.uppers.quadratic.cuts import BROKEN, Added, Cuts, broken
 from tightz.uppers.quadratic.elimination import Elimination
@@ -398,3 +400,17 @@ def test_what_it_says():
     assert "status=CONVERGED" in repr(r)
     assert r.upper == r.log_z
     assert r.bound.evidence is not None
+
+
+def test_threads_of_matrix_products_are_given_back():
+    calls = blas_threads._calls()
+    if calls is None:
+        pytest.skip("numpy has no OpenBLAS of its own")
+    get, _ = calls
+    before = get()
+    with one_blas_thread():
+        assert get() == 1
+        with one_blas_thread():
+            assert get() == 1
+        assert get() == 1
+    assert get() == before

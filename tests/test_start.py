@@ -82,6 +82,7 @@ def test_without_a_driver_the_device_is_not_looked_at():
 def test_the_names_of_streams_are_those_of_the_portfolio():
     launched = {
         "annealing": (annealed,),
+        "elimination": (portfolio.quadratic,),
         "tempering": portfolio.FROM_STATES,
     }
     assert {k: tuple(map(name_of, v)) for k, v in launched.items()} == AFTER

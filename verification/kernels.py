@@ -333,6 +333,9 @@ def _by_blocks() -> None:
     counting._PATIENCE = patience
 
 
+LAUNCHERS = ("opening", "annealing", "elimination", "tempering")
+
+
 def _stream(model: Any, name: str, method: Any, calls: Calls) -> None:
     """One stream alone, without those that it launches and that are tasks of their own."""
     import tightz as tz
@@ -343,7 +346,7 @@ def _stream(model: Any, name: str, method: Any, calls: Calls) -> None:
         return (
             found
             for found in method(working, clock)
-            if not (isinstance(found, Launch) and name in ("opening", "annealing", "tempering"))
+            if not (isinstance(found, Launch) and name in LAUNCHERS)
         )
 
     exact = name in ("opening", "counting")

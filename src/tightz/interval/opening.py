@@ -48,6 +48,7 @@ FIRST_DENSE = ("annealing", "annealed", "capped")
 
 AFTER = {
     "annealing": ("annealed",),
+    "elimination": ("quadratic",),
     "tempering": ("layers", "structured", "projections", "splitting"),
 }
 """What a stream may launch, by names: the portfolio need not be loaded to know its kernels."""

@@ -30,6 +30,9 @@ from tightz.workspace.working import Launch, Method, Planned, Working, is_dense
 ANNEALING, DENSE_ANNEALING = 0.3, 0.5
 """Parts of the workers' time for annealing; on dense models nothing else says much."""
 
+DENSE_ELIMINATION = 0.3
+"""Part of it for quadratic elimination of dense models, until that ends by itself."""
+
 
 def annealing(working: Working, clock: Clock) -> Iterator[Launch]:
     """Annealing, with the time it is promised."""
@@ -37,6 +40,14 @@ def annealing(working: Working, clock: Clock) -> Iterator[Launch]:
     if encoding is not None:
         share = DENSE_ANNEALING if is_dense(encoding.polynomial) else ANNEALING
         yield Launch((Planned(annealed, share),))
+
+
+def elimination(working: Working, clock: Clock) -> Iterator[Launch]:
+    """Quadratic elimination; on dense models with time of its own, since tables say nothing."""
+    encoding = encoding_of(working)
+    if encoding is not None:
+        dense = is_dense(encoding.polynomial)
+        yield Launch((Planned(quadratic, DENSE_ELIMINATION) if dense else quadratic,))
 
 
 def tempering(working: Working, clock: Clock) -> Iterator[Launch]:
@@ -59,7 +70,7 @@ AT_ONCE = 1.0
 """Promised to openers, which only launch a stream with a promise of its own."""
 
 UPPER: tuple[Method, ...] = (
-    quadratic,
+    Planned(elimination, AT_ONCE),
     tree_reweighted,
     planar_fields,
     Planned(capped, AT_ONCE),

@@ -58,6 +58,9 @@ TELLING = 11
 HOPELESS = 40.0
 """Nats of forecast width that are not worth half of the time."""
 
+DIM, AT_THE_END = 2.0, 0.3
+"""Nats of forecast width for which draws wait, and the part of the time that is kept for them."""
+
 BLUR = 0.01
 """Nats of rounding in a weight beyond which nothing is drawn: tables of huge numbers."""
 
@@ -105,8 +108,13 @@ class CappedDraws:
 
     def __call__(self, working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
         run = yield from self.tighten()
-        if self.final is not None:
+        if run is not None and self._dim:
+            # Draws under so loose a cap say little: tables first, draws at the end.
+            run = yield from self.bounds.onwards(run, self.level, AT_THE_END * clock.left)
+            yield from self._look(run)
+        if self.best is not None and not clock.expired:
             # One lane of draws for every worker; all of them feed one source.
+            self._prepare(*self.best)
             lanes = max(2, working.threads)
             share = min(SHARE, 1.2 * self.share) / lanes
             self.drawing = True
@@ -114,6 +122,11 @@ class CappedDraws:
         if run is not None:
             # The draws say no more about the end that holds always.
             yield from self.bounds.onwards(run, self.level)
+
+    @property
+    def _dim(self) -> bool:
+        """Whether draws until the deadline would leave a wide interval."""
+        return self.best is None or self.best[1].width(self.left) > DIM
 
     def tighten(self) -> Generator[Finding | Bound, None, Run | None]:
         """Bounds, and a glance at what their proposals say, until drawing pays more."""
@@ -132,8 +145,6 @@ class CappedDraws:
             outlook = yield from self._look(run)
             step = self.bounds.next_step(run, outlook, self.best and self.best[1])
             if step is None:
-                if self.best is not None:
-                    self._prepare(*self.best)
                 return run
             if step:
                 # where the larger tables do not fit, the next decision is taken without them

@@ -82,6 +82,7 @@ class Tightening:
         self.pace = 0.0  # seconds of an iteration
         self.setup = 0.0  # seconds until a new order can iterate
         self.judgement = 0.0  # seconds of one
+        self.kept = 0.0  # seconds that are kept for draws
         self.busy = 0.0  # seconds spent on the bound at hand
         self.settled = False  # whether iterating on is of no use
         self.drag = 1.0  # wall clock over forecast cost: waiting, judging, glances
@@ -105,7 +106,7 @@ class Tightening:
         orders = self.working.orders
         kinds = [kind for kind in orders.kinds if kind is not Order.CUTS]
         if self.graph.n_factors > MANY:  # setting up tables takes as long as iterating
-            kinds = [] if self.dense else [Order.MIN_FILL]
+            kinds = []
         tried = cutting(orders, FIRST, [0])
         tried += [Tried(kind, orders[kind]) for kind in kinds]
         tried = list({one.order.tobytes(): one for one in reversed(tried)}.values())[::-1]
@@ -229,32 +230,42 @@ class Tightening:
         self.promise = self.clock.elapsed, promised / self.drag
         return best
 
-    def onwards(self, run: Run, level: float) -> Generator[Finding | Bound, None, None]:
-        """Tighten for the bound's own sake until the clock ends; `level`: about where log Z is.
+    def onwards(
+        self, run: Run, level: float, kept: float = 0.0
+    ) -> Generator[Finding | Bound, None, Run]:
+        """Tighten for the bound's own sake until so many seconds are left; the last run.
 
         The largest tables that the time allows, in one long descent each; then other orders.
+        `level`: about where log Z is.
         """
+        self.kept = kept
         numbers = itertools.count(MOST)
-        while not self.clock.expired:
+        while self._seconds > 0.0:
             yield from self._descend(run, level)
             yield run.judged()
             self.judgement = run.judgement
             if run.exact:
-                return
+                return run
             par = run.history[min(SCOUT_ITERATIONS + len(run.scouted), len(run.history)) - 1]
             step, more = self._affordable(run), None
             if step:
                 more = self.larger(run, step)
-            while more is None and not self.clock.expired:
+            while more is None and self._seconds > 0.0:
                 tried = cutting(self.working.orders, run.config.ibound, [next(numbers)])
                 rival = self._run(run.config.ibound, tried)
                 if rival is None or not self._time_for(3 * SCOUT_ITERATIONS):
-                    return
+                    return run
                 for _ in zip(range(SCOUT_ITERATIONS), rival.steps, strict=False):
                     yield Finding()
                 if rival.descent is not None and rival.descent.best < par:
                     more = rival
             run = more or run
+        return run
+
+    @property
+    def _seconds(self) -> float:
+        """Until the deadline, or until the time kept for draws."""
+        return min(self.clock.left, HORIZON) - self.kept
 
     def _descend(self, run: Run, level: float) -> Generator[Finding, None, None]:
         """Iterate until little is gained any more, or the time is just enough to judge it."""
@@ -270,7 +281,7 @@ class Tightening:
     def _time_for(self, iterations: int) -> bool:
         """Whether so many iterations and a judgement end before the clock, by the last run."""
         cost = max(FEWEST * self.setup, self.judgement) + iterations * self.pace
-        return self.drag * cost < min(self.clock.left, HORIZON)
+        return self.drag * cost < self._seconds
 
     def _affordable(self, run: Run) -> int:
         """The largest step of the ibound whose descent ends in most of the time left; 0: none."""

@@ -25,13 +25,17 @@ from tightz.bounds import Bound
 from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.encoding import SpinEncoding, encode
 from tightz.results import OneBound
+from tightz.runtime.blas_threads import one_blas_thread
 from tightz.runtime.provenance import provenance
 from tightz.uppers.quadratic.run import Quadratic, QuadraticStatus, Run, Spins
 
 Array = NDArray[np.float64]
 
 _JUDGING = 0.2
-"""Share of the time that judging the bounds of a stream may take, the first one apart."""
+"""Time of a judgement in parts of that from it to the next one, the first one apart."""
+
+_RESERVED = 1.5
+"""Judgements for which there must be time left at the end."""
 
 _SILENT = 0.3
 """Seconds after which a stream shows its bound again, so that others get their turn."""
@@ -83,9 +87,10 @@ def quadratic(model: FactorGraph, config: Quadratic | None = None) -> QuadraticR
     started = time.perf_counter()
     config = config or Quadratic()
     run = Run(Spins.of(encode(model, multivalued=True)), config, started)
-    for _ in run.improvements():
-        pass
-    bound = run.judged(model)
+    with one_blas_thread():
+        for _ in run.improvements():
+            pass
+        bound = run.judged(model)
     assert run.best is not None
     return QuadraticResult(
         bound=bound,
@@ -107,17 +112,23 @@ def quadratic_bounds(encoding: SpinEncoding, config: Quadratic | None = None) ->
     started = time.perf_counter()
     run = Run(Spins.of(encoding), config or Quadratic(), started)
     bound: Bound | None = None
-    spent = last = shown = 0.0
-    for value in run.improvements():
-        begun = time.perf_counter()
-        best = math.inf if bound is None else bound.log_z
-        cheap = spent + last <= _JUDGING * (begun - started)
-        if value < best - _WORTH and (cheap or run.ended):
-            fresh = run.judged(encoding.model)
-            last = time.perf_counter() - begun
-            spent += last
-            bound = fresh if fresh.log_z < best else bound
-            best = math.inf  # shown whatever it is
-        if bound is not None and (best == math.inf or begun - shown > _SILENT):
+    free = shown = 0.0  # when the next judgement is due, when the bound was shown last
+    steps = run.improvements()
+    while True:
+        with one_blas_thread():
+            value = next(steps, None)
+            if value is None:
+                return
+            begun = time.perf_counter()
+            best = math.inf if bound is None else bound.log_z
+            fresh = value < best - _WORTH and (begun >= free or run.ended)
+            if fresh:
+                found = run.judged(encoding.model)
+                ended = time.perf_counter()
+                # The first one also compares the spins with the model, once.
+                free = ended + (ended - begun) * (1.0 if bound is None else 1.0 / _JUDGING)
+                run.reserve = _RESERVED * (ended - begun)
+                bound = found if found.log_z < best else bound
+        if bound is not None and (fresh or begun - shown > _SILENT):
             shown = time.perf_counter()
             yield bound

@@ -123,6 +123,7 @@ class Run:
         self.tail = min(config.tail, spins.fields.size)
         self.status = QuadraticStatus.ITERATION_LIMIT
         self.ended = False
+        self.reserve = 0.0  # seconds before the limit that are not for iterations
         self.best: Path | None = None
 
     def improvements(self) -> Iterator[float]:
@@ -154,7 +155,7 @@ class Run:
 
     def _late(self) -> bool:
         limit = self.config.time_limit
-        return limit is not None and time.perf_counter() - self.started > limit
+        return limit is not None and time.perf_counter() - self.started > limit - self.reserve
 
     def _over(self, path: Path) -> bool:
         """Whether the run ends here; begins a new round where one is due."""
