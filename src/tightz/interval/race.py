@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from tightz.bounds import Bound
-from tightz.interval.board import Board, judged
+from tightz.bounds import Bound, Proof, Side
+from tightz.interval.board import Board, Ends, judged
 from tightz.interval.opening import opening, reached
 from tightz.judge import RefutedError
 from tightz.runtime.kernels.farm import Farm
@@ -40,6 +40,9 @@ MEMORY = 0.15
 CREDIT = 0.3
 """Share of the interval's width that a stream is believed to take away before it is measured."""
 
+
+PATIENCE = 6
+"""Upper bounds that a stream has given before it may be called beaten."""
 
 EARLY = 5.0
 """Seconds that streams may take together while the clock is held for compilation."""
@@ -77,6 +80,7 @@ class Lane:
     ended: bool = False  # no more steps to take
     kernels: tuple[Kernel, ...] = ()  # what it waits for before its first step
     merged: bool = False  # and all it found is merged
+    trail: list[tuple[float, float]] = field(default_factory=list)  # seconds, its upper bounds
 
     @property
     def name(self) -> str:
@@ -91,6 +95,24 @@ class Lane:
     def rate(self) -> float:
         """Gain per second, recent steps counting most; credit stands for what is not yet known."""
         return (self.gain + self.hope) / (self.recent + self.credit)
+
+    def beaten(self, bound: Bound, ends: Ends, left: float) -> bool:
+        """Whether its upper bounds, falling on as fast as of late, end above what is known.
+
+        A descent slows down, so this gives it more than it will get. A stream that has more to give
+        than bounds says so by `beatable`.
+        """
+        if bound.side is not Side.UPPER or bound.proof is not Proof.DETERMINISTIC:
+            return False
+        if not getattr(self.method, "beatable", True):
+            return False
+        self.trail.append((self.seconds, bound.log_z))
+        late = [(s, value) for s, value in self.trail if s >= 0.5 * self.seconds]
+        if len(self.trail) < PATIENCE or len(late) < 2 or bound.log_z <= ends.upper:
+            return False
+        (begun, high), (now, low) = late[0], late[-1]
+        falling = max(0.0, high - low) / max(now - begun, 1e-9)
+        return bound.log_z - falling * left > ends.upper
 
     def spend(self, seconds: float, memory: float) -> None:
         """Book a step: older gains, seconds and the hope of a gain fade together."""
@@ -273,6 +295,8 @@ def _work(schedule: Schedule, board: Board, inbox: queue.SimpleQueue[Any]) -> No
                 schedule.add(item)
             elif not ended:
                 finding = item if isinstance(item, Finding) else Finding(bound=item)
+                if finding.bound is not None:
+                    ended = lane.beaten(finding.bound, board.ends, schedule.working.clock.left)
                 inbox.put((lane, _judged(finding, schedule.working, board)))
         except KeyboardInterrupt:
             raise

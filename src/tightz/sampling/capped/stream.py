@@ -93,6 +93,11 @@ class CappedDraws:
         self._noise = generator(working.seed, KEY, next(self._lane))
 
     @property
+    def beatable(self) -> bool:
+        """Before it draws, its bounds are not all that it has to give."""
+        return self.drawing
+
+    @property
     def left(self) -> float:
         """Seconds of drawing until the deadline, over all workers."""
         return self.bounds.drawing(min(self.clock.left, HORIZON))
