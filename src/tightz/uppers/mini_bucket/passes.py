@@ -35,6 +35,9 @@ from tightz.uppers.mini_bucket.layout import Skeleton
 
 _LEAST_WEIGHT = 1e-4
 
+_SPENT = 1e5
+"""What the negative weights of a bucket may add up to: more, and rounding hides that the sum is 1."""
+
 _DEEPEST = -85.0
 """exp of this is still a normal number in float32; what is rarer is never drawn."""
 
@@ -93,6 +96,7 @@ def allocate(skel: Skeleton, own: NDArray[np.float64], weights: NDArray[np.float
     tables = int(np.diff(skel.child_ptr).max(initial=0)) + 1
     most = int(np.diff(skel.axis_ptr).max(initial=1))
     shared = int(np.diff(skel.shift_ptr).max(initial=1))
+    cliques = int(np.diff(skel.bucket_ptr).max(initial=1))  # `hold` has their entropies, too
     return Tables(
         own,
         np.zeros(int(skel.shift_ptr[-1])),
@@ -106,7 +110,7 @@ def allocate(skel: Skeleton, own: NDArray[np.float64], weights: NDArray[np.float
         np.empty(tables, dtype=np.int64),
         np.empty(most, dtype=np.int64),
         np.empty(tile),
-        np.empty(tile),
+        np.empty(max(tile, cliques)),
         np.empty(tile),
         np.empty(shared),
         np.empty(shared),
@@ -288,11 +292,18 @@ def forward(skel, tables):
 
 
 @inner
+def _scaled(r, scale):
+    """scale r, above zero where r is."""
+    x = scale * r
+    return x if x > _FAINT or r == 0.0 else _FAINT
+
+
+@inner
 def _beliefs(down, odds, states, scale, out):
     """b = r q of a tile; what is not ruled out stays above zero."""
     if states == 2:
         for j in range(down.size):
-            r, s = scale * down[j], odds[j]
+            r, s = _scaled(down[j], scale), odds[j]
             q = abs(s)
             x = r * q
             x = x if x > _FAINT or q == 0.0 or r == 0.0 else _FAINT
@@ -303,7 +314,7 @@ def _beliefs(down, odds, states, scale, out):
             out[2 * j + 1] = y if flip else x
     else:
         for j in range(down.size):
-            r = scale * down[j]
+            r = _scaled(down[j], scale)
             for v in range(states):
                 q = odds[j * states + v]
                 x = r * q
@@ -436,7 +447,10 @@ def _move(skel, tables, side, c, belief, shift, weight):
     for at in range(0, belief.size, size):
         tile, factor = belief[at : at + size], shift[start:]
         for k in range(size):
-            tile[k] *= factor[offsets[k]]
+            b, f = tile[k], factor[offsets[k]]
+            x = b * f
+            # 0 by underflow would pass for a state that the model rules out
+            tile[k] = x if x > _FAINT or b == 0.0 or f == 0.0 else _FAINT
         start = _next_start(skel, tables, side, c, first, start)
 
 
@@ -493,7 +507,7 @@ def _update_weights(weights, entropies, rate):
             if i != lead:
                 gain = rate * weights[i] * (entropies[i] - entropies[lead])
                 weights[i] *= np.exp(min(1.0, max(-1.0, gain)))
-                weights[i] = min(weights[i], -_LEAST_WEIGHT)
+                weights[i] = max(-_SPENT / weights.size, min(weights[i], -_LEAST_WEIGHT))
                 spent += weights[i]
         weights[lead] = 1.0 - spent
 
