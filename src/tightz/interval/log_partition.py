@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +23,7 @@ from tightz.models.scale import scale_warnings
 from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.blas_later import blas_later
 from tightz.runtime.clock import Clock
+from tightz.runtime.cores import usable_cores
 from tightz.runtime.gpu import why_no_device
 from tightz.runtime.kernels.farm import Farm, missing
 from tightz.runtime.kernels.registry import kernels_of
@@ -120,7 +120,7 @@ def log_partition(
         clock = Clock(time_limit)
         working = Working(
             model, clock, delta, root, exact, memory, marginals=marginals,
-            threads=threads or os.cpu_count() or 1, executor=executor, backend=backend,
+            threads=threads or usable_cores(), executor=executor, backend=backend,
         )  # fmt: skip
         board = Board(clock, on_bound, notes=scale_warnings(model), ledger=Ledger(delta))
         board.slack = lambda: working.reduction.rounding

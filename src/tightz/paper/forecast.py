@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from tightz.paper.batches import run_batches
 from tightz.paper.setup import Setup, Where
 from tightz.paper.trials import TrialPlan
 from tightz.results import Result
+from tightz.runtime.cores import usable_cores
 from tightz.runtime.memory import format_bytes
 from tightz.runtime.provenance import provenance
 
@@ -106,7 +106,7 @@ def forecast(setup: Setup, where: Where, *, seconds: float = 2.0) -> Forecast:
     limit = seconds / (2 * len(at))
 
     def measure(m: int, batch: int) -> float:
-        size = max(1, batch // (4 * (os.cpu_count() or 1)))
+        size = max(1, batch // (4 * usable_cores()))
         places = [(m, t) for t in range(batch)]
         start = time.perf_counter()
         for _ in run_batches(setup.plan, places, batch=size, **where._asdict()):
@@ -137,7 +137,7 @@ def forecast(setup: Setup, where: Where, *, seconds: float = 2.0) -> Forecast:
         restarts=restarts,
         costs=tuple(costs),
         seconds=total,
-        core_seconds=total * (where.threads or os.cpu_count() or 1) if local else None,
+        core_seconds=total * (where.threads or usable_cores()) if local else None,
         memory=count * (8 * restarts + TRIAL_BYTES) + moments,
         store=count * (8 * restarts + STORED_BYTES) + -(-count // setup.batch) * moments,
         provenance=provenance(setup.plan.seed, setup.digest, **setup.parameters),

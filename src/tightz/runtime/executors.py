@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import reprlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tightz.errors import ParameterError
 from tightz.runtime.cluster import Answer, ExecutorError, Parcel, run_parcel
+from tightz.runtime.cores import usable_cores
 from tightz.runtime.provenance import versions
 
 Task = TypeVar("Task")
@@ -55,7 +55,7 @@ def map_ordered(
     if executor is None and threads == 1:
         yield from map(function, tasks)
         return
-    own = ThreadPoolExecutor(threads or os.cpu_count() or 1) if executor is None else None
+    own = ThreadPoolExecutor(threads or usable_cores()) if executor is None else None
     crew = _Crew(function, own if executor is None else executor)
     pending: deque[_Errand[Task]] = deque()
     finished = False
@@ -116,7 +116,7 @@ class _Crew(Generic[Task, Result]):
         for name in ("workers", "_max_workers", "num_workers"):
             if isinstance(count := getattr(self.pool, name, None), int):
                 return max(count, 1)
-        return os.cpu_count() or 1
+        return usable_cores()
 
     def _introduce(self) -> None:
         """Share the parcel with all workers where the pool can; else the first tasks carry it."""

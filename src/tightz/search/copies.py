@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from tightz.runtime.backends import Backend, on_device
+from tightz.runtime.cores import usable_cores
 from tightz.search.parallel_tempering import Tempering
 
 SLICE_WORK = 1e8
@@ -46,7 +46,7 @@ def run_copies(
     # By work, never by a measured time: the sequence of slices, and all that is decided between
     # them, is then the same on every machine.
     length = int(np.clip(SLICE_WORK / max(1, first.problem.work * lanes), 1, 200))
-    workers = min(threads or os.cpu_count() or 1, len(runs))
+    workers = min(threads or usable_cores(), len(runs))
     why_not = partial(_why_not_device, lanes)
     device = on_device(backend, why_not, worthwhile=len(runs) >= ENOUGH_RUNS)
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:

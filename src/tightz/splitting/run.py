@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from tightz.projections.coset import Coset
 from tightz.reductions.encoding import model_digest
 from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.clock import Clock
+from tightz.runtime.cores import usable_cores
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
 from tightz.splitting.evidence import Standing, check_tree
@@ -122,7 +122,7 @@ class SplittingTree:
         self.work = work
         self.clock = Clock() if clock is None else clock
         self.seed = seed_sequence(seed)
-        self.threads = threads or os.cpu_count() or 1
+        self.threads = threads or usable_cores()
         self.backend: Backend = backend
         poly = work.original
         self.standing = Standing(work.encoding, work.encoded_link)

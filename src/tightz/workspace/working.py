@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from tightz.reductions.preparation import prepare
 from tightz.reductions.reduction import Chain
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
+from tightz.runtime.cores import usable_cores
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 from tightz.workspace.findings import Marginals, Mixing, Samples
@@ -68,7 +68,7 @@ class Working:
     seed: np.random.SeedSequence = field(default_factory=lambda: seed_sequence(None))
     exact: bool = True
     max_memory: int = field(default_factory=lambda: parse_memory("8GB"))
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    threads: int = field(default_factory=usable_cores)
     executor: Submits | None = None
     backend: Backend = "auto"
     marginals: bool = True  # False: not worth any time once log Z is exact
