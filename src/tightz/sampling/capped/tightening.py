@@ -238,6 +238,23 @@ class Tightening:
         The largest tables that the time allows, in one long descent each; then other orders.
         `level`: about where log Z is.
         """
+        steps, begun, work = self._onwards(run, level, kept), self.clock.elapsed, 0.0
+        self.drag = 2.0
+        while True:
+            start = time.perf_counter()
+            try:
+                found = next(steps)
+            except StopIteration as end:
+                last: Run = end.value
+                return last
+            work += time.perf_counter() - start
+            yield found
+            # the stream waits between its steps: the clock runs faster than its work
+            self.drag = min(5.0, max(1.0, (self.clock.elapsed - begun) / work))
+
+    def _onwards(
+        self, run: Run, level: float, kept: float
+    ) -> Generator[Finding | Bound, None, Run]:
         self.kept = kept
         numbers = itertools.count(MOST)
         while self._seconds > 0.0:
