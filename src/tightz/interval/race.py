@@ -48,7 +48,8 @@ EARLY = 5.0
 """Seconds that streams may take together while the clock is held for compilation."""
 
 FINE = 0.005
-"""Nats of confident width down to which streams get the time that they were promised."""
+"""Nats of confident width down to which streams get the time that they were promised; those that
+prove what holds always (`proves`) get it to the end."""
 
 
 class _Refused(NamedTuple):
@@ -187,7 +188,7 @@ class Schedule:
         spent = sum(lane.seconds for lane in self.lanes)
         promised = [lane for lane in ready if lane.seconds < lane.share * spent]
         if self.confident < FINE:  # narrow enough: from here on by what is measured
-            promised = []
+            promised = [lane for lane in promised if getattr(lane.method, "proves", False)]
         if promised:
             # the largest promise first: steps of others may hold the other workers for long
             return min(promised, key=lambda lane: (-lane.share, lane.seconds))

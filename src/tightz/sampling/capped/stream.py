@@ -48,7 +48,7 @@ GLANCE = 0.1
 PILOT = 0.05
 """Part of the time spent on a bound that pilot draws may take."""
 
-PROMISED, UNPROMISING, ONWARDS = 0.5, 0.3, 0.3
+PROMISED, UNPROMISING, ONWARDS = 0.5, 0.3, 0.4
 """Parts of the workers' time while tightening, where no useful interval is in sight, and beside
 the draws."""
 
@@ -95,6 +95,11 @@ class CappedDraws:
     @property
     def beatable(self) -> bool:
         """Before it draws, its bounds are not all that it has to give."""
+        return self.drawing
+
+    @property
+    def proves(self) -> bool:
+        """Beside the draws it goes on for the end that holds always."""
         return self.drawing
 
     @property
