@@ -16,6 +16,9 @@ from tightz.uppers.mini_bucket.descent import Descent
 from tightz.uppers.mini_bucket.layout import Skeleton
 from tightz.uppers.mini_bucket.partition import Partition
 
+MOST_STATES = 1 << 16
+"""Of a variable, for its states to be drawn: they are kept in one or two bytes."""
+
 LANES = 1024
 """States drawn together: enough to fill vectors, few enough for their states to stay in cache."""
 
@@ -84,7 +87,12 @@ class Drawing:
         lanes = words.size
         most = int(proposal.cardinalities.max(initial=1))
         self.words = words.copy()
-        self.states = np.zeros((proposal.cardinalities.size, lanes), dtype=np.uint8)
+        assert most <= MOST_STATES
+        # Two bytes only where they are needed: kernels are compiled for each.
+        kind = np.uint8 if most <= 256 else np.uint16
+        self.states: NDArray[np.unsignedinteger] = np.zeros(
+            (proposal.cardinalities.size, lanes), dtype=kind
+        )
         self.log_x = np.empty(lanes)
         self._scratch = (
             np.empty(lanes, dtype=np.int32),

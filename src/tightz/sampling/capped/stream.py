@@ -22,7 +22,7 @@ from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator
 from tightz.sampling.capped.forecast import HORIZON, Outlook
-from tightz.sampling.capped.proposal import LANES, Drawing, Proposal
+from tightz.sampling.capped.proposal import LANES, MOST_STATES, Drawing, Proposal
 from tightz.sampling.capped.tally import Final, Tally
 from tightz.sampling.capped.tightening import SHARE, Tightening
 from tightz.uppers.mini_bucket.run import Run
@@ -165,7 +165,7 @@ class CappedDraws:
         """What the bound promises as a proposal, and a first interval from it."""
         assert run.descent is not None
         proposal = Proposal.of(run.model, run.descent)
-        if proposal.rounding > BLUR:
+        if proposal.rounding > BLUR or run.model.cardinalities.max(initial=1) > MOST_STATES:
             return Outlook(math.inf, math.inf, 0.0)
         outlook = self._pilot(proposal, self.bounds.busy)
         if math.isfinite(outlook.gap):

@@ -38,7 +38,7 @@ class Tally:
     square: float = 0.0
     largest: float = 0.0
     keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    states: NDArray[np.uint8] | None = None
+    states: NDArray[np.unsignedinteger] | None = None
     told: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

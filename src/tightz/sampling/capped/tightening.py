@@ -139,7 +139,9 @@ class Tightening:
         """
         ibound = run.config.ibound + step
         cost = self.drag * (self.setup + SCOUT_ITERATIONS * self.pace * 2.0**step)
-        count = int(min(MOST, max(FEWEST, SEARCH * min(self.clock.left, HORIZON) / cost)))
+        fair = SEARCH * min(self.clock.left, HORIZON)
+        # Nothing was measured where the run before had settled at once.
+        count = int(min(MOST, max(FEWEST, fair / max(cost, 1e-6))))
         begun = time.perf_counter()
         tried = [scouted.tried for scouted in self.ranking[:2]]
         tried += cutting(self.working.orders, ibound, range(count - 2))
@@ -182,11 +184,11 @@ class Tightening:
         for done in range(1, ROUGH + scouts + 1):
             begun = time.perf_counter()
             self.settled = next(run.steps, None) is None
-            if self.settled or self.clock.expired:
-                break
             took = time.perf_counter() - begun  # the stream waits between its steps
             self.busy += took
             spent += took
+            if self.settled or self.clock.expired:
+                break
             if done == scouts:  # setting up tables is no iteration
                 spent, before = 0.0, run.passes
             yield Finding()

@@ -36,7 +36,7 @@ from tightz.uppers.mini_bucket.layout import Skeleton
 _LEAST_WEIGHT = 1e-4
 
 _SPENT = 1e5
-"""What the negative weights of a bucket may add up to: beyond, rounding hides that the sum is 1."""
+"""What negative weights of a bucket may add up to: more, and rounding hides that the sum is 1."""
 
 _DEEPEST = -85.0
 """exp of this is still a normal number in float32; what is rarer is never drawn."""
