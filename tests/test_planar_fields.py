@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from decimal import Decimal
 
@@ -19,6 +20,7 @@ from tightz.elimination.planar import PlanarPlan, planar_plan
 from tightz.interval.portfolio import UPPER
 from tightz.interval.streams.uppers import planar_fields
 from tightz.judge import Audited, LargestEntries, RefutedError
+from tightz.judge.elimination import bucket_tree
 from tightz.judge.fields import FieldsEvidence, Part
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
@@ -191,6 +193,16 @@ def test_a_wrong_part_is_paid_for():
     verdict = replace(sound, strong=weak).verdict(model)
     assert Decimal(verdict.upper) >= truth
     assert verdict.upper > sound.verdict(model).upper
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_fields_that_overflow_when_they_are_added_say_nothing(mixed):
+    model = FactorGraph([2] * 3, [((v,), [1.5e308, -1.5e308]) for v in range(3)])
+    plain = FactorGraph([2] * 3, [((v,), [0.0, 0.0]) for v in range(3)])
+    part = Part(plain, bucket_tree(plain, np.arange(3)))
+    verdict = FieldsEvidence(part, part if mixed else None, 0.5).verdict(model)
+    assert verdict.upper == math.inf
+    assert verdict.lower <= 3 * math.log(2)
 
 
 def test_the_share_of_a_mixture_counts():

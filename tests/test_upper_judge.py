@@ -16,6 +16,7 @@ from tightz.bounds import Bound, Side
 from tightz.elimination.order import Order
 from tightz.judge import RefutedError
 from tightz.judge import cliques as cliques_module
+from tightz.judge.elimination import bucket_tree
 from tightz.judge.spanning import Forests, components, uniform_forest
 from tightz.models.builders import ising, ising_grid
 from tightz.models.factor_graph import FactorGraph
@@ -230,6 +231,18 @@ def test_numbers_beyond_float64_say_nothing():
     model = FactorGraph([2, 2], [((0, 1), np.full((2, 2), -1.5e308)), ((0,), [-1.5e308] * 2)])
     for result in (mini_bucket(model, MiniBucket(3)), tree_reweighted(model)):
         assert result.log_z == np.inf
+
+
+@pytest.mark.parametrize("number", [1.5e308, -1.5e308, 6e307])
+def test_parts_that_overflow_when_they_are_added_say_nothing(number):
+    """Each is finite, their sum is not: no error but a verdict without ends."""
+    models = [
+        FactorGraph([2] * 4, [((v,), [number] * 2) for v in range(4)]),
+        FactorGraph([2] * 4, [((), number)] * 4),
+    ]
+    for model in models:
+        evidence = bucket_tree(model, np.arange(4))
+        assert evidence.verdict(model)[:2] == (-np.inf, np.inf)
 
 
 def grid_edges(side: int) -> np.ndarray:

@@ -267,7 +267,7 @@ class CliqueTree:
         """The bound on side +1 (upper) or -1 (lower); infinite on that side where none holds."""
         # Root messages add up. A side on which some part overflowed or is no number says nothing.
         parts = list(self.constants)
-        self.magnitude = math.fsum(abs(x) for x in parts if x > -math.inf)
+        self.magnitude = sum(abs(x) for x in parts if x > -math.inf)
         messages: dict[int, NDArray[np.float64]] = {}
         for c in self.visits:
             sent = self._message(c, messages, side)
@@ -283,7 +283,10 @@ class CliqueTree:
             # d/dw of w log sum exp(F / w) is an entropy: mending the sum costs at most log states.
             missing = max(0.0, side * (1.0 - total)) + 2.0 * UNIT * (total != 1.0)
             parts.append(side * 1.01 * missing * math.log(self.model.cardinalities[v]))
-        total = math.fsum(parts)
+        try:
+            total = math.fsum(parts)
+        except OverflowError:  # of finite parts
+            return side * math.inf
         return total + side * 4.0 * UNIT * abs(total)
 
     def _message(

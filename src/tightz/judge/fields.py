@@ -89,7 +89,7 @@ class FieldsEvidence:
             rest = given - (most * least + weighted)
             size = np.abs(given) + np.abs(least) + np.abs(weighted)
         over, error = _largest(model, rest, size)
-        value = math.fsum([*ends, over]) if all(map(math.isfinite, ends)) else math.inf
+        value = _sum([*ends, over])
         rounding = error + 4.0 * UNIT * (sum(map(abs, ends)) + abs(over) + abs(value))
         if not math.isfinite(value + rounding):
             return math.inf, 0.0
@@ -122,7 +122,15 @@ def _largest(
     starts = model.table_ptr[:-1]
     most = np.maximum.reduceat(entries, starts).tolist()
     errors = np.maximum.reduceat(8.0 * UNIT * size + _LEAST, starts).tolist()
-    if not all(map(math.isfinite, [*most, *errors])):
-        return math.inf, 0.0
-    total = math.fsum(most)
-    return total, 1.001 * math.fsum(errors) + UNIT * abs(total)
+    total = _sum(most)
+    return total, 1.001 * _sum(errors) + UNIT * abs(total)
+
+
+def _sum(numbers: list[float]) -> float:
+    """Rounded once; inf, which says nothing, where some number or the sum is not finite."""
+    if not all(map(math.isfinite, numbers)):
+        return math.inf
+    try:
+        return math.fsum(numbers)
+    except OverflowError:
+        return math.inf

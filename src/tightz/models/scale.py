@@ -72,7 +72,11 @@ def log_removed(model: FactorGraph, below: float = BELOW) -> float:
     # All N states at most are lost, a wild overestimate that costs log N nats: at d = -1e9 it does
     # not matter.
     states = float(np.log(model.cardinalities[free].astype(np.float64)).sum())
-    return states + math.fsum(tables.tops.tolist()) + float(tables.depths[hidden].max())
+    try:
+        tops = math.fsum(tables.tops.tolist())
+    except OverflowError:  # no statement
+        return math.inf
+    return states + tops + float(tables.depths[hidden].max())
 
 
 def scale_warnings(model: FactorGraph) -> list[str]:
