@@ -302,6 +302,9 @@ def test_what_counts_as_a_gain():
     assert first.narrowed_to(Doubt(-900.0, 5.0, (-4.0, 4.0), 2.5)) == pytest.approx(0.25)
     assert first.narrowed_to(Doubt(-450.0, 10.0, (-4.0, 4.0), 2.5)) == pytest.approx(0.25)
     assert first.narrowed_to(Doubt(-900.0, 10.0, (-2.0, 2.0), 2.5)) == pytest.approx(0.25)
+    # an estimate without an error that gets one, a confident interval of one point that is refuted
+    settled = Doubt(-900.0, 10.0, (1.0, 1.0), 0.0)
+    assert settled.narrowed_to(first) == 0.0
     assert first.narrowed_to(Doubt(-900.0, 10.0, (-4.0, 4.0), 1.25)) == pytest.approx(0.25)
     assert first.narrowed_to(Doubt(-900.0, 20.0, (-4.0, 4.0), 2.5)) == 0.0
 

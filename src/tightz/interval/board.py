@@ -99,7 +99,7 @@ def _width(ends: tuple[float, float]) -> float:
 
 
 def _lost(old: float, new: float) -> float:
-    if old == new or math.isnan(old) or math.isnan(new):
+    if not old > 0.0 or old == new or math.isnan(new):  # nothing was open, or it still is
         return 0.0
     return 1.0 if math.isinf(old) else max(0.0, 1.0 - new / old)
 
