@@ -448,9 +448,9 @@ def _move(skel, tables, side, c, belief, shift, weight):
         tile, factor = belief[at : at + size], shift[start:]
         for k in range(size):
             b, f = tile[k], factor[offsets[k]]
-            x = b * f
-            # 0 by underflow would pass for a state that the model rules out
-            tile[k] = x if x > _FAINT or b == 0.0 or f == 0.0 else _FAINT
+            # 0 by underflow would pass for a state that the model rules out: b and f are 0 or above
+            # _FAINT
+            tile[k] = max(b * f, min(_FAINT, min(b, f)))
         start = _next_start(skel, tables, side, c, first, start)
 
 
