@@ -110,10 +110,12 @@ class CappedDraws:
     @property
     def share(self) -> float:
         """Part of all workers' time that it should get: little where no draws will tell much."""
+        if self.bounds.dense:  # what it gains, if anything: other bounds are far ahead there
+            return 0.0
         if self.drawing:
             return ONWARDS
         if self.best is None or self.bounds.gaps[-1][0] < TELLING:
-            return UNPROMISING if self.bounds.dense else PROMISED
+            return PROMISED
         return PROMISED if self.best[1].width(self.left) < HOPELESS else UNPROMISING
 
     def __call__(self, working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
