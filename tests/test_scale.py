@@ -134,3 +134,8 @@ def test_the_option_of_the_command_line(tmp_path):
     bad = CliRunner().invoke(main, ["exact", str(path), "--zeros-below", "5"])
     assert bad.exit_code == 2
     assert "expected a negative number" in bad.stderr
+
+
+def test_tops_that_overflow_when_they_are_added_say_nothing():
+    tables = [((v,), [1.5e308, 0.0]) for v in range(3)]
+    assert log_removed(tz.FactorGraph([2] * 3, tables)) == np.inf
