@@ -369,3 +369,14 @@ def test_what_comes_down_are_marginals_where_nothing_is_cut(case, order):
             rest = down.reshape([int(parts.cardinalities[u]) for u in scope[:-1]])
             summed = rest.sum(axis=tuple(a for a in range(rest.ndim) if a != axis))
             assert summed == pytest.approx(marginals[orders.numbers[v]], abs=1e-6)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("seed", range(4))
+def test_converged_says_that_its_own_iterates_stand_still(side, seed):
+    """Orders tried before it, each no better than the first, are no iterations of the one kept."""
+    model = ising_grid(8, coupling=(-5, 5), field=(-1, 1), seed=seed)
+    result = mini_bucket(model, MiniBucket(3, side=side))
+    assert result.status is MiniBucketStatus.CONVERGED
+    best = min if side is Side.UPPER else max
+    assert abs(best(result.iterates[:-5]) - best(result.iterates)) < result.config.tol

@@ -195,8 +195,10 @@ class Run:
 
     def _finished(self, descent: Descent) -> bool:
         done = len(descent.iterates) - 1
-        recent = self.history[-_PATIENCE - 1 :]
-        settled = done > _PATIENCE and abs(recent[0] - recent[-1]) < self.config.tol
+        # Its own iterates: the history before them is that of the orders tried beside it.
+        best = max if self.config.side is Side.LOWER else min
+        before = best(descent.iterates[:-_PATIENCE], default=math.inf)
+        settled = done > _PATIENCE and abs(before - descent.best) < self.config.tol
         if self.exact:
             self.status = MiniBucketStatus.EXACT
         elif descent.best == -np.inf:
