@@ -24,7 +24,7 @@ import tightz as tz
 from tightz.paper import trials as seam
 from tightz.paper.results import Estimate
 from tightz.runtime import executors
-from tightz.runtime.cluster import local_workers
+from tightz.runtime.local_workers import local_workers
 
 LEVELS = range(21)
 TRIALS = 200

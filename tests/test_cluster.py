@@ -20,8 +20,10 @@ from tightz.cli.main import main
 from tightz.errors import MissingExtraError, ParameterError
 from tightz.interval.portfolio import tempering
 from tightz.runtime import executors
-from tightz.runtime.cluster import DaskPool, ExecutorError, connect, local_workers, open_executor
-from tightz.runtime.executors import LIVES, map_ordered
+from tightz.runtime.cluster import DaskPool, connect, open_executor
+from tightz.runtime.executors import map_ordered
+from tightz.runtime.local_workers import LIVES, local_workers
+from tightz.runtime.parcels import ExecutorError
 from tightz.runtime.provenance import versions
 
 distributed = pytest.importorskip("distributed")

@@ -20,6 +20,7 @@ from concurrent.futures import (
 )
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,17 +34,11 @@ from tightz.interval.portfolio import tempering
 from tightz.paper.trials import MIN_BATCHES, TrialPlan, batch_size
 from tightz.projections.hashing import DenseParity, FirstColumns
 from tightz.reductions.encoding import encode
-from tightz.runtime import cluster, executors
-from tightz.runtime.cluster import (
-    KEPT,
-    Answer,
-    ExecutorError,
-    Parcel,
-    local_workers,
-    run_parcel,
-    versions,
-)
-from tightz.runtime.executors import IN_FLIGHT, LIVES, map_ordered
+from tightz.runtime import executors, parcels
+from tightz.runtime.executors import IN_FLIGHT, Crew, map_ordered
+from tightz.runtime.local_workers import LIVES, local_workers
+from tightz.runtime.parcels import KEPT, ExecutorError, Parcel, run_parcel
+from tightz.runtime.provenance import versions
 
 GRID = tz.ising_grid(5, coupling=(-2, 2), field=(-1, 1), seed=3)
 PLAIN = {"collapse": 0, "search_sweeps": 0}
@@ -74,14 +69,10 @@ class Here(Executor):
             future.set_exception(error)
         return future
 
-    @property
-    def carried(self):
-        return sum(content is not None for _, _, content, _ in self.sent)
-
 
 @pytest.fixture(autouse=True)
 def no_parcels():
-    cluster._opened.clear()
+    parcels._opened.clear()
 
 
 def square(x):
@@ -158,31 +149,42 @@ def test_closing_early_cancels_what_has_not_begun():
     assert len(begun) <= 2
 
 
-def test_the_parcel_travels_once_a_worker_and_is_opened_once():
-    pool = Here(workers=2)
+def test_a_parcel_is_packed_once_and_opened_once(monkeypatch):
+    packed, opened = [], []
+    pack = Parcel.pack
+    monkeypatch.setattr(Parcel, "pack", lambda function: packed.append(1) or pack(function))
+    count = SimpleNamespace(**{**vars(pickle), "loads": lambda x: opened.append(1) or loads(x)})
+    loads = pickle.loads
+    monkeypatch.setattr(parcels, "pickle", count)
     big = partial(np.add, np.arange(1000.0))
-    for x, y in zip(range(40), map_ordered(big, range(40), executor=pool), strict=True):
+    for x, y in zip(range(40), map_ordered(big, range(40), executor=Here()), strict=True):
         np.testing.assert_array_equal(y, np.arange(1000.0) + x)
-    assert len(pool.sent) == 40
-    assert pool.carried == 2
-    light = [len(pickle.dumps(args)) for args in pool.sent if args[2] is None]
-    assert max(light) < 300 < 8000 < len(Parcel.pack(big).content)
+    assert len(packed) == len(opened) == 1
 
 
-def test_a_worker_without_the_parcel_gets_it_with_the_task():
-    forget = Here(before=lambda number: cluster._opened.clear() if number % 5 == 0 else None)
-    assert list(map_ordered(square, range(30), executor=forget)) == [x * x for x in range(30)]
-    assert forget.carried > 2
-    assert len(forget.sent) > 30
+def test_local_workers_read_the_parcel_from_a_file_that_is_gone_afterwards():
+    big = partial(np.add, np.arange(1000.0))
+    with local_workers(2) as pool:
+        crew = Crew(pool)
+        sent, submit = [], pool.submit
+        pool.submit = lambda *args: sent.append(args) or submit(*args)
+        for future in [crew.send(big, x) for x in range(6)]:
+            future.result()
+        paths = {content for _, _, _, content, _ in sent}
+        assert len(paths) == 1
+        assert all(path.stat().st_size > 8000 for path in paths)
+        assert max(len(pickle.dumps(args)) for args in sent) < 600
+        crew.dismiss()
+        assert not any(path.exists() for path in paths)
 
 
 def test_workers_keep_few_parcels():
     packed = [Parcel.pack(partial(np.add, i)) for i in range(KEPT + 1)]
     for i, parcel in enumerate(packed):
-        assert run_parcel(versions(), parcel.digest, parcel.content, 10) == 10 + i
-    assert len(cluster._opened) == KEPT
-    assert run_parcel(versions(), packed[0].digest, None, 10) is Answer.NO_PARCEL
-    assert run_parcel(versions(), packed[1].digest, None, 10) == 11
+        assert run_parcel(versions(), parcel.digest, parcel.content, 10).value == 10 + i
+    assert len(parcels._opened) == KEPT
+    assert packed[0].digest not in parcels._opened
+    assert run_parcel(versions(), packed[1].digest, b"not read", 10).value == 11
 
 
 def test_other_versions_on_a_worker_are_refused_with_both_named(monkeypatch):
@@ -282,12 +284,14 @@ def test_estimate_on_local_workers_that_are_killed_midway():
         def strike(batch):
             seen.append(batch)
             if len(seen) == 5:
-                os.kill(next(iter(pool._processes)), signal.SIGKILL)
+                for pid in pool.pids:
+                    os.kill(pid, signal.SIGKILL)
 
+        before = set(pool.pids)
         assert_same(serial, tz.estimate(GRID, executor=pool, on_batch=strike, **RUN))
         assert len(seen) > 20
-        with pytest.raises(BrokenProcessPool):
-            pool.submit(square, 1)
+        assert pool.submit(square, 7).result() == 49
+        assert not before & set(pool.pids)
 
 
 def test_log_partition_runs_its_trials_on_processes():
@@ -344,7 +348,7 @@ def test_batches_do_not_depend_on_who_computes_them():
 
 ORPHAN = """
 import os, time
-from tightz.runtime.cluster import local_workers
+from tightz.runtime.local_workers import local_workers
 if __name__ == "__main__":
     pool = local_workers(1)
     print(pool.submit(os.getpid).result(), flush=True)

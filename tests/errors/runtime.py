@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from concurrent.futures import BrokenExecutor, Executor, Future
+from multiprocessing import get_context
 
 import tightz as tz
 from tests.errors.table import Case, refuses
 from tightz.errors import MissingExtraError, ParameterError
 from tightz.runtime import cluster
 from tightz.runtime.backends import on_device
-from tightz.runtime.cluster import (
-    ExecutorError,
-    Parcel,
-    connect,
-    local_workers,
-    open_executor,
-    run_parcel,
-)
+from tightz.runtime.cluster import connect, open_executor
 from tightz.runtime.executors import map_ordered
 from tightz.runtime.kernels import store
 from tightz.runtime.kernels.signatures import from_text
+from tightz.runtime.local_workers import LocalWorkers, local_workers
+from tightz.runtime.parcels import ExecutorError, Parcel, run_parcel
 
 
 class _Losing(Executor):
@@ -37,6 +35,13 @@ class _Losing(Executor):
 
 class KilledWorker(Exception):
     """The name by which dask says that a worker died."""
+
+
+def _deadly():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads
+        with LocalWorkers(1, get_context("fork")) as pool:
+            pool.submit(os._exit, 7).result()
 
 
 def _open_folder(tmp):
@@ -133,10 +138,17 @@ CASES = [
     ),
     Case(
         ExecutorError,
-        "task -1 lost its worker 4 times and was given up: the worker is killed, runs out"
+        "task -1 lost its worker 9 times and was given up: the worker is killed, runs out"
         " of memory, or cannot start (a script that starts processes needs `if __name__ "
         "== '__main__':`)",
         lambda: _run(_Losing(KilledWorker("worker 3"))),
+    ),
+    Case(
+        ExecutorError,
+        "task 7 lost its worker 9 times and was given up: the worker is killed, runs out"
+        " of memory, or cannot start (a script that starts processes needs `if __name__ "
+        "== '__main__':`)",
+        _deadly,
     ),
     Case(
         ExecutorError,

@@ -1,107 +1,27 @@
-"""Workers beyond this process, local ones or a dask cluster's, and how a function reaches them.
+"""A dask cluster as an executor, and what --workers and --cluster ask for.
 
-A parcel is the function's pickled bytes, named by their digest; a worker keeps the parcels that it
-opened. A task names its parcel. A worker that does not have it answers NO_PARCEL, and the task is
-sent again together with the parcel.
+Retries and the restart of workers are dask's; a plan is a task, which dask computes again where the
+worker that held it is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import importlib
 import math
-import os
-import pickle
-import platform
-import signal
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import Enum
-from multiprocessing import get_context, parent_process
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tightz.errors import MissingExtraError, ParameterError, TightzError, require_range
-from tightz.runtime.provenance import versions
+from tightz.errors import MissingExtraError, ParameterError
+from tightz.runtime.local_workers import local_workers
+from tightz.runtime.parcels import ExecutorError
 
 if TYPE_CHECKING:
     from tightz.runtime.executors import Submits
-
-
-KEPT = 4
-"""Parcels that a worker keeps open."""
-
-
-class ExecutorError(TightzError, RuntimeError):
-    """Workers that cannot be reached, do not match this process, or keep dying."""
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """A function with all its data, ready to travel."""
-
-    digest: bytes
-    content: bytes
-
-    @classmethod
-    def pack(cls, function: Callable[[Any], Any]) -> Parcel:
-        """By cloudpickle where installed (it also takes what a script defines), else by pickle."""
-        try:
-            pickler: Any = importlib.import_module("cloudpickle")
-        except ImportError:
-            pickler = pickle
-        try:
-            content = pickler.dumps(function, protocol=pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ParameterError(
-                f"the work cannot travel to another process: {error}; define families and hashings "
-                "at the top of a module, or run on threads"
-            ) from error
-        return cls(hashlib.sha256(content).digest(), content)
-
-
-class Answer(Enum):
-    """What a worker says instead of a result."""
-
-    NO_PARCEL = "send the task again, with its parcel"
-
-
-_opened: OrderedDict[bytes, Callable[[Any], Any]] = OrderedDict()
-"""This worker's functions, the least recently used first: all that stays between two tasks."""
-
-
-def run_parcel(sent_by: dict[str, str], digest: bytes, content: bytes | None, task: Any) -> Any:
-    """On a worker: the task through the function of the parcel `digest`, or an Answer.
-
-    `sent_by` are the sender's versions; others than this worker's are refused.
-    """
-    if sent_by != versions():
-        raise ExecutorError(
-            f"worker process {os.getpid()} on {platform.node()} has {_words(versions())}; this run "
-            f"was started with {_words(sent_by)}. Install the same versions on both, since numbers "
-            "depend on them"
-        )
-    function = _opened.get(digest)
-    if function is None:
-        if content is None:
-            return Answer.NO_PARCEL
-        function = pickle.loads(content)
-    # Least recently used go first: a worker serves a few plans, not all that it ever saw.
-    _opened[digest] = function
-    _opened.move_to_end(digest)
-    while len(_opened) > KEPT:
-        _opened.popitem(last=False)
-    return function(task)
-
-
-def _words(numbers: dict[str, str]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in numbers.items())
 
 
 PATIENCE = 10.0
@@ -109,31 +29,6 @@ PATIENCE = 10.0
 
 RECOUNT = 5.0
 """Seconds after which a dask cluster's workers are counted again: they come and go."""
-
-
-def local_workers(n: int) -> ProcessPoolExecutor:
-    """A pool of n local processes, started as they are needed; use it in a `with` statement.
-
-    They are spawned, not forked: a fork would copy numba's locks but not its threads. They leave
-    Ctrl-C to this process and end when it is killed.
-    """
-    require_range("workers", n, 1)
-    return ProcessPoolExecutor(n, mp_context=get_context("spawn"), initializer=_settle)
-
-
-def _settle() -> None:
-    """On a new local worker: this process answers for it."""
-    # Ctrl-C goes to the whole process group: the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: Any) -> None:
-    parent.join()
-    # The parent is gone, killed perhaps: nobody waits for this worker's result any more.
-    os._exit(1)
 
 
 def connect(address: str, *, timeout: float = PATIENCE) -> Any:

@@ -1,24 +1,27 @@
-"""One seam for parallelism: anything with `submit` runs the work; results come back in order."""
+"""One seam for parallelism: a crew takes tasks to threads, processes, dask or MPI, and back."""
 
 from __future__ import annotations
 
-import reprlib
-from collections import deque
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
     BrokenExecutor,
     CancelledError,
+    Executor,
     Future,
+    InvalidStateError,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
-from contextlib import suppress
-from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tightz.errors import ParameterError
-from tightz.runtime.cluster import Answer, ExecutorError, Parcel, run_parcel
 from tightz.runtime.cores import usable_cores
+from tightz.runtime.local_workers import LIVES, LocalWorkers, given_up
+from tightz.runtime.parcels import KEPT, Done, ExecutorError, Parcel, run_parcel, run_timed
 from tightz.runtime.provenance import versions
 
 Task = TypeVar("Task")
@@ -27,15 +30,12 @@ Result = TypeVar("Result")
 IN_FLIGHT = 4
 """Tasks submitted and not yet handed back, per worker: enough that none waits for this process."""
 
-LIVES = 3
-"""Times a task may lose its worker and be sent again."""
-
 
 class Submits(Protocol):
     """What an executor must offer: concurrent.futures.Executor, a dask client, an MPI pool."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        """Run fn(*args) somewhere; a future with `result`, `done` and `cancel`."""
+        """Run fn(*args) somewhere; a future with `result`, `cancel` and `add_done_callback`."""
 
 
 def map_ordered(
@@ -55,143 +55,163 @@ def map_ordered(
     if executor is None and threads == 1:
         yield from map(function, tasks)
         return
-    own = ThreadPoolExecutor(threads or usable_cores()) if executor is None else None
-    crew = _Crew(function, own if executor is None else executor)
-    pending: deque[_Errand[Task]] = deque()
-    finished = False
+    crew = Crew(executor, threads)
+    pending: deque[Future[Done]] = deque()
     try:
         for task in tasks:
-            pending.append(crew.send(task))
+            pending.append(crew.send(function, task))
             # A bounded window: results come back in order, memory stays small, and Ctrl-C loses
             # little.
             if len(pending) >= IN_FLIGHT * crew.size:
-                yield crew.finish(pending.popleft(), pending)
+                yield pending.popleft().result().value
         while pending:
-            yield crew.finish(pending.popleft(), pending)
-        finished = True
+            yield pending.popleft().result().value
     finally:
-        with suppress(Exception):  # a cluster that is gone has nothing to cancel
-            for errand in pending:
-                errand.future.cancel()
         crew.dismiss()
-        if own is not None:
-            own.shutdown(wait=finished, cancel_futures=not finished)  # Ctrl-C: leave at once
 
 
-class _Errand(Generic[Task]):
-    """A task, the future of its latest submission and the pool that this went to."""
+class _Errand(NamedTuple):
+    """A task on its way: what carries it, who waits for it, and how often its worker was lost."""
 
-    def __init__(self, task: Task, pool: Any, future: Any) -> None:
-        self.task, self.pool, self.future = task, pool, future
-
-    @cached_property
-    def outcome(self) -> tuple[Any, Exception | None]:
-        """The result, or what went wrong; waits for it, fetches it once."""
-        try:
-            return self.future.result(), None
-        except Exception as error:
-            return None, error
-
-    @property
-    def unanswered(self) -> bool:
-        """Done without a result, but not by its own fault."""
-        result, error = self.outcome
-        return result is Answer.NO_PARCEL if error is None else _is_loss(error)
+    function: Callable[[Any], Any]
+    task: Any
+    promise: Future[Done]
+    losses: int = 0
 
 
-class _Crew(Generic[Task, Result]):
-    """An executor's workers and the function they share; a broken process pool is replaced."""
+class Crew:
+    """An executor's workers, or threads of this process where there is none.
 
-    def __init__(self, function: Callable[[Task], Result], executor: Any) -> None:
-        self.function = function
-        self.pool = _pool(executor)
-        self.replacement: ProcessPoolExecutor | None = None
-        threaded = isinstance(self.pool, ThreadPoolExecutor)
-        self.parcel = None if threaded else Parcel.pack(function)
-        self._introduce()
+    `send` returns a future that ends with the result, whatever happens to workers on the way: local
+    workers and dask replace their dead, and a process pool that the caller brought and that broke
+    is replaced by local workers.
+    """
+
+    def __init__(self, executor: Submits | None = None, threads: int | None = None) -> None:
+        self._stack = ExitStack()  # what this crew started or wrote itself
+        self._pool: Any = None if executor is None else _pool(executor)
+        if executor is None:
+            self._adopt(ThreadPoolExecutor(threads or usable_cores()))
+        self._parcels: OrderedDict[int, _Shared] = OrderedDict()
+        self._flying: dict[Future[Done], Any] = {}
+        self._lock = threading.RLock()
 
     @property
     def size(self) -> int:
         """Workers, as far as the executor says; a dask cluster's number may change."""
         for name in ("workers", "_max_workers", "num_workers"):
-            if isinstance(count := getattr(self.pool, name, None), int):
+            if isinstance(count := getattr(self._pool, name, None), int):
                 return max(count, 1)
         return usable_cores()
 
-    def _introduce(self) -> None:
-        """Share the parcel with all workers where the pool can; else the first tasks carry it."""
-        self.shared: Any = None
-        self.carriers = self.size
-        if self.parcel is not None and hasattr(self.pool, "share"):
-            self.shared = self.pool.share(self.parcel.content)
+    def send(self, function: Callable[[Any], Any], task: Any) -> Future[Done]:
+        """function(task) by whoever is free; one function object travels once."""
+        promise: Future[Done] = Future()
+        self._submit(_Errand(function, task, promise))
+        return promise
 
-    def send(self, task: Task, *, carry: bool = False) -> _Errand[Task]:
-        """Submit the task, with the parcel if it is to carry it or is among the first."""
+    def _submit(self, errand: _Errand) -> None:
+        pool = self._pool
         try:
-            if self.parcel is None:
-                future = self.pool.submit(self.function, task)
+            if isinstance(pool, ThreadPoolExecutor):
+                future = pool.submit(run_timed, errand.function, errand.task)
             else:
-                content = self.shared
-                if content is None and (carry or self.carriers > 0):
-                    content, self.carriers = self.parcel.content, self.carriers - 1
-                parts = versions(), self.parcel.digest, content, task
-                future = self.pool.submit(run_parcel, *parts)
+                shared = self._shared(errand.function, pool)
+                future = pool.submit(
+                    run_parcel, versions(), shared.digest, shared.content, errand.task
+                )
         except (BrokenExecutor, CancelledError) as error:
-            future = Future()
-            future.set_exception(error)
-        return _Errand(task, self.pool, future)
+            self._lost(errand, pool, error)
+            return
+        with self._lock:
+            self._flying[errand.promise] = future
+        future.add_done_callback(partial(self._heard, errand, pool))
 
-    def finish(self, errand: _Errand[Task], others: deque[_Errand[Task]]) -> Result:
-        """The errand's result, whatever happens to workers; the others are sent again as needed.
+    def _shared(self, function: Callable[[Any], Any], pool: Any) -> _Shared:
+        """The function's parcel, packed at its first task and put where the workers find it."""
+        with self._lock:
+            known = self._parcels.get(id(function))
+            if known is None or known.function is not function or known.pool is not pool:
+                parcel, content = Parcel.pack(function), None
+                if hasattr(pool, "share"):  # dask: the result of a task, which it can make again
+                    content = pool.share(parcel.content)
+                elif isinstance(pool, LocalWorkers | ProcessPoolExecutor):
+                    content = self._stack.enter_context(parcel.on_disk())
+                known = _Shared(function, pool, parcel.digest, content or parcel.content)
+                self._parcels[id(function)] = known
+            self._parcels.move_to_end(id(function))
+            while len(self._parcels) > KEPT:
+                self._parcels.popitem(last=False)
+            return known
 
-        After a loss the errand runs alone, so that a task that kills its worker is the one named.
-        """
-        losses = 0
-        # A worker without the parcel answers so and costs no life; a lost worker does. The
-        # function's own exception is an answer and is raised below.
-        while errand.unanswered:
-            if (error := errand.outcome[1]) is not None:
-                losses += 1
-                if losses > LIVES:
-                    raise ExecutorError(
-                        f"task {reprlib.repr(errand.task)} lost its worker {losses} times and was "
-                        "given up: the worker is killed, runs out of memory, or cannot start (a "
-                        "script that starts processes needs `if __name__ == '__main__':`)"
-                    ) from error
-                if errand.pool is self.pool:
-                    self._repair(error)
-            errand = self.send(errand.task, carry=True)
-        # A broken pool takes all its futures with it: those are sent again, without losing a life,
-        # since nobody knows whose task broke it.
-        for i, other in enumerate(others):
-            if other.future.done() and other.unanswered:
-                others[i] = self.send(other.task, carry=True)
-        result, error = errand.outcome
-        if error is not None:
-            raise error
-        return result
+    def _heard(self, errand: _Errand, pool: Any, future: Any) -> None:
+        """A task came back: with a result, an exception of its own, or without its worker."""
+        with self._lock:
+            self._flying.pop(errand.promise, None)
+        try:
+            result = future.result()
+        except Exception as error:
+            if _is_loss(error):
+                self._lost(errand, pool, error)
+            else:
+                _end(errand.promise.set_exception, error)
+        else:
+            _end(errand.promise.set_result, result)
 
-    def _repair(self, error: BaseException) -> None:
-        """Replace a broken process pool by one like it; dask replaces its workers itself."""
-        if isinstance(self.pool, ProcessPoolExecutor):
-            # The pool belongs to the caller and cannot be mended: one like it serves the rest of
-            # the run.
-            broken: Any = self.pool
-            self.dismiss()
-            self.pool = self.replacement = ProcessPoolExecutor(
-                broken._max_workers,
-                mp_context=broken._mp_context,
-                initializer=broken._initializer,
-                initargs=broken._initargs,
+    def _lost(self, errand: _Errand, pool: Any, error: BaseException) -> None:
+        """Send it again; who takes it is the executor's business, unless that is broken."""
+        if errand.promise.cancelled():
+            return
+        try:
+            if isinstance(error, BrokenExecutor):
+                self._replace(pool, error)  # all its tasks are lost, and nobody knows by whom
+            elif errand.losses == LIVES:
+                raise given_up(errand.task) from error
+            else:
+                errand = errand._replace(losses=errand.losses + 1)
+            self._submit(errand)
+        except Exception as trouble:  # a promise that never ends would stop the run
+            _end(errand.promise.set_exception, trouble)
+
+    def _replace(self, broken: Any, error: BaseException) -> None:
+        with self._lock:
+            if broken is not self._pool:  # another task found it first
+                return
+            if not isinstance(broken, ProcessPoolExecutor):
+                raise ExecutorError(f"{type(broken).__name__} broke: {error}") from error
+            pool: Any = broken  # it belongs to the caller and cannot be mended
+            self._adopt(
+                LocalWorkers(pool._max_workers, pool._mp_context, pool._initializer, pool._initargs)
             )
-        elif isinstance(error, BrokenExecutor):
-            raise ExecutorError(f"{type(self.pool).__name__} broke: {error}") from error
-        self._introduce()
+
+    def _adopt(self, pool: Executor) -> None:
+        self._pool = pool
+        # Ctrl-C: leave at once; threads are not waited for
+        self._stack.callback(pool.shutdown, wait=False, cancel_futures=True)
 
     def dismiss(self) -> None:
-        """End the workers that this crew started itself."""
-        if self.replacement is not None:
-            self.replacement.shutdown(wait=True, cancel_futures=True)
+        """Cancel what is under way, and end the workers that this crew started itself."""
+        with self._lock:
+            flying, self._flying = self._flying, {}
+        for promise, future in flying.items():
+            promise.cancel()
+            with suppress(Exception):  # a cluster that is gone has nothing to cancel
+                future.cancel()
+        self._stack.close()
+
+
+class _Shared(NamedTuple):
+    """A function's parcel at one pool: what goes with each of its tasks."""
+
+    function: Callable[[Any], Any]
+    pool: Any
+    digest: bytes
+    content: Any
+
+
+def _end(settle: Callable[[Any], None], outcome: Any) -> None:
+    with suppress(InvalidStateError):  # cancelled: nobody waits any more
+        settle(outcome)
 
 
 def _pool(executor: Any) -> Any:
@@ -209,7 +229,6 @@ def _pool(executor: Any) -> Any:
 
 
 def _is_loss(error: BaseException) -> bool:
-    """Whether the worker is to blame and not the task; dask's KilledWorker is known by name."""
-    return (
-        isinstance(error, BrokenExecutor | CancelledError) or type(error).__name__ == "KilledWorker"
-    )
+    """Whether the worker is to blame and not the task; dask's are known by name."""
+    names = ("KilledWorker", "FutureCancelledError", "FuturesCancelledError")
+    return isinstance(error, BrokenExecutor | CancelledError) or type(error).__name__ in names
