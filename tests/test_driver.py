@@ -14,7 +14,7 @@ from tests import naive
 from tightz.bounds import Bound, Proof, Side
 from tightz.interval.board import Board, Doubt
 from tightz.interval.opening import opening
-from tightz.interval.race import Schedule
+from tightz.interval.lanes import Schedule
 from tightz.interval.streams.exact import exact_marginals
 from tightz.judge import Audited, ProductEvidence, StatesEvidence
 from tightz.runtime.clock import Clock
@@ -254,40 +254,40 @@ def schedule_of(*rates: float) -> Schedule:
     found = Schedule(Working(MODEL, Clock(100.0)), memory=10.0, farm=Farm())
     found.add([idle] * len(rates))
     for lane, rate in zip(found.lanes, rates, strict=True):
-        lane.hope = 0.0
-        lane.spend(1.0, found.memory)
-        lane.gain = rate * (lane.recent + lane.credit)
+        lane.here.hope = 0.0
+        lane.here.spend(1.0, found.memory)
+        lane.here.gain = rate * (lane.here.recent + lane.here.credit)
     return found
 
 
 def test_the_stream_that_gains_fastest_is_advanced():
     found = schedule_of(0.1, 0.5, 0.2)
-    assert found.take() is found.lanes[1]
-    assert found.take() is found.lanes[2]  # the first is running
+    assert found.take().lane is found.lanes[1]
+    assert found.take().lane is found.lanes[2]  # the first is running
 
 
 def test_a_new_stream_is_tried_and_loses_credit_without_gains():
     found = schedule_of(0.1, 0.2)
     found.add([lambda working, clock: iter(())])  # not one that runs already
     newcomer = found.lanes[2]
-    assert found.take() is newcomer
+    assert found.take().lane is newcomer
     for _ in range(20):
         found.give_back(newcomer, 1.0, ended=False)
         newcomer.running = True
     newcomer.running = False
-    assert newcomer.rate < 0.1
-    assert found.take() is not newcomer
+    assert newcomer.here.rate < 0.1
+    assert found.take().lane is not newcomer
 
 
 def test_no_stream_is_starved():
     found = schedule_of(0.0, 1.0)
     found.give_back(found.lanes[1], 100.0, ended=False)
-    found.lanes[1].gain = 1e9
-    assert found.take() is found.lanes[0]
+    found.lanes[1].here.gain = 1e9
+    assert found.take().lane is found.lanes[0]
 
 
 def test_gains_fade():
-    lane = schedule_of(1.0).lanes[0]
+    lane = schedule_of(1.0).lanes[0].here
     before = lane.rate
     for _ in range(10):
         lane.spend(1.0, 2.0)

@@ -757,7 +757,7 @@ def test_a_cold_run_starts_all_streams_and_a_warm_one_does_not(monkeypatch):
 def test_kernels_are_wanted_when_their_stream_is_launched():
     from tightz.interval.opening import opening
     from tightz.interval.portfolio import SIDE_BY_SIDE
-    from tightz.interval.race import Schedule
+    from tightz.interval.lanes import Schedule
     from tightz.workspace.working import Working
 
     slow = SlowFarm()
@@ -781,7 +781,7 @@ def test_the_kernels_of_annealing_come_first():
 
 def test_while_the_clock_is_held_streams_take_little():
     """They would take the processors from the compilation that all wait for."""
-    from tightz.interval.race import EARLY, Schedule
+    from tightz.interval.lanes import EARLY, Schedule
     from tightz.workspace.working import Working
 
     clock = Clock(10.0)
@@ -797,18 +797,18 @@ def test_while_the_clock_is_held_streams_take_little():
     for lane in schedule.lanes:
         lane.kernels = registry.kernels_of("annealed", "spins")
     clock.hold()
-    first = schedule.take()
+    first = schedule.take().lane
     assert not any(schedule._early(lane) for lane in schedule.lanes)  # one at a time
     schedule.give_back(first, EARLY / 2, ended=False)
     assert all(schedule._early(lane) for lane in schedule.lanes)
-    schedule.give_back(schedule.take(), EARLY, ended=False)
+    schedule.give_back(schedule.take().lane, EARLY, ended=False)
     assert not any(schedule._early(lane) for lane in schedule.lanes)
     clock.release()
     assert schedule.take() is not None
 
 
 def test_a_stream_that_is_launched_twice_runs_once():
-    from tightz.interval.race import Schedule
+    from tightz.interval.lanes import Schedule
     from tightz.workspace.working import Working
 
     schedule = Schedule(Working(tz.ising_grid(3, seed=0)), 1.0, SlowFarm(0.0))

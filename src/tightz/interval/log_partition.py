@@ -67,8 +67,10 @@ def log_partition(
                  that holds always must carry evidence: the judge evaluates it afresh, and what it
                  cannot confirm is set aside in `quarantined`
     only         streams to run instead of the portfolio
-    threads      streams that are advanced at a time; None: as many as there are cores, at least 2
-    executor     anything with `submit`: runs the trials of the certificate
+    threads      streams that are advanced at a time; None: as many as there are cores, less those
+                 of local workers, and at least 2
+    executor     anything with `submit` (processes, a dask client, MPI): does what streams hand out
+                 (draws, trials, leaves of the tree, searches); threads here do the rest
     backend      "cuda" or "cpu" for what has both; "auto" takes a GPU where there is one
     compile      what to do where kernels are not compiled yet, on the first run of a machine:
                  "before" does not count the time that takes, "beside" does, and keeps the wall
@@ -120,8 +122,10 @@ def log_partition(
         clock = Clock(time_limit)
         working = Working(
             model, clock, delta, root, exact, memory, marginals=marginals,
-            threads=threads or usable_cores(), executor=executor, backend=backend,
+            threads=threads or _free_cores(executor), executor=executor, backend=backend,
         )  # fmt: skip
+        if executor is not None:
+            stack.callback(working.crew.dismiss)
         board = Board(clock, on_bound, notes=scale_warnings(model), ledger=Ledger(delta))
         board.slack = lambda: working.reduction.rounding
         if session is not None:
@@ -150,6 +154,16 @@ def log_partition(
         if session is not None:
             session.conclude(result, board.marginals, board.point_estimate().family)
     return result
+
+
+def _free_cores(executor: Submits | None) -> int:
+    """Cores that local processes leave, at least 2: some streams do all their work here."""
+    if executor is None:
+        return usable_cores()
+    from tightz.runtime.local_workers import LocalWorkers
+
+    taken = executor.size if isinstance(executor, LocalWorkers) else 0
+    return max(2, usable_cores() - taken)
 
 
 def _run(

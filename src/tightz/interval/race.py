@@ -1,55 +1,34 @@
-"""Streams side by side: a few workers advance them step by step, the caller's thread merges.
-
-A step is what a stream does between two findings. A free worker takes the stream that has narrowed
-the answer fastest, by what was measured in this run: how much of the proven interval, of the
-confident one and of the estimate's error its recent steps took away, per second. Every stream
-starts with some credit, so all are tried, and keeps a small share of the time, since some pay late
-(a search before the tree that it guides).
-"""
+"""Streams side by side: a few workers advance them step by step, the caller's thread merges."""
 
 from __future__ import annotations
 
 import logging
-import math
 import queue
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from tightz.bounds import Bound, Proof, Side
-from tightz.interval.board import Board, Ends, judged
-from tightz.interval.opening import opening, reached
+from tightz.bounds import Bound
+from tightz.interval.board import Board, judged
+from tightz.interval.lanes import MEMORY, Ended, Job, Lane, Schedule
 from tightz.judge import RefutedError
+from tightz.runtime.executors import Crew
 from tightz.runtime.kernels.farm import Farm
-from tightz.runtime.kernels.registry import Kernel, kernels_of, needed
+from tightz.runtime.local_workers import GivenUpError
+from tightz.runtime.parcels import Done, ExecutorError, run_timed
 from tightz.workspace.findings import Finding, Mixing
-from tightz.workspace.working import Launch, Method, Working, name_of
+from tightz.workspace.working import Handout, Launch, Method, Working
 
 log = logging.getLogger("tightz")
 log.addHandler(logging.NullHandler())
 
-LEAST_SHARE = 0.15
-"""Every stream gets at least this part of an equal share of the time."""
-
-MEMORY = 0.15
-"""Part of the time limit over which a stream's gains are remembered."""
-
-CREDIT = 0.3
-"""Share of the interval's width that a stream is believed to take away before it is measured."""
-
-
-PATIENCE = 6
-"""Upper bounds that a stream has given before it may be called beaten."""
-
-EARLY = 5.0
-"""Seconds that streams may take together while the clock is held for compilation."""
-
-FINE = 0.005
-"""Nats of confident width down to which streams get the time that they were promised; those that
-prove what holds always (`proves`) get it to the end."""
+AHEAD = 2
+"""Pieces under way for each of the executor's workers: one at work, one on its way."""
 
 
 class _Refused(NamedTuple):
@@ -62,159 +41,51 @@ class _Failed(NamedTuple):
     text: str
 
 
-class _Ended(NamedTuple):
-    pass
+class _Alone(NamedTuple):
+    """The executor is gone."""
+
+    error: BaseException
 
 
 @dataclass(eq=False)
-class Lane:
-    """One stream: its generator, the time it took, and what it earned."""
+class Away:
+    """Pieces at the executor's workers: enough of them under way that nobody there waits."""
 
-    method: Method
-    steps: Iterator[Any]
-    credit: float
-    hope: float = CREDIT
-    gain: float = 0.0
-    recent: float = 0.0
-    seconds: float = 0.0
-    running: bool = False
-    ended: bool = False  # no more steps to take
-    kernels: tuple[Kernel, ...] = ()  # what it waits for before its first step
-    merged: bool = False  # and all it found is merged
-    trail: list[tuple[float, float]] = field(default_factory=list)  # seconds, its upper bounds
+    schedule: Schedule
+    crew: Crew
+    inbox: queue.SimpleQueue[Any]
+    _flying: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def name(self) -> str:
-        return name_of(self.method)
+    def fill(self) -> None:
+        """Send pieces while there are some and workers for them."""
+        most = AHEAD * self.crew.size
+        while True:
+            with self._lock:
+                if self._flying >= most or (job := self.schedule.take_away()) is None:
+                    return
+                self._flying += 1
+            assert job.pieces is not None
+            try:
+                promise = self.crew.send(job.pieces.function, job.pieces.tasks[job.number])
+            except Exception as error:
+                promise = Future()
+                promise.set_exception(error)
+            promise.add_done_callback(partial(self._back, job))
 
-    @property
-    def share(self) -> float:
-        """Part of all workers' time that it was promised."""
-        return float(getattr(self.method, "share", 0.0))
-
-    @property
-    def rate(self) -> float:
-        """Gain per second, recent steps counting most; credit stands for what is not yet known."""
-        return (self.gain + self.hope) / (self.recent + self.credit)
-
-    def beaten(self, bound: Bound, ends: Ends, left: float) -> bool:
-        """Whether its upper bounds, falling on as fast as of late, end above what is known.
-
-        A descent slows down, so this gives it more than it will get. A stream that has more to give
-        than bounds says so by `beatable`.
-        """
-        if bound.side is not Side.UPPER or bound.proof is not Proof.DETERMINISTIC:
-            return False
-        if not getattr(self.method, "beatable", True):
-            return False
-        self.trail.append((self.seconds, bound.log_z))
-        late = [(s, value) for s, value in self.trail if s >= 0.5 * self.seconds]
-        if len(self.trail) < PATIENCE or len(late) < 2 or bound.log_z <= ends.upper:
-            return False
-        (begun, high), (now, low) = late[0], late[-1]
-        falling = max(0.0, high - low) / max(now - begun, 1e-9)
-        return bound.log_z - falling * left > ends.upper
-
-    def spend(self, seconds: float, memory: float) -> None:
-        """Book a step: older gains, seconds and the hope of a gain fade together."""
-        # An exponential window over the stream's own seconds: a stream that waits keeps its
-        # record, one that works without gain loses it.
-        fade = math.exp(-seconds / memory)
-        self.gain *= fade
-        self.hope *= fade
-        self.recent = self.recent * fade + seconds
-        self.seconds += seconds
-
-
-@dataclass(eq=False)
-class Schedule:
-    """Which stream a free worker advances next; shared by workers and driver under one lock."""
-
-    working: Working
-    memory: float
-    farm: Farm
-    confident: float = math.inf  # width of the confident interval
-    lanes: list[Lane] = field(default_factory=list)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def add(self, methods: Sequence[Method]) -> None:
-        """Start streams, but not again those that began while kernels were compiled."""
-        with self.changed:
-            running = [lane.method for lane in self.lanes]
-            for method in methods:
-                if any(method is other for other in running):  # equality may be of arrays
-                    continue
-                steps = iter(method(self.working, self.working.clock))
-                lane = Lane(method, steps, CREDIT * self.memory)
-                lane.kernels = kernels_of(lane.name, self.working.kind)
-                self.lanes.append(lane)
-            kind = self.working.kind
-            self.farm.want(needed(reached(methods, kind), kind))
-            self.changed.notify_all()
-
-    def take(self) -> Lane | None:
-        """The stream to advance now; waits while all are busy; None when there is nothing left."""
-        with self.changed:
-            while not self.working.clock.expired:
-                ready = [
-                    lane
-                    for lane in self.lanes
-                    if not (lane.running or lane.ended) and self.farm.ready(lane.kernels)
-                ]
-                if self.working.clock.held:
-                    ready = [lane for lane in ready if self._early(lane)]
-                if ready:
-                    chosen = self._best(ready)
-                    chosen.running = True
-                    return chosen
-                if all(lane.ended for lane in self.lanes):
-                    return None
-                self.changed.wait(0.05)
-        return None
-
-    def _early(self, lane: Lane) -> bool:
-        """Whether to run it before the clock does: the exact sum, and a first look by the others.
-
-        They would take the processors from the compilation that all wait for.
-        """
-        if lane.name == opening.__name__ or not lane.kernels:
-            return True
-        compiled = [each for each in self.lanes if each.kernels]
-        busy = any(each.running for each in compiled)
-        return not busy and sum(each.seconds for each in compiled) < EARLY
-
-    def _best(self, ready: list[Lane]) -> Lane:
-        live = [lane for lane in self.lanes if not lane.ended]
-        spent = sum(lane.seconds for lane in self.lanes)
-        promised = [lane for lane in ready if lane.seconds < lane.share * spent]
-        if self.confident < FINE:  # narrow enough: from here on by what is measured
-            promised = [lane for lane in promised if getattr(lane.method, "proves", False)]
-        if promised:
-            # the largest promise first: steps of others may hold the other workers for long
-            return min(promised, key=lambda lane: (-lane.share, lane.seconds))
-        # Starvation guard: rates are estimates from the past, and a stream that needs a long step
-        # before its first finding would never be tried again.
-        fair = LEAST_SHARE * sum(lane.seconds for lane in live) / len(live)
-        starved = [lane for lane in ready if lane.seconds < fair]
-        if starved:
-            return min(starved, key=lambda lane: lane.seconds)
-        # where nothing gains any more, the one that had least
-        return max(ready, key=lambda lane: (round(lane.rate, 6), -lane.seconds))
-
-    def give_back(self, lane: Lane, seconds: float, *, ended: bool) -> None:
-        with self.changed:
-            lane.running, lane.ended = False, ended
-            lane.spend(seconds, self.memory)
-            self.changed.notify_all()
-
-    def reward(self, lane: Lane, gain: float) -> None:
-        with self.changed:
-            lane.gain += gain
-
-    @property
-    def finished(self) -> bool:
-        with self.changed:
-            return all(lane.ended for lane in self.lanes)
+    def _back(self, job: Job, promise: Future[Done]) -> None:
+        with self._lock:
+            self._flying -= 1
+        if promise.cancelled():
+            return
+        error = promise.exception()
+        if isinstance(error, ExecutorError) and not isinstance(error, GivenUpError):
+            self.schedule.return_piece(job)
+            self.inbox.put((job.lane, _Alone(error)))
+            return
+        done = Done(None, 0.0) if error is not None else promise.result()
+        self.schedule.deliver(job, done.value, done.seconds, error=error, away=True)
+        self.fill()
 
 
 def race(
@@ -232,11 +103,13 @@ def race(
     clock = working.clock
     # The memory follows the time limit, so that a run of a second and one of an hour behave alike.
     schedule = Schedule(working, max(0.05, MEMORY * min(clock.left, 600.0)), farm)
+    schedule.crewed = working.executor is not None
     schedule.add(methods)
     inbox: queue.SimpleQueue[tuple[Lane, Any]] = queue.SimpleQueue()
+    away = Away(schedule, working.crew, inbox) if working.executor is not None else None
     for number in range(max(2, working.threads)):
         threading.Thread(
-            target=_work, args=(schedule, board, inbox), name=f"tightz worker {number}"
+            target=_work, args=(schedule, board, inbox, away), name=f"tightz worker {number}"
         ).start()
     closing: Lane | None = None
     held = hold
@@ -268,8 +141,12 @@ def race(
 
 
 def _merge(lane: Lane, item: Any, board: Board) -> None:
-    if isinstance(item, _Ended):
+    if isinstance(item, Ended):
         lane.merged = True
+    elif isinstance(item, _Alone):
+        note = f"the run went on without its executor: {item.error}"
+        if note not in board.failures:
+            board.failures.append(note)
     elif isinstance(item, _Failed):
         log.warning("stream %s failed\n%s", lane.name, item.text)
         last = traceback.extract_tb(item.error.__traceback__)[-1:]
@@ -284,30 +161,54 @@ def _merge(lane: Lane, item: Any, board: Board) -> None:
         board.merge(item)
 
 
-def _work(schedule: Schedule, board: Board, inbox: queue.SimpleQueue[Any]) -> None:
-    """Advance one stream after the other until nothing is left or the clock ends."""
-    while (lane := schedule.take()) is not None:
-        begun = time.perf_counter()
-        ended = True
+def _work(
+    schedule: Schedule, board: Board, inbox: queue.SimpleQueue[Any], away: Away | None
+) -> None:
+    """Do one job after the other until nothing is left or the clock ends."""
+    while (job := schedule.take()) is not None:
+        if job.pieces is None:
+            _step(job.lane, schedule, board, inbox, away)
+            continue
         try:
-            item: Any = next(lane.steps, _Ended())
-            ended = isinstance(item, _Ended)
-            if isinstance(item, Launch):
-                schedule.add(item)
-            elif not ended:
-                finding = item if isinstance(item, Finding) else Finding(bound=item)
-                if finding.bound is not None:
-                    ended = lane.beaten(finding.bound, board.ends, schedule.working.clock.left)
-                inbox.put((lane, _judged(finding, schedule.working, board)))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a panic of an extension is no Exception
-            ended = True
-            inbox.put((lane, _Failed(error, traceback.format_exc())))
-        finally:
-            schedule.give_back(lane, time.perf_counter() - begun, ended=ended)
-            if ended:
-                inbox.put((lane, _Ended()))
+            done, error = run_timed(job.pieces.function, job.pieces.tasks[job.number]), None
+        except Exception as trouble:
+            done, error = Done(None, 0.0), trouble
+        schedule.deliver(job, done.value, done.seconds, error=error)
+
+
+def _step(
+    lane: Lane,
+    schedule: Schedule,
+    board: Board,
+    inbox: queue.SimpleQueue[Any],
+    away: Away | None,
+) -> None:
+    """One step of a stream; what it says goes to the inbox."""
+    begun = time.perf_counter()
+    ended = True
+    try:
+        item: Any = lane.advance()
+        ended = isinstance(item, Ended)
+        if isinstance(item, Launch):
+            schedule.add(item)
+        elif isinstance(item, Handout):
+            schedule.hand_out(lane, item)
+        elif not ended:
+            finding = item if isinstance(item, Finding) else Finding(bound=item)
+            if finding.bound is not None:
+                ended = lane.beaten(finding.bound, board.ends, schedule.working.clock.left)
+            inbox.put((lane, _judged(finding, schedule.working, board)))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a panic of an extension is no Exception
+        ended = True
+        inbox.put((lane, _Failed(error, traceback.format_exc())))
+    finally:
+        schedule.give_back(lane, time.perf_counter() - begun, ended=ended)
+        if ended:
+            inbox.put((lane, Ended()))
+    if away is not None:
+        away.fill()
 
 
 def _judged(finding: Finding, working: Working, board: Board) -> Finding | _Refused:

@@ -26,9 +26,13 @@ LIVES = 8
 workers killed every two seconds, one task of a third of a second in 2,500 dies four times."""
 
 
-def given_up(task: Any) -> ExecutorError:
-    """The error that names a task which loses every worker."""
-    return ExecutorError(
+class GivenUpError(ExecutorError):
+    """A task that loses every worker."""
+
+
+def given_up(task: Any) -> GivenUpError:
+    """The error that names the task."""
+    return GivenUpError(
         f"task {reprlib.repr(task)} lost its worker {LIVES + 1} times and was given up: the worker "
         "is killed, runs out of memory, or cannot start (a script that starts processes needs "
         "`if __name__ == '__main__':`)"
@@ -55,6 +59,10 @@ class LocalWorkers(Executor):
         self._threads = ThreadPoolExecutor(n, thread_name_prefix="tightz process")
         self._mine = threading.local()
         self._started: dict[int, ProcessPoolExecutor] = {}  # by the thread that waits for it
+
+    @property
+    def size(self) -> int:
+        return self._max_workers
 
     @property
     def pids(self) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from tightz.workspace.symmetry import flips_of, symmetrise_marginals, symmetrise
 
 if TYPE_CHECKING:  # loaded by the streams that use them: an exact sum needs none
     from tightz.judge.links import SpinLink
-    from tightz.runtime.executors import Submits
+    from tightz.runtime.executors import Crew, Submits
     from tightz.workspace.workspace import Workspace
 
 Sampler = Callable[..., Samples]
@@ -86,6 +86,19 @@ class Working:
             if key not in self._made:
                 self._made[key] = make()
             return self._made[key]
+
+    @property
+    def crew(self) -> Crew:
+        """The executor's workers."""
+        from tightz.runtime.executors import Crew
+
+        made: Crew = self._once("crew", lambda: Crew(self.executor))
+        return made
+
+    @property
+    def hands(self) -> int:
+        """How many can work at the same time on what a stream hands out."""
+        return self.threads if self.executor is None else self.crew.size
 
     @property
     def kind(self) -> str:
@@ -266,3 +279,32 @@ class Planned:
 
 class Launch(tuple[Method, ...]):
     """Yielded by a stream that wants other streams started beside it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Handout:
+    """Yielded by a stream with work that others can do: `results = yield Handout(function, tasks)`.
+
+    Other threads take the tasks, or the workers of the run's executor: function, tasks and results
+    must be picklable, a task should take a tenth of a second or more, and what it returns must
+    depend on the task alone. Results are in the order of the tasks, whoever did them. The stream
+    should keep the function: the same object travels once.
+    """
+
+    function: Callable[[Any], Any]
+    tasks: Sequence[Any]
+
+
+def alone(steps: Iterator[Any]) -> Iterator[Any]:
+    """A stream's findings, its handouts done in this thread."""
+    results: Any = None
+    while True:
+        try:
+            item = next(steps) if results is None else steps.send(results)  # type: ignore[attr-defined]
+        except StopIteration:
+            return
+        results = None
+        if isinstance(item, Handout):
+            results = [item.function(task) for task in item.tasks]
+        else:
+            yield item

@@ -1,0 +1,329 @@
+"""Which stream a free worker advances next.
+
+A step is what a stream does between two findings. A free worker takes the stream that has narrowed
+the answer fastest, by what was measured in this run: how much of the proven interval, of the
+confident one and of the estimate's error its recent steps took away, per second. Every stream
+starts with some credit, so all are tried, and keeps a small share of the time, since some pay late
+(a search before the tree that it guides).
+
+Between two steps a stream may hand out pieces of work. They go to the executor's workers, or to the
+threads here where there is none; the stream's next step has their results.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.interval.board import Ends
+from tightz.interval.opening import opening, reached
+from tightz.runtime.kernels.farm import Farm
+from tightz.runtime.kernels.registry import Kernel, kernels_of, needed
+from tightz.workspace.working import Handout, Method, Working, name_of
+
+LEAST_SHARE = 0.15
+"""Every stream gets at least this part of an equal share of the time."""
+
+LEAST_AWAY = 0.1
+"""Share of the executor's workers that counts as promised to a stream without a promise."""
+
+MEMORY = 0.15
+"""Part of the time limit over which a stream's gains are remembered."""
+
+CREDIT = 0.3
+"""Share of the interval's width that a stream is believed to take away before it is measured."""
+
+
+PATIENCE = 6
+"""Upper bounds that a stream has given before it may be called beaten."""
+
+EARLY = 5.0
+"""Seconds that streams may take together while the clock is held for compilation."""
+
+FINE = 0.005
+"""Nats of confident width down to which streams get the time that they were promised; those that
+prove what holds always (`proves`) get it to the end."""
+
+
+class Ended(NamedTuple):
+    """A stream has no more steps to take."""
+
+
+class Pieces:
+    """A handout under way: whose turn each piece is, and what came back, in the tasks' order."""
+
+    def __init__(self, handout: Handout) -> None:
+        self.function, self.tasks = handout.function, handout.tasks
+        self.results: list[Any] = [None] * len(self.tasks)
+        self.error: BaseException | None = None
+        self._left = len(self.tasks)
+        self._untaken = list(range(len(self.tasks)))[::-1]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is a piece that nobody has taken."""
+        return bool(self._untaken) and self.error is None
+
+    @property
+    def done(self) -> bool:
+        return self._left == 0 or self.error is not None
+
+    def take(self) -> int:
+        return self._untaken.pop()
+
+    def give_up(self, index: int) -> None:
+        """Whoever took it cannot do it: somebody else may."""
+        self._untaken.append(index)
+
+    def put(self, index: int, result: Any, error: BaseException | None) -> None:
+        self.results[index] = result
+        self.error = self.error or error
+        self._left -= 1
+
+
+class Job(NamedTuple):
+    """What a worker does next: a stream's next step, or one piece of what it handed out."""
+
+    lane: Lane
+    pieces: Pieces | None = None
+    number: int = 0
+
+
+@dataclass(eq=False)
+class Purse:
+    """What a stream earned in one place, for the time that it took there."""
+
+    credit: float
+    hope: float = CREDIT
+    gain: float = 0.0
+    recent: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Gain per second, recent steps counting most; credit stands for what is not yet known."""
+        return (self.gain + self.hope) / (self.recent + self.credit)
+
+    def spend(self, seconds: float, memory: float) -> None:
+        """Book a step: older gains, seconds and the hope of a gain fade together."""
+        # An exponential window over the stream's own seconds: a stream that waits keeps its
+        # record, one that works without gain loses it.
+        fade = math.exp(-seconds / memory)
+        self.gain *= fade
+        self.hope *= fade
+        self.recent = self.recent * fade + seconds
+        self.seconds += seconds
+
+
+@dataclass(eq=False)
+class Lane:
+    """One stream: its generator, what it handed out, the time it took here and elsewhere."""
+
+    method: Method
+    steps: Iterator[Any]
+    here: Purse
+    away: Purse  # by the executor's workers
+    pieces: Pieces | None = None
+    running: bool = False
+    ended: bool = False  # no more steps to take
+    kernels: tuple[Kernel, ...] = ()  # what it waits for before its first step
+    merged: bool = False  # and all it found is merged
+    trail: list[tuple[float, float]] = field(default_factory=list)  # seconds, its upper bounds
+
+    @property
+    def name(self) -> str:
+        return name_of(self.method)
+
+    @property
+    def share(self) -> float:
+        """Part of all workers' time that it was promised."""
+        return float(getattr(self.method, "share", 0.0))
+
+    def beaten(self, bound: Bound, ends: Ends, left: float) -> bool:
+        """Whether its upper bounds, falling on as fast as of late, end above what is known.
+
+        A descent slows down, so this gives it more than it will get. A stream that has more to give
+        than bounds says so by `beatable`.
+        """
+        if bound.side is not Side.UPPER or bound.proof is not Proof.DETERMINISTIC:
+            return False
+        if not getattr(self.method, "beatable", True):
+            return False
+        self.trail.append((self.here.seconds, bound.log_z))
+        late = [(s, value) for s, value in self.trail if s >= 0.5 * self.here.seconds]
+        if len(self.trail) < PATIENCE or len(late) < 2 or bound.log_z <= ends.upper:
+            return False
+        (begun, high), (now, low) = late[0], late[-1]
+        falling = max(0.0, high - low) / max(now - begun, 1e-9)
+        return bound.log_z - falling * left > ends.upper
+
+    @property
+    def ready(self) -> bool:
+        """Whether its next step can be taken."""
+        idle = not (self.running or self.ended)
+        return idle and (self.pieces is None or self.pieces.done)
+
+    def advance(self) -> Any:
+        """The next step, with the results of what it handed out."""
+        pieces, self.pieces = self.pieces, None
+        steps: Any = self.steps
+        try:
+            if pieces is None:
+                return next(steps)
+            if pieces.error is not None:
+                return steps.throw(pieces.error)
+            return steps.send(pieces.results)
+        except StopIteration:
+            return Ended()
+
+
+@dataclass(eq=False)
+class Schedule:
+    """Which stream a free worker advances next; shared by workers and driver under one lock."""
+
+    working: Working
+    memory: float
+    farm: Farm
+    crewed: bool = False  # whether an executor takes the pieces
+    confident: float = math.inf  # width of the confident interval
+    lanes: list[Lane] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def add(self, methods: Sequence[Method]) -> None:
+        """Start streams, but not again those that began while kernels were compiled."""
+        with self.changed:
+            running = [lane.method for lane in self.lanes]
+            for method in methods:
+                if any(method is other for other in running):  # equality may be of arrays
+                    continue
+                steps = iter(method(self.working, self.working.clock))
+                credit = CREDIT * self.memory
+                lane = Lane(method, steps, Purse(credit), Purse(credit))
+                lane.kernels = kernels_of(lane.name, self.working.kind)
+                self.lanes.append(lane)
+            kind = self.working.kind
+            self.farm.want(needed(reached(methods, kind), kind))
+            self.changed.notify_all()
+
+    def take(self) -> Job | None:
+        """What to do now; waits while all are busy; None when there is nothing left."""
+        with self.changed:
+            while not self.working.clock.expired:
+                ready = [
+                    lane
+                    for lane in self.lanes
+                    if (lane.ready or (not self.crewed and _waiting(lane)))
+                    and self.farm.ready(lane.kernels)
+                ]
+                if self.working.clock.held:
+                    ready = [lane for lane in ready if self._early(lane)]
+                if ready:
+                    return self._job(self._best(ready))
+                if all(lane.ended for lane in self.lanes):
+                    return None
+                self.changed.wait(0.05)
+        return None
+
+    def take_away(self) -> Job | None:
+        """A piece for a worker of the executor; None where there is none now."""
+        with self.changed:
+            ready = [lane for lane in self.lanes if _waiting(lane)]
+            if not ready or not self.crewed or self.working.clock.expired:
+                return None
+            # who had least of the time there, in proportion to what they were promised
+            return self._job(
+                min(ready, key=lambda lane: lane.away.seconds / max(lane.share, LEAST_AWAY))
+            )
+
+    def _job(self, lane: Lane) -> Job:
+        if lane.pieces is not None and lane.pieces.waiting:
+            return Job(lane, lane.pieces, lane.pieces.take())
+        lane.running = True
+        return Job(lane)
+
+    def _early(self, lane: Lane) -> bool:
+        """Whether to run it before the clock does: the exact sum, and a first look by the others.
+
+        They would take the processors from the compilation that all wait for.
+        """
+        if lane.name == opening.__name__ or not lane.kernels:
+            return True
+        compiled = [each for each in self.lanes if each.kernels]
+        busy = any(each.running for each in compiled)
+        return not busy and sum(each.here.seconds for each in compiled) < EARLY
+
+    def _best(self, ready: list[Lane]) -> Lane:
+        for lane in ready:
+            if lane.pieces is not None and lane.pieces.done:  # short, and workers may wait for it
+                return lane
+        live = [lane for lane in self.lanes if not lane.ended]
+        spent = sum(lane.here.seconds for lane in self.lanes)
+        promised = [lane for lane in ready if lane.here.seconds < lane.share * spent]
+        if self.confident < FINE:  # narrow enough: from here on by what is measured
+            promised = [lane for lane in promised if getattr(lane.method, "proves", False)]
+        if promised:
+            # the largest promise first: steps of others may hold the other workers for long
+            return min(promised, key=lambda lane: (-lane.share, lane.here.seconds))
+        # Starvation guard: rates are estimates from the past, and a stream that needs a long step
+        # before its first finding would never be tried again.
+        fair = LEAST_SHARE * sum(lane.here.seconds for lane in live) / len(live)
+        starved = [lane for lane in ready if lane.here.seconds < fair]
+        if starved:
+            return min(starved, key=lambda lane: lane.here.seconds)
+        # where nothing gains any more, the one that had least
+        return max(ready, key=lambda lane: (round(lane.here.rate, 6), -lane.here.seconds))
+
+    def hand_out(self, lane: Lane, handout: Handout) -> None:
+        """Others may now take the lane's pieces; its own next step waits for them."""
+        with self.changed:
+            lane.pieces = Pieces(handout)
+            self.changed.notify_all()
+
+    def give_back(self, lane: Lane, seconds: float, *, ended: bool = False) -> None:
+        """A step is over."""
+        with self.changed:
+            lane.running, lane.ended = False, ended
+            lane.here.spend(seconds, self.memory)
+            self.changed.notify_all()
+
+    def deliver(
+        self,
+        job: Job,
+        result: Any,
+        seconds: float,
+        *,
+        error: BaseException | None = None,
+        away: bool = False,
+    ) -> None:
+        """A piece is over."""
+        assert job.pieces is not None
+        with self.changed:
+            job.pieces.put(job.number, result, error)
+            (job.lane.away if away else job.lane.here).spend(seconds, self.memory)
+            self.changed.notify_all()
+
+    def return_piece(self, job: Job) -> None:
+        """The executor is gone: the threads here do what it had."""
+        assert job.pieces is not None
+        with self.changed:
+            self.crewed = False
+            job.pieces.give_up(job.number)
+            self.changed.notify_all()
+
+    def reward(self, lane: Lane, gain: float) -> None:
+        with self.changed:
+            lane.here.gain += gain
+            lane.away.gain += gain
+
+    @property
+    def finished(self) -> bool:
+        with self.changed:
+            return all(lane.ended for lane in self.lanes)
+
+
+def _waiting(lane: Lane) -> bool:
+    return lane.pieces is not None and lane.pieces.waiting and not lane.ended
