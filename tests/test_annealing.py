@@ -11,8 +11,10 @@ import pytest
 from scipy.stats import binom
 
 import tightz as tz
+from tests.streams import drawn
 from tightz.models.factor_graph import FactorGraph
 from tightz.sampling import annealed as module
+from tightz.sampling import annealed_rounds
 from tightz.sampling.annealed import TRACKS, Annealing
 from tightz.sampling.annealed_rounds import FEWEST, shape_of
 from tightz.sampling.ledger import SHARES, Ledger
@@ -47,9 +49,10 @@ def ticking(monkeypatch):
     ticks = itertools.count()
     clock = SimpleNamespace(thread_time=lambda: 0.08 * next(ticks))
     monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(annealed_rounds, "time", clock)
 
 
-def runs(model: FactorGraph, steps: int, count: int = 1, work: float = 10_000.0):
+def runs(model: FactorGraph, steps: int, count: int = 1, work: float = 10_000.0, hands: int = 1):
     """For every seed a run and its draws, step by step, each of about so much work."""
     space = Workspace.build(model, seed=0, collapse=4)
     for seed in range(count):
@@ -58,17 +61,18 @@ def runs(model: FactorGraph, steps: int, count: int = 1, work: float = 10_000.0)
         draws = []
         for _ in range(steps):
             run.pace = 0.08 / work
-            draws.append(run.advance(60.0))
+            draws.append(drawn(run, hands))
         assert None not in draws
         yield run, draws
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_lower_end_holds_at_every_stopping_time(name):
+@pytest.mark.parametrize(("name", "hands"), [*((name, 1) for name in MODELS), ("weak", 3)])
+def test_the_lower_end_holds_at_every_stopping_time(name, hands):
     model = MODELS[name]
     truth = tz.exact(model).log_z
     best = np.full(RUNS, -math.inf)
-    for seed, (_, draws) in enumerate(runs(model, 4, RUNS, 1000.0 if name == "rbm" else 15_000.0)):
+    work = (1000.0 if name == "rbm" else 15_000.0) / hands
+    for seed, (_, draws) in enumerate(runs(model, 4, RUNS, work, hands)):
         ledger = Ledger(DELTA)
         for step, each in enumerate(draws):  # somebody who reads now and then, and keeps the best
             ledger.add(each)

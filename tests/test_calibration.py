@@ -10,6 +10,7 @@ import pytest
 
 import tightz as tz
 from tests import naive
+from tests.streams import drawn
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.sampling.ais.paths import Walk
@@ -25,7 +26,7 @@ from tightz.sampling.calibration import (
     weight_error,
 )
 from tightz.workspace.findings import Mixing, PointEstimate
-from tightz.workspace.working import Working
+from tightz.workspace.working import Working, alone
 from tightz.workspace.workspace import Workspace
 
 
@@ -206,7 +207,7 @@ def rounds(model: FactorGraph, count: int, units: float = 60_000.0) -> Annealing
     assert run is not None
     for _ in range(count):
         run.pace = 0.08 / units
-        assert run.advance(60.0) is not None
+        assert drawn(run) is not None
     return run
 
 
@@ -281,7 +282,7 @@ def working(model: FactorGraph, seconds: float) -> Working:
 def test_the_stream_ends_with_its_clock_and_yields_nothing_for_zeros():
     grid = tz.ising_grid(12, coupling=(-1, 1), field=(-1, 1), seed=0)
     run = working(grid, 600.0)
-    stream = annealed(run, run.clock)
+    stream = alone(annealed(run, run.clock))
     first = next(stream)
     assert first.bound is None
     assert first.estimate is not None

@@ -13,8 +13,8 @@ import tightz as tz
 from tests import naive
 from tightz.bounds import Bound, Proof, Side
 from tightz.interval.board import Board, Doubt
-from tightz.interval.opening import opening
 from tightz.interval.lanes import Schedule
+from tightz.interval.opening import opening
 from tightz.interval.streams.exact import exact_marginals
 from tightz.judge import Audited, ProductEvidence, StatesEvidence
 from tightz.runtime.clock import Clock

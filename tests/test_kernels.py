@@ -755,9 +755,9 @@ def test_a_cold_run_starts_all_streams_and_a_warm_one_does_not(monkeypatch):
 
 
 def test_kernels_are_wanted_when_their_stream_is_launched():
+    from tightz.interval.lanes import Schedule
     from tightz.interval.opening import opening
     from tightz.interval.portfolio import SIDE_BY_SIDE
-    from tightz.interval.lanes import Schedule
     from tightz.workspace.working import Working
 
     slow = SlowFarm()

@@ -57,7 +57,7 @@ class Pieces:
     """A handout under way: whose turn each piece is, and what came back, in the tasks' order."""
 
     def __init__(self, handout: Handout) -> None:
-        self.function, self.tasks = handout.function, handout.tasks
+        self.function, self.tasks, self.near = handout.function, handout.tasks, handout.near
         self.results: list[Any] = [None] * len(self.tasks)
         self.error: BaseException | None = None
         self._left = len(self.tasks)
@@ -216,8 +216,7 @@ class Schedule:
                 ready = [
                     lane
                     for lane in self.lanes
-                    if (lane.ready or (not self.crewed and _waiting(lane)))
-                    and self.farm.ready(lane.kernels)
+                    if (lane.ready or self._for_threads(lane)) and self.farm.ready(lane.kernels)
                 ]
                 if self.working.clock.held:
                     ready = [lane for lane in ready if self._early(lane)]
@@ -231,13 +230,17 @@ class Schedule:
     def take_away(self) -> Job | None:
         """A piece for a worker of the executor; None where there is none now."""
         with self.changed:
-            ready = [lane for lane in self.lanes if _waiting(lane)]
-            if not ready or not self.crewed or self.working.clock.expired:
+            ready = [lane for lane in self.lanes if _waiting(lane) and not self._for_threads(lane)]
+            if not ready or self.working.clock.expired:
                 return None
             # who had least of the time there, in proportion to what they were promised
             return self._job(
                 min(ready, key=lambda lane: lane.away.seconds / max(lane.share, LEAST_AWAY))
             )
+
+    def _for_threads(self, lane: Lane) -> bool:
+        """Whether it has pieces that nobody has taken and that are done here."""
+        return _waiting(lane) and (not self.crewed or bool(lane.pieces and lane.pieces.near))
 
     def _job(self, lane: Lane) -> Job:
         if lane.pieces is not None and lane.pieces.waiting:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +33,11 @@ from tightz.sampling.annealed_rounds import (
     FEWEST,
     POPULATION,
     STEADY,
+    Drawer,
+    Lot,
     Plan,
     Round,
     Shape,
-    round_of,
     shape_of,
     together,
 )
@@ -43,7 +45,7 @@ from tightz.sampling.annealed_states import Ends, marginals_of, resampler, weigh
 from tightz.sampling.calibration import log_mean, pooled, supported
 from tightz.workspace.findings import Draws, Finding, PointEstimate, Source
 from tightz.workspace.symmetry import flips, symmetrise_means
-from tightz.workspace.working import Working
+from tightz.workspace.working import Handout, Working
 from tightz.workspace.workspace import Workspace
 
 KEY = 2**31 + 1
@@ -104,7 +106,7 @@ TELLING = 0.1
 """Part of the time that marginals may take."""
 
 
-def annealed(working: Working, clock: Clock) -> Iterator[Finding]:
+def annealed(working: Working, clock: Clock) -> Iterator[Finding | Handout]:
     """Draws, estimates, marginals and samples of positive models (zeros only at parities)."""
     try:
         run = Annealing.of(working.spins, generator(working.seed, KEY))
@@ -115,7 +117,7 @@ def annealed(working: Working, clock: Clock) -> Iterator[Finding]:
     weights = np.abs(working.encoding.polynomial.theta).sum()
     if run is None or 16.0 * UNIT * float(weights) > BLUR:
         return
-    while (draws := run.advance(clock.left)) is not None:
+    while (draws := (yield from run.step(clock.left, working.hands))) is not None:
         yield run.finding(draws)
 
 
@@ -162,10 +164,16 @@ class Annealing:
         self.spent = dict.fromkeys(TRACKS, 0.0)
         self.in_round = dict.fromkeys(TRACKS, 0.0)
         self.telling = 0.0
+        self.hands = 1
+        self._hand: Drawer | None = None
         self.pace = self._measure()
 
-    def advance(self, left: float) -> Draws | None:
-        """Some more draws with `left` seconds to go; None where no group of chains would end."""
+    def step(self, left: float, hands: int = 1) -> Generator[Handout, Any, Draws | None]:
+        """Some more draws with `left` seconds to go, by so many hands at a time.
+
+        None where no group of chains would end.
+        """
+        self.hands = hands
         plan = self._current(left) if LONGEST * left > SHORTEST else None
         if plan is None:
             return None
@@ -173,10 +181,17 @@ class Annealing:
         cost = self.pace * plan.shape.work
         seconds = min(max(FIRST, STEP * sum(self.spent.values())), LONGEST * left, plan.seconds)
         # How many is settled before they are drawn, and all of them count.
-        count = max(1 if old else SCATTER, int(seconds / cost))
+        count = max(1 if old else -(-SCATTER // hands), int(seconds / cost))
         if count * cost > LONGEST * left:
             return None
-        more = self._draw(plan, count)
+        found = yield Handout(self._drawer(plan), [self._lot(plan, count) for _ in range(hands)])
+        more = found[0]
+        for part in found[1:]:
+            more = more.with_more(part, self._most)
+        # a start is charged for the clock's time that it would have taken alone
+        self.pace = more.seconds / more.work
+        self.spent[plan.start] += more.seconds / hands
+        self.in_round[plan.start] += more.seconds / hands
         if old:
             last = self._last(plan.start)
             self.rounds.remove(last)
@@ -185,6 +200,16 @@ class Annealing:
             self.plans[plan.start] = plan
             self.rounds.append(more)
         return Draws(plan.source, more.groups)
+
+    def _drawer(self, plan: Plan) -> Drawer:
+        """One object a plan, so that it travels once."""
+        if self._hand is None or self._hand.plan is not plan:
+            self._hand = Drawer(plan, self.collapsed, self._most)
+        return self._hand
+
+    def _lot(self, plan: Plan, count: int) -> Lot:
+        seed = int(self.rng.integers(2**63))
+        return Lot(self._words(count * plan.shape.size), seed)
 
     def estimate(self) -> PointEstimate:
         """The rounds together; an error only if the last and largest round has one."""
@@ -239,7 +264,7 @@ class Annealing:
         untried = [start for start in self.starts if start not in self.plans]
         if untried or len(self.starts) == 1:
             return [*untried, *self.starts][0]
-        work = HOPED * left / self.pace
+        work = self.hands * HOPED * left / self.pace
         worse, better = sorted(self.starts, key=lambda start: self._last(start).reach(work))
         if isinstance(self.path, LayerPath):  # a product has never been the closer start there
             worse, better = "fitted", "fields"
@@ -259,13 +284,15 @@ class Annealing:
 
     def _plan(self, start: str, path: Path, left: float) -> Plan | None:
         """What the next round of a start shall be; None where it would not end in time."""
-        least = 2.0 * SCATTER * POPULATION * FEWEST * self.pace
+        least = 2.0 * SCATTER * POPULATION * FEWEST * self.pace / self.hands
         seconds = budget = max(FIRST, least, GROWTH * self.spent[start])
         if seconds > FINAL * left:
             seconds, budget = math.inf, HOPED * left
         # Rounds of this start know its scatter; the other start's are the next best guess.
         known = sorted(self.rounds, key=lambda r: r.start == start)[-1:]
-        work, largest = budget / self.pace, LONGEST * left / (SCATTER * self.pace)
+        # SCATTER groups at least, one after the other where hands are few
+        in_turn = -(-SCATTER // self.hands)
+        work, largest = self.hands * budget / self.pace, LONGEST * left / (in_turn * self.pace)
         shape = self._shape(known[0].unit if known else math.nan, work, largest)
         if shape is None:
             return None
@@ -300,20 +327,6 @@ class Annealing:
         """Nats by which a log weight may be off: every flip rounds the slope that it changes."""
         slope = 2.0 * float(np.abs(self.encoding.polynomial.theta).sum())
         return UNIT * (temperatures * self.encoding.polynomial.n + 16.0) * (slope + 16.0)
-
-    def _draw(self, plan: Plan, count: int) -> Round:
-        """So many groups; what they took sets the pace."""
-        begun = time.thread_time()
-        walk = plan.draw(self._words(count * plan.shape.size))
-        ends = walk.ends[-self._most :]
-        if self.collapsed is not None:  # the exact conditional: the weights stay what they are
-            ends = self.collapsed.lift_states(ends, self.rng)
-        made = round_of(plan, walk, ends)
-        seconds = max(1e-9, time.thread_time() - begun)
-        self.pace = seconds / made.work
-        self.spent[plan.start] += seconds
-        self.in_round[plan.start] += seconds
-        return made
 
     def _fitted_path(self) -> Path | None:
         """The path from what earlier ends say; None where that is the other start again.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.reductions.collapse import Collapsed
 from tightz.sampling.ais.paths import Path, SpinPath, Walk
 from tightz.sampling.annealed_states import Ends
 from tightz.sampling.calibration import effective_size, log_mean, pooled, weight_error
@@ -75,7 +77,7 @@ class Round:
     """Draws of one plan: `groups` are independent unbiased log weights, `states` some of the ends.
 
     `families` is the effective number of starts that a group's survivors stem from, on average,
-    and `work` counts temperatures of chains.
+    `work` counts temperatures of chains, `seconds` are of processor time.
     """
 
     start: str
@@ -84,6 +86,8 @@ class Round:
     families: float
     resampled: bool
     work: float
+
+    seconds: float = 0.0
 
     @property
     def unit(self) -> float:
@@ -103,6 +107,7 @@ class Round:
             states=Ends.joined([self.states, more.states]).last(most),
             families=(count * self.families + added * more.families) / (count + added),
             work=self.work + more.work,
+            seconds=self.seconds + more.seconds,
         )
 
     def estimate(self) -> PointEstimate:
@@ -120,6 +125,34 @@ class Round:
             "ais" if self.start == "fields" else "fitted start",
             effective_size(self.groups) * self.families,
         )
+
+
+class Lot(NamedTuple):
+    """Some groups of a round: the chains' random words, and the seed for what is lifted."""
+
+    words: NDArray[np.uint64]
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Drawer:
+    """Draws lots of one plan, here or elsewhere: what it returns depends on the lot alone.
+
+    `most` end states are kept, as spins of the model that was collapsed.
+    """
+
+    plan: Plan
+    collapsed: Collapsed | None
+    most: int
+
+    def __call__(self, lot: Lot) -> Round:
+        begun = time.thread_time()
+        walk = self.plan.draw(lot.words)
+        ends = walk.ends[-self.most :]
+        if self.collapsed is not None:  # the exact conditional: the weights stay what they are
+            ends = self.collapsed.lift_states(ends, np.random.default_rng(lot.seed))
+        made = round_of(self.plan, walk, ends)
+        return replace(made, seconds=max(1e-9, time.thread_time() - begun))
 
 
 def round_of(plan: Plan, walk: Walk, ends: NDArray[np.int8]) -> Round:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -288,21 +288,22 @@ class Handout:
     Other threads take the tasks, or the workers of the run's executor: function, tasks and results
     must be picklable, a task should take a tenth of a second or more, and what it returns must
     depend on the task alone. Results are in the order of the tasks, whoever did them. The stream
-    should keep the function: the same object travels once.
+    should keep the function: the same object travels once. `near`: not worth the way, for threads.
     """
 
     function: Callable[[Any], Any]
     tasks: Sequence[Any]
+    near: bool = False
 
 
-def alone(steps: Iterator[Any]) -> Iterator[Any]:
-    """A stream's findings, its handouts done in this thread."""
+def alone(steps: Generator[Any, Any, Any]) -> Generator[Any, None, Any]:
+    """What a stream yields, its handouts done in this thread."""
     results: Any = None
     while True:
         try:
-            item = next(steps) if results is None else steps.send(results)  # type: ignore[attr-defined]
-        except StopIteration:
-            return
+            item = next(steps) if results is None else steps.send(results)
+        except StopIteration as end:
+            return end.value
         results = None
         if isinstance(item, Handout):
             results = [item.function(task) for task in item.tasks]

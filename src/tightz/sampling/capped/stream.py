@@ -12,6 +12,7 @@ import itertools
 import math
 import time
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,11 @@ from tightz.bounds import Bound, Side
 from tightz.elimination.exact import exact
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
-from tightz.runtime.seeds import generator
+from tightz.runtime.seeds import generator, stream
 from tightz.sampling.capped.forecast import HORIZON, Outlook
+from tightz.sampling.capped.pieces import Lot, Sampler
 from tightz.sampling.capped.proposal import LANES, MOST_STATES, Drawing, Proposal
-from tightz.sampling.capped.tally import Final, Tally
+from tightz.sampling.capped.tally import Final, Portion, Tally
 from tightz.sampling.capped.tightening import SHARE, Tightening
 from tightz.uppers.mini_bucket.run import Run
 from tightz.workspace.findings import (
@@ -34,13 +36,16 @@ from tightz.workspace.findings import (
     Source,
     exact_marginals,
 )
-from tightz.workspace.working import Launch, Planned, Working
+from tightz.workspace.working import Handout, Launch, Planned, Working
 
 KEY = 2**31 + 7
 """Key of the stream's random numbers."""
 
 STEP = 0.1
 """Seconds of drawing between two findings."""
+
+TRAVELS = 2**29
+"""Bytes of tables above which draws are made by this process's threads only."""
 
 GLANCE = 0.1
 """Part of the time spent on a bound that is drawn from it at once, so that there is an interval."""
@@ -118,19 +123,19 @@ class CappedDraws:
             return PROMISED
         return PROMISED if self.best[1].width(self.left) < HOPELESS else UNPROMISING
 
-    def __call__(self, working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
+    def __call__(
+        self, working: Working, clock: Clock
+    ) -> Iterator[Finding | Bound | Launch | Handout]:
         run = yield from self.tighten()
         if run is not None and self._dim:
             # Draws under so loose a cap say little: tables first, draws at the end.
             run = yield from self.bounds.onwards(run, self.level, AT_THE_END * clock.left)
             yield from self._look(run)
         if self.best is not None and not clock.expired:
-            # One lane of draws for every worker; all of them feed one source.
             self._prepare(*self.best)
-            lanes = max(2, working.threads)
-            share = min(SHARE, 1.2 * self.share) / lanes
+            share = min(SHARE, 1.2 * self.share)
             self.drawing = True
-            yield Launch((Planned(self.draws, share),) * lanes)
+            yield Launch((Planned(self.draws, share),))
         if run is not None:
             # The draws say no more about the end that holds always.
             yield from self.bounds.onwards(run, self.level)
@@ -140,7 +145,7 @@ class CappedDraws:
         """Whether draws until the deadline would leave a wide interval."""
         return self.best is None or self.best[1].width(self.left) > DIM
 
-    def tighten(self) -> Generator[Finding | Bound, None, Run | None]:
+    def tighten(self) -> Generator[Finding | Bound | Handout, Any, Run | None]:
         """Bounds, and a glance at what their proposals say, until drawing pays more."""
         run = yield from self.bounds.scout()
         while run is not None and not self.clock.expired:
@@ -160,7 +165,7 @@ class CappedDraws:
                 return run
             if step:
                 # where the larger tables do not fit, the next decision is taken without them
-                run = self.bounds.larger(run, step) or run
+                run = (yield from self.bounds.larger(run, step)) or run
         return None
 
     def _look(self, run: Run) -> Generator[Finding, None, Outlook]:
@@ -222,13 +227,28 @@ class CappedDraws:
         source = self._source("mini-bucket", proposal, outlook, outlook.rate * self.left)
         self.final = Final(source, Tally.of(proposal, source.level), time.perf_counter())
 
-    def draws(self, working: Working, clock: Clock) -> Iterator[Finding]:
-        """Draw until the clock ends; several of these run side by side."""
+    def draws(
+        self, working: Working, clock: Clock
+    ) -> Generator[Finding | Handout, list[Portion], None]:
+        """Draw until the clock ends, by as many hands as there are; all feed one source."""
         assert self.final is not None
-        drawing = self.final.tally.proposal.drawing(self._words())
+        tally = self.final.tally
+        sampler = Sampler(tally.proposal, tally.level)
+        near = tally.proposal.tables.nbytes > TRAVELS
+        pace = LANES / self.best[1].rate if self.best is not None else STEP
         while not clock.expired:
+            # Whose draws they are and how many is settled before they are made; all of them count.
             source = self.final.current(clock)
-            yield self._drawn(source, self.final.tally, drawing)
+            batches = max(1, int(STEP / pace))
+            hands = working.threads if near else working.hands
+            seeds = [stream(working.seed, KEY, next(self._lane)) for _ in range(hands)]
+            lots = [Lot(seed, batches, tally.least) for seed in seeds]
+            portions = yield Handout(sampler, lots, near=near)
+            for portion in portions:
+                tally.merge(portion)
+            pace = max(1e-6, sum(p.seconds for p in portions) / (batches * hands))
+            draws = Draws(source, np.concatenate([p.log_weights for p in portions]))
+            yield self._finding(draws, tally) if tally.news() else Finding(draws=draws)
 
     def _drawn(self, source: Source, tally: Tally, drawing: Drawing) -> Finding:
         """STEP seconds of draws; now and then with what all draws say so far."""

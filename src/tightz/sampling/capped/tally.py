@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,25 @@ REFITS = (0.04, 0.2)
 """Parts of the time for draws after which stakes are chosen by all that was drawn."""
 
 
+class Portion(NamedTuple):
+    """Draws made elsewhere: their log weights, and what a tally needs of their states."""
+
+    log_weights: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    mass: float
+    square: float
+    largest: float
+    keys: NDArray[np.float64]
+    states: NDArray[np.unsignedinteger]
+    seconds: float
+
+
 @dataclass(eq=False)
 class Tally:
-    """Weighted counts, moments and a sample of all states drawn from one proposal."""
+    """Weighted counts, moments and a sample of all states drawn from one proposal.
+
+    States with keys below `floor` are not kept: better ones are known elsewhere.
+    """
 
     proposal: Proposal
     level: float
@@ -40,13 +57,20 @@ class Tally:
     keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     states: NDArray[np.unsignedinteger] | None = None
     told: int = 0
+    floor: float = -math.inf
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, proposal: Proposal, level: float) -> Tally:
+    def of(cls, proposal: Proposal, level: float, floor: float = -math.inf) -> Tally:
         cards = proposal.cardinalities
         pointers = np.concatenate([[0], np.cumsum(cards)]).astype(np.int64)
-        return cls(proposal, level, np.zeros(int(pointers[-1])), pointers)
+        return cls(proposal, level, np.zeros(int(pointers[-1])), pointers, floor=floor)
+
+    @property
+    def least(self) -> float:
+        """The key that a state must have to be kept."""
+        with self._lock:
+            return self.keys.min() if self.keys.size >= KEPT else self.floor
 
     def add(self, drawing: Drawing, rng: np.random.Generator) -> None:
         """Count the drawing's last batch."""
@@ -57,20 +81,42 @@ class Tally:
         # Of all draws those with the largest log weight + Gumbel noise are a sample in proportion
         # to the weights, without replacement.
         keys = logs + rng.gumbel(size=logs.size)
+        new = np.flatnonzero(keys > self.least)
+        self.merge(
+            Portion(
+                logs, counts, float(weights.sum()), float((weights**2).sum()),
+                float(weights.max()), keys[new], drawing.states[:, new].T.copy(), 0.0,
+            )
+        )  # fmt: skip
+
+    def merge(self, more: Portion) -> None:
+        """Count draws that were made elsewhere."""
         with self._lock:
-            self.counts += counts
-            self.drawn += logs.size
-            self.mass += float(weights.sum())
-            self.square += float((weights**2).sum())
-            self.largest = max(self.largest, float(weights.max()))
-            least = self.keys.min() if self.keys.size >= KEPT else -math.inf
-            new = np.flatnonzero(keys > least)
-            if new.size:
-                rows = drawing.states[:, new].T.copy()
-                self.keys = np.concatenate([self.keys, keys[new]])
+            self.counts += more.counts
+            self.drawn += more.log_weights.size
+            self.mass += more.mass
+            self.square += more.square
+            self.largest = max(self.largest, more.largest)
+            if more.keys.size:
+                self.keys = np.concatenate([self.keys, more.keys])
+                rows = more.states
                 self.states = rows if self.states is None else np.concatenate([self.states, rows])
                 if self.keys.size > 2 * KEPT:
                     self._thin()
+
+    def portion(self, log_weights: NDArray[np.float64], seconds: float) -> Portion:
+        """All that was counted, for another tally."""
+        states = self.states
+        if states is None:
+            states = np.empty((0, self.proposal.cardinalities.size), dtype=np.uint8)
+        elif len(states) > KEPT:
+            self._thin()
+            states = self.states
+        assert states is not None
+        return Portion(
+            log_weights, self.counts, self.mass, self.square, self.largest, self.keys, states,
+            seconds,
+        )  # fmt: skip
 
     def _thin(self) -> None:
         best = np.argsort(-self.keys)[:KEPT]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from typing import Any
 
 from tightz.bounds import Bound
 from tightz.elimination.order import Order
@@ -16,10 +17,11 @@ from tightz.errors import ResourceError
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import HORIZON, Outlook
+from tightz.sampling.capped.pieces import Scout, Trials
 from tightz.uppers.mini_bucket import MiniBucket
 from tightz.uppers.mini_bucket.run import MAX_IBOUND, SCOUT_ITERATIONS, Run, Scouted, Tried, cutting
 from tightz.workspace.findings import Finding
-from tightz.workspace.working import Working
+from tightz.workspace.working import Handout, Working
 
 FIRST = 6
 """The first ibound."""
@@ -34,10 +36,14 @@ SCOUTED = 10
 """The ibound from which the order planned for exact elimination is tried too."""
 
 SEARCH, FEWEST, MOST = 0.1, 4, 40
-"""Part of the time left that comparing orders at one ibound may take, the fewest orders, the most.
+"""Part of the time left that comparing orders at one ibound may take, the fewest orders, the most
+for each two hands.
 
 Where cuts fall matters as much as how large tables are: on 30x30 grids, w = 10, orders that differ
 by chance leave gaps of 4, 0.8 or 0.2 nats at one ibound."""
+
+FURTHER = 10_000
+"""The number of the first order tried after a descent."""
 
 PLANNING, PLANNED = 20.0, 1500
 """Seconds that must be left, and factors at most, for a search of elimination orders: it takes a
@@ -77,6 +83,7 @@ class Tightening:
     def __init__(self, working: Working, clock: Clock) -> None:
         self.working, self.clock = working, clock
         self.widest = MAX_IBOUND
+        self._made: Scout | None = None
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
         self.ranking: list[Scouted] = []  # orders by their bounds at equal work, best first
         self.pace = 0.0  # seconds of an iteration
@@ -99,7 +106,14 @@ class Tightening:
 
     def drawing(self, left: float) -> float:
         """Seconds of drawing, over all workers, in so many seconds of the clock."""
-        return SHARE * max(2, self.working.threads) * left
+        return SHARE * max(2, self.working.hands) * left
+
+    @property
+    def _scout(self) -> Scout:
+        """One object, so that it travels once."""
+        if self._made is None:
+            self._made = Scout(self.working.orders, self.working.max_memory // 2)
+        return self._made
 
     def scout(self) -> Generator[Finding, None, Run | None]:
         """Which elimination order, by bounds at about equal work: the best and its run."""
@@ -131,25 +145,48 @@ class Tightening:
         self.ranking = [scouted for scouted, _ in found]
         return found[0][1]
 
-    def larger(self, run: Run, step: int) -> Run | None:
+    def larger(self, run: Run, step: int) -> Generator[Handout, Any, Run | None]:
         """The run at a larger ibound: the best orders so far are compared there again.
 
         How well buckets are cut changes from ibound to ibound: on a 50x50 grid, w = 10, one order
         is 7 nats behind the other at ibound 10 and 11 nats ahead at 14.
         """
         ibound = run.config.ibound + step
+        hands = self._hands(run, step)
         cost = self.drag * (self.setup + SCOUT_ITERATIONS * self.pace * 2.0**step)
         fair = SEARCH * min(self.clock.left, HORIZON)
         # Nothing was measured where the run before had settled at once.
-        count = int(min(MOST, max(FEWEST, fair / max(cost, 1e-6))))
-        begun = time.perf_counter()
-        tried = [scouted.tried for scouted in self.ranking[:2]]
-        tried += cutting(self.working.orders, ibound, range(count - 2))
+        most = MOST * max(1, hands // 2)
+        count = int(min(most, max(FEWEST, hands * fair / max(cost, 1e-6))))
+        given = [scouted.tried for scouted in self.ranking[:2]]
         if ibound >= SCOUTED > run.config.ibound:
-            tried += self._planned()
-        more = self._run(ibound, tried)
-        self.setup = 2.0 * (time.perf_counter() - begun) / len(tried)  # tables are yet to be made
-        return more
+            given += self._planned()
+        found = yield from self._compare(ibound, given, range(max(1, count - len(given))), hands)
+        if not found:
+            return self._run(ibound, given)
+        self.ranking = found
+        return self._run(ibound, [found[0].tried])
+
+    def _hands(self, run: Run, step: int = 0) -> int:
+        """How many orders can be tried at a time: by those who can, and the memory here."""
+        if self.working.executor is not None:
+            return self.working.hands
+        each = max(1.0, run.peak_bytes * 2.0**step)
+        return max(1, min(self.working.hands, int(self.working.max_memory / (2.0 * each))))
+
+    def _compare(
+        self, ibound: int, given: Sequence[Tried], numbers: Sequence[int], hands: int
+    ) -> Generator[Handout, Any, list[Scouted]]:
+        """What orders come to in a few iterations, best first; each once."""
+        if ibound > self.widest:
+            return []
+        lots = [Trials(ibound, given[k::hands], numbers[k::hands]) for k in range(hands)]
+        lots = [lot for lot in lots if lot.given or lot.numbers]
+        attempts = [one for part in (yield Handout(self._scout, lots)) for one in part]
+        if not attempts:
+            return []
+        self.setup = sum(one.setup for one in attempts) / len(attempts)
+        return sorted((one.scouted for one in attempts), key=lambda scouted: scouted.value)
 
     def _planned(self) -> list[Tried]:
         """The order of least exact cost, which a run without exact answers has not looked for."""
@@ -234,7 +271,7 @@ class Tightening:
 
     def onwards(
         self, run: Run, level: float, kept: float = 0.0
-    ) -> Generator[Finding | Bound, None, Run]:
+    ) -> Generator[Finding | Bound | Handout, Any, Run]:
         """Tighten for the bound's own sake until so many seconds are left; the last run.
 
         The largest tables that the time allows, in one long descent each; then other orders.
@@ -242,23 +279,27 @@ class Tightening:
         """
         steps, begun, work = self._onwards(run, level, kept), self.clock.elapsed, 0.0
         self.drag = 2.0
+        results: Any = None
         while True:
             start = time.perf_counter()
             try:
-                found = next(steps)
+                found = next(steps) if results is None else steps.send(results)
             except StopIteration as end:
                 last: Run = end.value
                 return last
             work += time.perf_counter() - start
-            yield found
+            start = time.perf_counter()
+            results = yield found
+            if results is not None:  # others were at work for it
+                work += time.perf_counter() - start
             # the stream waits between its steps: the clock runs faster than its work
             self.drag = min(5.0, max(1.0, (self.clock.elapsed - begun) / work))
 
     def _onwards(
         self, run: Run, level: float, kept: float
-    ) -> Generator[Finding | Bound, None, Run]:
+    ) -> Generator[Finding | Bound | Handout, Any, Run]:
         self.kept = kept
-        numbers = itertools.count(MOST)
+        numbers = itertools.count(FURTHER)
         while self._seconds > 0.0:
             yield from self._descend(run, level)
             yield run.judged()
@@ -268,16 +309,17 @@ class Tightening:
             par = run.history[min(SCOUT_ITERATIONS + len(run.scouted), len(run.history)) - 1]
             step, more = self._affordable(run), None
             if step:
-                more = self.larger(run, step)
+                more = yield from self.larger(run, step)
+            hands = self._hands(run)
             while more is None and self._seconds > 0.0:
-                tried = cutting(self.working.orders, run.config.ibound, [next(numbers)])
-                rival = self._run(run.config.ibound, tried)
-                if rival is None or not self._time_for(3 * SCOUT_ITERATIONS):
+                if not self._time_for(3 * SCOUT_ITERATIONS):
                     return run
-                for _ in zip(range(SCOUT_ITERATIONS), rival.steps, strict=False):
-                    yield Finding()
-                if rival.descent is not None and rival.descent.best < par:
-                    more = rival
+                trials = list(itertools.islice(numbers, hands))
+                found = yield from self._compare(run.config.ibound, (), trials, hands)
+                if not found:
+                    return run
+                if found[0].value < par:
+                    more = self._run(run.config.ibound, [found[0].tried])
             run = more or run
         return run
 
