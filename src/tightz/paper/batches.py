@@ -36,7 +36,7 @@ def run_batches(
     and can run this plan, unless an executor is given.
     """
     # A trial depends on its position only, so who runs it is a matter of speed.
-    if on_device(backend, partial(_why_not_device, plan), worthwhile=executor is None):
+    if on_device(backend, partial(why_not_device, plan), worthwhile=executor is None):
         from tightz.paper.gpu.batches import run_batches_cuda
 
         return run_batches_cuda(plan, positions, batch=batch, fall_back=backend == "auto")
@@ -44,7 +44,8 @@ def run_batches(
     return map_ordered(run, _batches(positions, batch), executor=executor, threads=threads)
 
 
-def _why_not_device(plan: TrialPlan, simulator: bool) -> str:
+def why_not_device(plan: TrialPlan, simulator: bool) -> str:
+    """Why the plan's trials cannot run on a GPU; "" where they can."""
     from tightz.paper.gpu.availability import why_not
 
     return why_not(plan, simulator=simulator)

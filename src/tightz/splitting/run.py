@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,13 @@ from tightz.runtime.cores import usable_cores
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
 from tightz.splitting.evidence import Standing, check_tree
+from tightz.splitting.looks import Setting
 from tightz.splitting.nodes import Node
 from tightz.splitting.region import Region
 from tightz.splitting.results import Mixture, SplittingResult
-from tightz.splitting.tree import Setting, Tree
+from tightz.splitting.tree import BATCH, Tree
 from tightz.splitting.upper import Ceiling, UpperBounder
+from tightz.workspace.working import Handout
 from tightz.workspace.workspace import Workspace
 
 STRUCTURED = StructuredMeanField(width=8, restarts=3, tol=1e-4, max_sweeps=30)
@@ -102,6 +104,8 @@ class SplittingTree:
     clock      None: until closed, max_leaves or max_splits
     backend    "cuda" bounds the leaves of a MeanField tree on the GPU, hundreds a round; "auto"
                does so where there is one, "cpu" never
+    hands      how many may look at leaves at a time: so many at least are looked at in a round
+    travels    whether they are in other processes
 
     Both ends are monotone: a region keeps its own bound where its parts add up to less. Every end
     that is reported is the judge's, from the tree's parities, q's and tables; what the search
@@ -117,8 +121,11 @@ class SplittingTree:
         seed: Seed = None,
         threads: int | None = None,
         backend: Backend = "auto",
+        hands: int = BATCH,
+        travels: bool = False,
     ) -> None:
         self.settings = settings = settings or Splitting()
+        self.batch, self.travels = max(BATCH, hands), travels
         self.work = work
         self.clock = Clock() if clock is None else clock
         self.seed = seed_sequence(seed)
@@ -146,10 +153,39 @@ class SplittingTree:
     def run(self) -> Iterator[Bound]:
         """Yield each improvement; ends when closed, at a limit, or when the iterator is closed."""
         pool = ThreadPoolExecutor(self.threads)
+        steps = self.shared_run(pool)
+        results: list[Any] | None = None
         try:
-            for _ in self._stages(pool):
-                yield from self._news()
-        except _LateError:
+            while True:
+                item = next(steps) if results is None else steps.send(results)
+                results = None
+                if isinstance(item, Bound):
+                    yield item
+                elif self.threads == 1:
+                    results = [item.function(task) for task in item.tasks]
+                else:
+                    done = [pool.submit(item.function, task) for task in item.tasks]
+                    results = [self._result(future) for future in done]
+        except (StopIteration, _LateError):
+            pass
+        finally:
+            steps.close()
+
+    def shared_run(
+        self, pool: ThreadPoolExecutor | None = None
+    ) -> Generator[Bound | Handout, Any, None]:
+        """As `run`, for a driver that has the rounds' looks done; `pool`: for all else."""
+        pool = pool or ThreadPoolExecutor(self.threads)
+        steps, results = self._stages(pool), None
+        try:
+            while True:
+                item = next(steps) if results is None else steps.send(results)
+                results = None
+                if item is None:
+                    yield from self._news()
+                else:
+                    results = yield item
+        except (StopIteration, _LateError):
             pass
         finally:
             self._seconds = self.clock.elapsed
@@ -174,17 +210,17 @@ class SplittingTree:
             self.history.append(replace(bound, evidence=None))
             yield bound
 
-    def _stages(self, pool: Executor) -> Iterator[None]:
+    def _stages(self, pool: Executor) -> Generator[Handout | None, Any, None]:
         """From the cheapest bound to the tree's last round; yields where news may have come."""
         poly = self.work.original
         if poly.constant == -np.inf:
             self.standing.nothing()
-            yield
+            yield None
             return
         whole = Region.whole(poly.n)
         ceiling = self._call(pool, self.bounder.bound, whole, Order.MIN_FILL, 0)
         self.standing.weigh(self.tree, ceiling.proof)
-        yield
+        yield None
         working = self._call(pool, self._collapse)
         family = self.settings.family or choose_family(poly, self.clock.left)
         plain = family if isinstance(family, MeanField) else PRODUCT
@@ -192,7 +228,7 @@ class SplittingTree:
         q = self._call(pool, _first_q, plain, coset, generator(self.seed, 2), ceiling.exact)
         tree = self._plant(plain, q, ceiling, np.zeros((0, working.n), np.int8))
         self.standing.weigh(self.tree, q.proof())
-        yield
+        yield None
         if ceiling.exact or working.n == 0:
             return
         wide = None
@@ -200,23 +236,21 @@ class SplittingTree:
             quick = min(4, self.bounder.width)
             ceiling = self._call(pool, self._ceiling, ceiling, Order.MIN_FILL, 2, quick)
             self.standing.weigh(self.tree, ceiling.proof)
-            yield
+            yield None
             wide = pool.submit(self._ceiling, ceiling, self._orders(), 40, None)
         states = self._call(pool, self._samples, working.n)
         q = self._call(pool, self._root_q, family, q, states)
         self.standing.weigh(self.tree, q.proof())
-        yield
+        yield None
         if wide is not None:
             ceiling = self._result(wide)
         tree = self._plant(family, q, ceiling, states)
         self.standing.weigh(self.tree, ceiling.proof)
-        yield
-        executor = None if self.threads == 1 else pool
-        going = True
-        while going and not tree.finished and not self.clock.expired:
-            going = tree.advance(executor)
+        yield None
+        while not tree.finished and not self.clock.expired:
+            yield from tree.round()
             self.standing.weigh(self.tree)
-            yield
+            yield None
 
     def _call(self, pool: Executor, work: Callable[..., Result], *arguments: object) -> Result:
         """work(*arguments) on the pool; _LateError when the deadline comes first."""
@@ -272,6 +306,7 @@ class SplittingTree:
             states=states, seed=self.seed, upper=self.want_upper,
             max_leaves=self.settings.max_leaves or room, max_splits=self.settings.max_splits,
             device=on_device(self.backend, partial(_why_not_device, family)),
+            batch=self.batch, travels=self.travels,
         )  # fmt: skip
         self.tree = Tree.plant(setting, q, self.lower, ceiling)
         return self.tree

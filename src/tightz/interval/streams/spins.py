@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +22,19 @@ from tightz.families.structured import StructuredMeanField
 from tightz.judge import Audited
 from tightz.judge.verdict import UNIT
 from tightz.models.spin_polynomial import MAX_ARITY, SpinPolynomial
-from tightz.paper.batches import run_batches
-from tightz.paper.trials import TrialPlan, all_positions
+from tightz.paper.batches import run_batches, why_not_device
+from tightz.paper.trials import TrialPlan, all_positions, run_batch
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
 from tightz.reductions.encoding import SpinEncoding
+from tightz.runtime.backends import on_device
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
 from tightz.sampling.ledger import LEVELS
 from tightz.search.pool import rank, thin
 from tightz.splitting import Splitting, SplittingTree
 from tightz.workspace.findings import Draws, Finding, Marginals, PointEstimate, Source
-from tightz.workspace.working import Working, is_dense
+from tightz.workspace.working import Handout, Working, is_dense
 from tightz.workspace.workspace import SEARCH, lifted_means
 
 WIDTHS = (2, 4, 6, 8, 10)
@@ -99,7 +103,7 @@ def structured(working: Working, clock: Clock) -> Iterator[Finding]:
         yield Finding(lower_bound_of(q, name, JENSEN, spins.link), offered)
 
 
-def projections(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
+def projections(working: Working, clock: Clock) -> Generator[Finding | Handout, Any, None]:
     """The paper's trials round by round, read through the anytime certificate as they come."""
     if encoding_of(working) is None:
         return
@@ -120,17 +124,32 @@ def projections(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     # E[2^m gamma] <= Z for every solver: each level is a track of bets from below. The first trial
     # of each only says where the weights lie; it does not count.
     sources: dict[int, Source] = {}
-    for trial in run_batches(
-        plan, all_positions(levels, sys.maxsize), executor=working.executor, threads=1, batch=1
-    ):
-        m = int(trial.levels[0])
-        log_g = trial.log_gamma + m * math.log(2.0)
-        if m in sources:
-            yield Finding(draws=Draws(sources[m], log_g))
-        elif math.isfinite(log_g[0]):
-            rounding = 64.0 * UNIT * float(np.abs(spins.polynomial.theta).sum())
-            sources[m] = Source(f"projections: {m}", level=float(log_g[0]), rounding=rounding)
+    rounding = 64.0 * UNIT * float(np.abs(spins.polynomial.theta).sum())
+    positions = all_positions(levels, sys.maxsize)
+    here = partial(why_not_device, plan)
+    device = on_device(working.backend, here, worthwhile=working.executor is None)
+    on_device_batches = run_batches(plan, positions, batch=1) if device else iter(())
+    run, size = partial(run_batch, plan), 1
+    while True:
+        if device:
+            done = [next(on_device_batches)]
+        else:
+            lots = [list(islice(positions, size)) for _ in range(working.hands)]
+            begun = clock.elapsed
+            done = yield Handout(run, lots)
+            size *= 2 if clock.elapsed - begun < SHORT else 1
+        for batch in done:
+            for m, log_gamma in zip(batch.levels.tolist(), batch.log_gamma.tolist(), strict=True):
+                log_g = log_gamma + m * math.log(2.0)
+                if m in sources:
+                    yield Finding(draws=Draws(sources[m], np.array([log_g])))
+                elif math.isfinite(log_g):
+                    name = f"projections: {m}"
+                    sources[m] = Source(name, level=log_g, rounding=rounding)
 
+
+SHORT = 0.2
+"""Seconds of trials below which twice as many are handed out the next time."""
 
 LAYER_LEAVES = 16
 """Parts into which the kept layer is split where a summed-out layer took little time."""
@@ -197,7 +216,7 @@ _LOOK = 1.5
 """The mixture is read whenever the tree has run this many times as long as at the last reading."""
 
 
-def splitting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
+def splitting(working: Working, clock: Clock) -> Generator[Finding | Bound | Handout, Any, None]:
     """The tree round by round; what its mixture says, now and then and at the end."""
     encoding = encoding_of(working)
     # The tree's upper bounds tabulate every term; parities may have made long ones.
@@ -209,10 +228,19 @@ def splitting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         clock=clock.child(0.95 * clock.left),
         seed=stream(working.seed, SEARCH, 1),
         backend=working.backend,
+        hands=working.hands,
+        travels=working.executor is not None,
     )
-    look = 0.5
-    for bound in tree.run():
-        yield bound
+    look, results = 0.5, None
+    steps = tree.shared_run()
+    while True:
+        try:
+            item = next(steps) if results is None else steps.send(results)
+        except StopIteration:
+            break
+        results = yield item
+        if isinstance(item, Handout):
+            continue
         if clock.elapsed > look and tree.tree is not None and tree.tree.n_leaves > 1:
             yield from _mixture(working, tree)
             look = _LOOK * clock.elapsed
