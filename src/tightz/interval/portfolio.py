@@ -6,7 +6,8 @@ to those that narrow the interval fastest (`race.py`), so an entry costs little 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 from tightz.interval.streams.exact import COUNTING, counting
 from tightz.interval.streams.first import solved
@@ -25,7 +26,7 @@ from tightz.interval.streams.uppers import planar_fields, quadratic, tree_reweig
 from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import annealed
 from tightz.sampling.capped.stream import capped
-from tightz.workspace.working import Launch, Method, Planned, Working, is_dense
+from tightz.workspace.working import Handout, Launch, Method, Planned, Working, is_dense
 
 ANNEALING, DENSE_ANNEALING = 0.3, 0.5
 """Parts of the workers' time for annealing; on dense models nothing else says much."""
@@ -50,11 +51,18 @@ def elimination(working: Working, clock: Clock) -> Iterator[Launch]:
         yield Launch((Planned(quadratic, DENSE_ELIMINATION) if dense else quadratic,))
 
 
-def tempering(working: Working, clock: Clock) -> Iterator[Launch]:
+def tempering(working: Working, clock: Clock) -> Generator[Launch | Handout, Any, None]:
     """The search for heavy states, and after it the streams that start from them."""
-    if encoding_of(working) is not None:
-        _ = working.spins.states
-        yield Launch(FROM_STATES)
+    if encoding_of(working) is None:
+        return
+    spins = working.spins
+    search = spins.searches
+    if search is not None:
+        # A search has two runs, on two threads here and one after the other elsewhere.
+        count = max(1, working.hands // 2)
+        spins.adopt((yield Handout(search, spins.seeds(count))))
+    _ = spins.states
+    yield Launch(FROM_STATES)
 
 
 LOWER: tuple[Method, ...] = (

@@ -7,6 +7,7 @@ field climbs to, and samples at temperature 1 often climb higher.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -166,6 +167,29 @@ def sample_pool(
         runs=runs,
         seconds=time.perf_counter() - start,
         provenance=origin,
+    )
+
+
+def joined(polynomial: SpinPolynomial, pools: Sequence[StatePool], samples: int) -> StatePool:
+    """Pools of independent runs as one: the heaviest states of all, samples of each."""
+    if len(pools) == 1:
+        return pools[0]
+    first = pools[0]
+    rows = np.unique(np.concatenate([pool.states for pool in pools]), axis=0)
+    weights = polynomial.log_weight(rows)
+    order = np.argsort(-weights, kind="stable")[: SAMPLER.keep_best]
+    drawn = np.concatenate([thin(pool.samples, -(-samples // len(pools))) for pool in pools])
+    # Each has its own error; the best known stands for all.
+    best = min(pools, key=lambda pool: pool.log_z_error)
+    return replace(
+        first,
+        states=rows[order],
+        log_weights=weights[order],
+        samples=drawn,
+        sample_log_weights=polynomial.log_weight(drawn),
+        log_z_estimate=best.log_z_estimate,
+        log_z_error=best.log_z_error,
+        runs=sum(pool.runs for pool in pools),
     )
 
 

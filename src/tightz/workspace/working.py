@@ -130,7 +130,8 @@ class Working:
 
     def _make_plan(self) -> EliminationPlan | None:
         try:
-            return plan(self.graph, most_seconds=PLAN_SHARE * self.clock.left)
+            seconds = PLAN_SHARE * self.clock.left
+            return plan(self.graph, most_seconds=seconds, spread=_Spread(self))
         except ResourceError:
             return None
 
@@ -241,6 +242,29 @@ class Working:
             return replace(drawn, states=self.reduction.lift_states(states, stream(seed, 1)))
 
         return sample
+
+
+@dataclass(frozen=True, eq=False)
+class _Spread:
+    """Has pieces done at the same time and waits for them: for what must be there first."""
+
+    working: Working
+
+    @property
+    def hands(self) -> int:
+        return self.working.hands
+
+    def __call__(self, function: Callable[[Any], Any], tasks: list[Any], /) -> list[Any]:
+        from tightz.runtime.executors import map_ordered
+        from tightz.runtime.parcels import ExecutorError
+
+        try:
+            if self.working.executor is not None:
+                done = [self.working.crew.send(function, task) for task in tasks]
+                return [one.result().value for one in done]
+        except ExecutorError:
+            pass  # the race will say so; threads do as well
+        return list(map_ordered(function, tasks, threads=self.hands))
 
 
 def is_dense(polynomial: SpinPolynomial) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from tightz.reductions.bits import BlockPolynomial
 from tightz.reductions.collapse import AUTO_NEIGHBOURS, Collapsed, collapse
 from tightz.reductions.encoding import Model, SpinEncoding, encode
 from tightz.runtime.seeds import Seed, seed_sequence, stream
-from tightz.search.pool import StatePool, sample_pool
+from tightz.search.pool import StatePool, joined, sample_pool
 
 MAX_STATES = 1500
 """Heavy states kept as starts; repairing and weighing them costs a few milliseconds a coset."""
@@ -70,7 +70,26 @@ def _heaviest(working: SpinPolynomial, rows: NDArray) -> NDArray[np.int64]:
 SEARCH = 2**31
 """Key of the search's random stream; levels never reach it."""
 
+SAMPLES = 1000
+"""States at temperature 1 that a pool has about."""
+
 Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Tempers a polynomial; what it finds depends on the seed, unless time cuts it short."""
+
+    polynomial: SpinPolynomial
+    sweeps: int
+    time_limit: float | None
+    threads: int | None
+
+    def __call__(self, seed: np.random.SeedSequence) -> StatePool:
+        return sample_pool(
+            self.polynomial, sweeps=self.sweeps, time_limit=self.time_limit, seed=seed,
+            samples=SAMPLES, threads=self.threads,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -197,12 +216,22 @@ class Workspace:
         return self._once("pool", self._temper)
 
     def _temper(self) -> StatePool | None:
+        return None if self.searches is None else self.searches(stream(self.seed, SEARCH))
+
+    @property
+    def searches(self) -> Search | None:
+        """The tempering run as a function of its seed, for others to do; None where it is off."""
         if not self.search_sweeps or self.original.n == 0 or self.original.constant == -np.inf:
             return None
-        return sample_pool(
-            self.original, sweeps=self.search_sweeps, time_limit=self.time_limit,
-            seed=stream(self.seed, SEARCH), threads=self.threads,
-        )  # fmt: skip
+        return Search(self.original, self.search_sweeps, self.time_limit, self.threads)
+
+    def seeds(self, count: int) -> list[np.random.SeedSequence]:
+        """Of so many searches; the first is that of `pool`."""
+        return [stream(self.seed, SEARCH), *(stream(self.seed, SEARCH, k) for k in range(1, count))]
+
+    def adopt(self, pools: Sequence[StatePool]) -> None:
+        """Take what searches found elsewhere, unless there is a pool already."""
+        self._once("pool", lambda: joined(self.original, pools, SAMPLES))
 
     @property
     def guide(self) -> Guide | None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.elimination.exact.choice import Spread
 from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.ways import Way, by_elimination, choose_way, elimination_plan
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError
@@ -185,14 +186,17 @@ class Beliefs:
     factors: NDArray[np.float64] | None
 
 
-def plan(model: FactorGraph, *, most_seconds: float = math.inf) -> EliminationPlan:
+def plan(
+    model: FactorGraph, *, most_seconds: float = math.inf, spread: Spread | None = None
+) -> EliminationPlan:
     """Order or tree, width, operations and bytes of exact elimination; nothing large is allocated.
 
     Observed and one-state variables are taken out first: the plan numbers the others in order.
     A model too dense for any plan to make sense is refused with `ResourceError`. The search for
-    a plan takes at most about `most_seconds`, and a small part of what the sum itself would.
+    a plan takes at most about `most_seconds`, and a small part of what the sum itself would;
+    `spread` does parts of it at the same time.
     """
-    return elimination_plan(*_without_fixed(model), "no memory is enough", most_seconds)
+    return elimination_plan(*_without_fixed(model), "no memory is enough", most_seconds, spread)
 
 
 @prepared("exact")

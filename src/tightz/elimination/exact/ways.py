@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.exact.choice import choose_plan
+from tightz.elimination.exact.choice import Spread, choose_plan
 from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.run import Elimination, StoppedError
 from tightz.elimination.exact.slices import (
@@ -276,11 +276,14 @@ def elimination_plan(
     free: NDArray[np.int64] | None,
     allowance: str,
     most_seconds: float = math.inf,
+    spread: Spread | None = None,
 ) -> EliminationPlan:
     """A plan, or `ResourceError` where even the lower bound on its width is out of reach."""
     width = interaction_graph(scopes_of(reduced)).degeneracy()
     if width <= _MAX_WIDTH:
-        found = choose_plan(reduced, free, most_seconds=most_seconds, log2_cap=_MAX_LOG2_COST)
+        found = choose_plan(
+            reduced, free, most_seconds=most_seconds, log2_cap=_MAX_LOG2_COST, spread=spread
+        )
         if found is not None:
             return found
         most = _MAX_LOG2_COST * math.log10(2.0)
