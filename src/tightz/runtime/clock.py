@@ -69,3 +69,7 @@ class Clock:
     def stop(self) -> None:
         """Ask everything that watches this clock to end."""
         self._stopped.set()
+
+    def __reduce__(self) -> tuple[type[Clock], tuple[float]]:
+        """In another process: a clock with the time that was left here."""
+        return Clock, (self.left,)

@@ -92,7 +92,7 @@ class LocalWorkers(Executor):
             self._started[threading.get_ident()] = pool
             births += 1
             try:
-                pool.submit(os.getpid).result()
+                pool.submit(_wake).result()
             except BrokenExecutor:
                 if births > LIVES:
                     raise
@@ -124,6 +124,11 @@ def _settle(initializer: Callable[..., None] | None = None, *initargs: Any) -> N
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if initializer is not None:
         initializer(*initargs)
+
+
+def _wake() -> None:
+    """On a new local worker: load what takes long, so that no task is blamed for it."""
+    import numba  # noqa: F401
 
 
 def _end_with(parent: Any) -> None:

@@ -1,0 +1,322 @@
+"""Work that streams hand out: by threads, processes or a cluster, with the same result."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import threading
+from concurrent.futures import BrokenExecutor, Executor, Future
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+import tightz as tz
+from tests.test_executors import FORKED, Here
+from tightz.interval.lanes import Pieces, Schedule
+from tightz.runtime.clock import Clock
+from tightz.runtime.kernels.farm import Farm
+from tightz.runtime.local_workers import LocalWorkers, local_workers
+from tightz.runtime.parcels import Luggage
+from tightz.runtime.seeds import stream
+from tightz.sampling.annealed import Annealing
+from tightz.sampling.annealed_rounds import Drawer
+from tightz.sampling.capped.pieces import Lot, Sampler, Scout, Trials
+from tightz.sampling.capped.proposal import Proposal
+from tightz.sampling.capped.tally import Tally
+from tightz.splitting import Splitting, SplittingTree
+from tightz.uppers.mini_bucket import MiniBucket
+from tightz.uppers.mini_bucket.run import Run
+from tightz.workspace.findings import Draws, Finding, Source
+from tightz.workspace.working import Handout, Working, alone
+
+MODEL = tz.ising_grid(8, coupling=(-2, 2), field=(-1, 1), seed=5)
+LONG = 300.0
+HANDS = 4
+
+
+def square(x):
+    return x * x
+
+
+def fail_at_two(x):
+    if x == 2:
+        raise ZeroDivisionError("a bug at 2")
+    return x
+
+
+def die_at_two(x):
+    if x == 2:
+        os._exit(1)
+    return x
+
+
+class Sum:
+    """A stream that hands out numbers and keeps what comes back."""
+
+    __name__ = "Sum"
+
+    def __init__(self, function=square, rounds=3, near=False):
+        self.function, self.rounds, self.near, self.seen = function, rounds, near, []
+
+    def __call__(self, working, clock):
+        for k in range(self.rounds):
+            self.seen.append((yield Handout(self.function, range(10 * k, 10 * k + 5), self.near)))
+
+
+def run(method, **options):
+    return tz.log_partition(MODEL, time_limit=LONG, seed=1, only=[method], exact=False, **options)
+
+
+EXPECTED = [[x * x for x in range(10 * k, 10 * k + 5)] for k in range(3)]
+
+
+@pytest.mark.parametrize("executor", [None, Here()], ids=["threads", "executor"])
+def test_results_come_back_in_the_order_of_the_tasks(executor):
+    method = Sum()
+    r = run(method, executor=executor)
+    assert method.seen == EXPECTED
+    assert not r.failures
+    if executor is not None:
+        assert len(executor.sent) == 15
+
+
+def test_pieces_that_stay_near_are_done_by_threads():
+    executor, method = Here(), Sum(near=True)
+    assert not run(method, executor=executor).failures
+    assert method.seen == EXPECTED
+    assert not executor.sent
+
+
+@pytest.mark.parametrize("executor", [None, Here()], ids=["threads", "executor"])
+def test_a_bug_in_a_piece_ends_its_stream_by_name(executor):
+    r = run(Sum(fail_at_two), executor=executor)
+    (failure,) = r.failures
+    assert "stream Sum ended early: ZeroDivisionError: a bug at 2" in failure
+
+
+def test_an_empty_handout_goes_on():
+    def stream(working, clock):
+        assert (yield Handout(square, [])) == []
+        yield Finding(note="went on")
+
+    assert "went on" in run(stream).notes
+
+
+class Gone(Executor):
+    """Takes a few tasks and then is no more."""
+
+    _max_workers = 2
+
+    def __init__(self, after):
+        self.after, self.sent = after, 0
+
+    def submit(self, function, /, *args):
+        self.sent += 1
+        future = Future()
+        if self.sent > self.after:
+            future.set_exception(BrokenExecutor("unplugged"))
+        else:
+            future.set_result(function(*args))
+        return future
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_without_its_executor_a_run_goes_on_by_threads(after):
+    method = Sum()
+    r = run(method, executor=Gone(after))
+    assert method.seen == EXPECTED
+    (failure,) = r.failures
+    assert failure == "the run went on without its executor: Gone broke: unplugged"
+
+
+@FORKED
+def test_a_piece_that_kills_every_worker_ends_its_stream_and_nothing_else():
+    with LocalWorkers(1, get_context("fork")) as pool:
+        r = run(Sum(die_at_two, rounds=1), executor=pool)
+    assert any("GivenUpError: task 2 lost its worker" in failure for failure in r.failures)
+
+
+def test_pieces_are_taken_by_promise_and_each_once():
+    schedule = Schedule(Working(MODEL, Clock(100.0)), memory=10.0, farm=Farm(), crewed=True)
+    schedule.add([Sum(), Sum()])
+    one, two = schedule.lanes
+    for lane in schedule.lanes:
+        schedule.hand_out(lane, Handout(square, range(3)))
+    one.away.seconds = 5.0
+    taken = [schedule.take_away() for _ in range(6)]
+    assert [job.lane for job in taken] == [two] * 3 + [one] * 3
+    assert sorted(job.number for job in taken[:3]) == [0, 1, 2]
+    assert schedule.take_away() is None
+    schedule.return_piece(taken[4])  # the executor is gone: threads take what is left
+    assert not schedule.crewed
+    assert schedule.take_away() is None
+    assert schedule.take().number == taken[4].number
+
+
+def test_pieces_know_when_they_are_done():
+    pieces = Pieces(Handout(square, [7, 8]))
+    assert pieces.waiting
+    first, second = pieces.take(), pieces.take()
+    assert not pieces.waiting
+    assert not pieces.done
+    pieces.put(second, 64, None)
+    pieces.put(first, 49, None)
+    assert pieces.done
+    assert pieces.results == [49, 64]
+
+
+def test_luggage_stays_behind():
+    big, small = np.arange(10_000.0), np.arange(3.0)
+    luggage = Luggage((big,))
+    packed = luggage.pack({"a": big, "b": (small, big)})
+    assert len(packed) < 1000
+    back = luggage.unpack(packed)
+    assert back["a"] is back["b"][1] is big
+    np.testing.assert_array_equal(back["b"][0], small)
+
+
+# --- The main job's own pieces, and workers that are killed -----------------------------------
+
+
+def annealed_lots(working, clock):
+    """Annealing with everything settled beforehand: so many lots of one plan."""
+    run = Annealing.of(working.spins, np.random.default_rng(3))
+    run.pace = 1e-6
+    plan = run._plan("fields", run.path, 10.0)
+    drawer = Drawer(plan, run.collapsed, run._most)
+    for _ in range(4):
+        rounds = yield Handout(drawer, [run._lot(plan, 12) for _ in range(HANDS)])
+        yield Finding(draws=Draws(plan.source, np.concatenate([r.groups for r in rounds])))
+
+
+def capped_lots(working, clock):
+    """Draws under a cap, likewise."""
+    mini_buckets = Run(working.orders, MiniBucket(4, iterations=5), 0.0)
+    for _ in mini_buckets.steps:
+        pass
+    proposal = Proposal.of(mini_buckets.model, mini_buckets.descent)
+    sampler, tally = Sampler(proposal, proposal.log_u - 2.0), Tally.of(proposal, proposal.log_u)
+    source = Source("mini-bucket", proposal.log_u - 2.0, log_cap=proposal.log_cap, expected=4e4)
+    for k in range(4):
+        lots = [Lot(stream(7, k, i), 3, tally.least) for i in range(HANDS)]
+        portions = yield Handout(sampler, lots)
+        for portion in portions:
+            tally.merge(portion)
+        yield Finding(draws=Draws(source, np.concatenate([p.log_weights for p in portions])))
+    yield Finding(estimate=tally.estimate())
+
+
+def tree(working, clock):
+    """A splitting tree of so many splits."""
+    tree = SplittingTree(
+        working.spins, Splitting(max_splits=12, exact_width=4), seed=2, hands=HANDS,
+        travels=working.executor is not None,
+    )  # fmt: skip
+    yield from tree.shared_run()
+
+
+def orders(working, clock):
+    """Bounds of different orders."""
+    scout = Scout(working.orders, working.max_memory)
+    found = yield Handout(scout, [Trials(5, (), [k, k + HANDS]) for k in range(HANDS)])
+    values = [attempt.scouted.value for part in found for attempt in part]
+    assert len(values) == 2 * HANDS
+    yield Finding(note=f"orders {values}")
+
+
+def everything(working, clock):
+    for part in (annealed_lots, capped_lots, tree, orders):
+        yield from part(working, clock)
+
+
+def summary(r):
+    """All that a run of settled work leads to."""
+    accounts = [(a.source.track, a.drawn) for a in r.ledger.accounts]
+    ends = [(b.side, b.log_z, b.method) for b in r.bounds if b.confidence == 1.0]
+    confident = r.confident.lower, r.confident.upper
+    return accounts, ends, confident, r.estimate, [n for n in r.notes if n.startswith("orders")]
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    r = run(everything)
+    assert not r.failures
+    assert not r.quarantined
+    truth = tz.exact(MODEL).log_z
+    assert r.lower <= truth <= r.upper
+    assert r.confident.lower <= truth <= r.confident.upper
+    assert len({drawn for _, drawn in summary(r)[0]}) == 2
+    assert math.isfinite(r.estimate)
+    return summary(r)
+
+
+class Killer(threading.Thread):
+    """Kills a random worker now and then, sometimes all of them; then lets them work.
+
+    A worker takes seconds to start on a busy machine: killed faster than that, none gets to work.
+    """
+
+    def __init__(self, pids, every, most=5):
+        super().__init__(daemon=True)
+        self.pids, self.every, self.over, self.killed = pids, every, threading.Event(), 0
+        self.most = most
+        self.rng = random.Random(1)
+
+    def run(self):
+        while self.killed < self.most:
+            if self.over.wait(self.every * self.rng.uniform(0.5, 1.5)):
+                return
+            victims = self.pids()
+            if victims and self.rng.random() < 0.7:
+                victims = [self.rng.choice(victims)]
+            for pid in victims:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    self.killed += 1
+                except ProcessLookupError:
+                    pass
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.join()
+
+
+def test_local_workers_that_are_killed_change_no_certificate(undisturbed):
+    with local_workers(2) as pool:
+        with Killer(lambda: pool.pids, 2.0) as killer:
+            r = run(everything, executor=pool)
+        assert killer.killed > 0
+    assert not r.failures
+    assert summary(r) == undisturbed
+
+
+def test_a_dask_cluster_whose_workers_are_killed_changes_no_certificate(undisturbed):
+    distributed = pytest.importorskip("distributed")
+    options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 60}
+    with (
+        distributed.LocalCluster(n_workers=2, **options) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+
+        def pids():
+            nannies = list(cluster.workers.values())
+            return [n.pid for n in nannies if n.pid is not None]
+
+        with Killer(pids, 2.0) as killer:
+            r = run(everything, executor=client)
+        assert killer.killed > 0
+    assert not r.failures
+    assert summary(r) == undisturbed
+
+
+def test_alone_does_handouts_by_itself():
+    working = Working(MODEL, Clock(LONG), exact=False)
+    notes = [f.note for f in alone(orders(working, working.clock))]
+    assert len(notes) == 1
