@@ -1,0 +1,222 @@
+"""The main job on more processes: what is sent, how often, how long; and the curve.
+
+Issue 19: two processes against one at least 1.7 times as fast on sampling and tree streams; the
+curve to 16 cores; a model of the run and what it predicts for more. SCALING_WORKERS="1 2 4" picks
+the numbers of processes, SCALING_SECONDS the seconds of each, SCALING_SEED the model. Each worker
+has one thread; the load of the machine is printed, and so is what processes that exchange nothing
+reach, which nobody can beat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tightz as tz
+from tightz.runtime.clock import Clock
+from tightz.runtime.executors import Crew
+from tightz.runtime.local_workers import local_workers
+from tightz.runtime.parcels import Done, Parcel
+from tightz.runtime.seeds import stream
+from tightz.sampling.annealed import Annealing
+from tightz.sampling.annealed_rounds import Drawer
+from tightz.sampling.capped.pieces import Lot, Sampler
+from tightz.sampling.capped.proposal import Proposal
+from tightz.sampling.capped.tally import Tally
+from tightz.splitting import Splitting, SplittingTree
+from tightz.uppers.mini_bucket import MiniBucket
+from tightz.uppers.mini_bucket.run import Run
+from tightz.workspace.working import Handout, Working
+
+SECONDS = float(os.environ.get("SCALING_SECONDS", "10"))
+SEED = int(os.environ.get("SCALING_SEED", "1907"))
+PIECE = 0.15
+"""Seconds that a piece of the samplers takes about."""
+
+
+class Job(NamedTuple):
+    """A stream's work: a handout after the other, `take` what the run does with the results."""
+
+    handouts: Iterator[Handout]
+    take: Callable[[list[Any]], None]
+    units: Callable[[Any], float]  # of work in one result
+
+
+def working() -> Working:
+    model = tz.ising_grid(30, coupling=(-1, 1), field=(-1, 1), seed=SEED)
+    return Working(model, Clock(3600.0), exact=False, seed=np.random.SeedSequence(SEED))
+
+
+def annealing(run: Working, hands: int) -> Job:
+    annealing = Annealing.of(run.spins, np.random.default_rng(SEED))
+    assert annealing is not None
+    plan = annealing._plan("fields", annealing.path, 20.0)
+    assert plan is not None
+    drawer = Drawer(plan, annealing.collapsed, annealing._most)
+    count = max(1, int(PIECE / (annealing.pace * plan.shape.work)))
+
+    def handouts() -> Iterator[Handout]:
+        while True:
+            yield Handout(drawer, [annealing._lot(plan, count) for _ in range(hands)])
+
+    rounds: list[Any] = []
+
+    def take(found: list[Any]) -> None:
+        for more in found:
+            rounds[:] = [rounds[0].with_more(more, annealing._most) if rounds else more]
+
+    return Job(handouts(), take, lambda found: float(found.work))
+
+
+def capped(run: Working, hands: int) -> Job:
+    mini_buckets = Run(run.orders, MiniBucket(12, iterations=20), 0.0)
+    for _ in mini_buckets.steps:
+        pass
+    assert mini_buckets.descent is not None
+    proposal = Proposal.of(mini_buckets.model, mini_buckets.descent)
+    level = proposal.log_u - 1.0
+    sampler, tally = Sampler(proposal, level), Tally.of(proposal, level)
+    begun = time.perf_counter()
+    sampler(Lot(stream(SEED, 0), 4, 0.0))
+    batches = max(1, int(4 * PIECE / (time.perf_counter() - begun)))
+
+    def handouts() -> Iterator[Handout]:
+        number = 1
+        while True:
+            seeds = [stream(SEED, number, k) for k in range(hands)]
+            yield Handout(sampler, [Lot(seed, batches, tally.least) for seed in seeds])
+            number += 1
+
+    def take(found: list[Any]) -> None:
+        for portion in found:
+            tally.merge(portion)
+
+    return Job(handouts(), take, lambda found: float(found.log_weights.size))
+
+
+def tree(run: Working, hands: int) -> Job:
+    """The rounds of a splitting tree; whatever the tree does between them is its home work."""
+    tree = SplittingTree(run.spins, Splitting(), seed=SEED, hands=hands, travels=True)
+    steps = tree.shared_run()
+    results: list[Any] = []
+
+    def handouts() -> Iterator[Handout]:
+        item: Any = next(steps)
+        while True:
+            if isinstance(item, Handout):
+                yield item
+                item = steps.send(results.pop())
+            else:
+                item = next(steps)
+
+    return Job(handouts(), results.append, lambda found: 1.0)
+
+
+JOBS: dict[str, Callable[[Working, int], Job]] = {
+    "annealing": annealing, "capped draws": capped, "splitting tree": tree,
+}  # fmt: skip
+
+
+class Measured(NamedTuple):
+    """Of one job on so many processes."""
+
+    workers: int
+    rate: float  # units of work per second
+    pieces: int
+    piece: float  # seconds
+    home: float  # seconds of this process for a piece
+    sent: int  # bytes with a task, back, and once with the function
+    back: int
+    once: int
+
+
+def measure(name: str, workers: int) -> Measured:
+    """SECONDS of one job on so many warm processes, rounds of 2 pieces a worker."""
+    with local_workers(workers) as pool:
+        run = working()
+        job = JOBS[name](run, 2 * workers)
+        crew = Crew(pool)
+        for future in [crew.send(abs, k) for k in range(4 * workers)]:  # processes are up
+            future.result()
+        first = next(job.handouts)
+        sent = max(len(pickle.dumps(task)) for task in first.tasks)
+        once = len(Parcel.pack(first.function).content)
+        job.take(_round(crew, first)[0])  # kernels are loaded, the function has travelled
+        units, work, pieces, home, back = 0.0, 0.0, 0, time.process_time(), 0
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < SECONDS:
+            found, seconds = _round(crew, next(job.handouts))
+            work += seconds
+            units += sum(job.units(one) for one in found)
+            pieces += len(found)
+            job.take(found)
+        back = len(pickle.dumps(found[0]))
+        wall, home = time.perf_counter() - begun, time.process_time() - home
+        crew.dismiss()
+    return Measured(
+        workers, units / wall, pieces, work / pieces, home / pieces, sent, back, once
+    )  # fmt: skip
+
+
+def _round(crew: Crew, handout: Handout) -> tuple[list[Any], float]:
+    done: list[Future[Done]] = [crew.send(handout.function, task) for task in handout.tasks]
+    found = [one.result() for one in done]
+    return [one.value for one in found], sum(one.seconds for one in found)
+
+
+def _spin(seconds: float) -> int:
+    """Loops in so many seconds: what a core does that shares nothing."""
+    end, count = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end:
+        count += sum(range(1000)) > 0
+    return count
+
+
+def ceiling(workers: int) -> float:
+    """Times as much as one process that so many do side by side, without a word between them."""
+    with get_context("spawn").Pool(workers) as pool:
+        pool.map(_spin, [0.2] * workers, chunksize=1)
+        alone = pool.map(_spin, [1.0], chunksize=1)[0]
+        return sum(pool.map(_spin, [1.0] * workers, chunksize=1)) / alone
+
+
+def main() -> None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    wanted = os.environ.get("SCALING_WORKERS")
+    counts = (
+        [int(k) for k in wanted.split()]
+        if wanted
+        else [k for k in (1, 2, 4, 8, 16) if k <= (cores or 1)]
+    )
+    print(f"{cores} cores, load {os.getloadavg()[0]:.1f}; 30x30 grid, w = 1, seed {SEED}")
+    best = {k: ceiling(k) for k in counts}
+    out: dict[str, list[Any]] = {}
+    for name in JOBS:
+        base = 0.0
+        for k in counts:
+            m = measure(name, k)
+            base = base or m.rate
+            out.setdefault(name, []).append(m._asdict())
+            print(
+                f"{name:15s} {k:2d} processes: {m.rate / base:5.2f} times one (nothing shared "
+                f"{best[k]:.2f}); {m.pieces} pieces of {1e3 * m.piece:.0f} ms, home "
+                f"{1e3 * m.home:.2f} ms each; {m.sent:,} bytes out, {m.back:,} back, "
+                f"{m.once:,} once",
+                flush=True,
+            )
+    path = os.environ.get("SCALING_JSON")
+    if path:
+        with open(path, "w") as file:
+            json.dump({"ceiling": best, "jobs": out}, file)
+
+
+if __name__ == "__main__":
+    main()
