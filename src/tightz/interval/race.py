@@ -57,6 +57,16 @@ class Away:
     _flying: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def awake(self, error: BaseException | None) -> None:
+        """The first worker is there, or none will be."""
+        if error is not None:
+            self.inbox.put((None, _Alone(error)))
+            return
+        with self.schedule.changed:
+            self.schedule.crewed = True
+        self.schedule.working.crewed.set()
+        self.fill()
+
     def fill(self) -> None:
         """Send pieces while there are some and workers for them."""
         most = AHEAD * self.crew.size
@@ -81,7 +91,7 @@ class Away:
         error = promise.exception()
         if isinstance(error, ExecutorError) and not isinstance(error, GivenUpError):
             self.schedule.return_piece(job)
-            self.inbox.put((job.lane, _Alone(error)))
+            self.inbox.put((None, _Alone(error)))
             return
         done = Done(None, 0.0) if error is not None else promise.result()
         self.schedule.deliver(job, done.value, done.seconds, error=error, away=True)
@@ -103,10 +113,11 @@ def race(
     clock = working.clock
     # The memory follows the time limit, so that a run of a second and one of an hour behave alike.
     schedule = Schedule(working, max(0.05, MEMORY * min(clock.left, 600.0)), farm)
-    schedule.crewed = working.executor is not None
-    schedule.add(methods)
-    inbox: queue.SimpleQueue[tuple[Lane, Any]] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[tuple[Lane | None, Any]] = queue.SimpleQueue()
     away = Away(schedule, working.crew, inbox) if working.executor is not None else None
+    if away is not None:
+        away.crew.wake(away.awake)  # until then threads do what is handed out
+    schedule.add(methods)
     for number in range(max(2, working.threads)):
         threading.Thread(
             target=_work, args=(schedule, board, inbox, away), name=f"tightz worker {number}"
@@ -129,6 +140,9 @@ def race(
         # Credit is what the merged answer gained: two streams that find the same bound are not
         # both paid.
         before = board.doubt
+        if lane is None:
+            _alone(item, board)
+            continue
         _merge(lane, item, board)
         after = board.doubt
         schedule.confident = after.confident[1] - after.confident[0]
@@ -140,13 +154,15 @@ def race(
             return
 
 
+def _alone(item: _Alone, board: Board) -> None:
+    note = f"the run went on without its executor: {item.error}"
+    if note not in board.failures:
+        board.failures.append(note)
+
+
 def _merge(lane: Lane, item: Any, board: Board) -> None:
     if isinstance(item, Ended):
         lane.merged = True
-    elif isinstance(item, _Alone):
-        note = f"the run went on without its executor: {item.error}"
-        if note not in board.failures:
-            board.failures.append(note)
     elif isinstance(item, _Failed):
         log.warning("stream %s failed\n%s", lane.name, item.text)
         last = traceback.extract_tb(item.error.__traceback__)[-1:]

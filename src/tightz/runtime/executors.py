@@ -110,6 +110,18 @@ class Crew:
         self._submit(_Errand(function, task, promise))
         return promise
 
+    def wake(self, answered: Callable[[BaseException | None], None]) -> None:
+        """Have the workers started; `answered` is called once, when the first of them is there."""
+        calls = iter([answered])
+
+        def first(promise: Future[Done]) -> None:
+            call = None if promise.cancelled() else next(calls, None)
+            if call is not None:
+                call(promise.exception())
+
+        for number in range(self.size):
+            self.send(abs, number).add_done_callback(first)
+
     def _submit(self, errand: _Errand) -> None:
         pool = self._pool
         try:

@@ -72,6 +72,7 @@ class Working:
     executor: Submits | None = None
     backend: Backend = "auto"
     marginals: bool = True  # False: not worth any time once log Z is exact
+    crewed: threading.Event = field(default_factory=threading.Event)  # the executor answers
     _made: dict[str, Any] = field(default_factory=dict)
     _locks: dict[str, Any] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.Lock)
@@ -259,7 +260,7 @@ class _Spread:
         from tightz.runtime.parcels import ExecutorError
 
         try:
-            if self.working.executor is not None:
+            if self.working.crewed.is_set():
                 done = [self.working.crew.send(function, task) for task in tasks]
                 return [one.result().value for one in done]
         except ExecutorError:
