@@ -69,12 +69,13 @@ class Look(Enum):
 
 
 class Leaf(NamedTuple):
-    """What a look needs to know of a node."""
+    """What a look needs to know of a node; `share` (k, of): only every of-th candidate, from k."""
 
     number: int
     part: Part
     core: NDArray[np.int64]
     plan: Plan | None
+    share: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +104,8 @@ class Looker:
         if found is not None:
             return found
         best: Plan | None = None
-        for split in self._openings(leaf):
-            best = _better(best, self._plan(split))
+        for split in self._openings(leaf)[slice(leaf.share[0], None, leaf.share[1])]:
+            best = better(best, self._plan(split))
             if self.setting.clock.expired:
                 break
         return best
@@ -126,7 +127,7 @@ class Looker:
         for leaf, found in zip(leaves, solved, strict=True):
             best: Plan | None = None
             for split in splits.get(leaf.number, ()):
-                best = _better(best, self._plan(split, done))
+                best = better(best, self._plan(split, done))
             out.append(best if found is None else found)
         return out
 
@@ -249,7 +250,8 @@ class Traveller:
         return self.luggage.pack(self.looker(self.luggage.unpack(packed)))
 
 
-def _better(best: Plan | None, plan: Plan) -> Plan:
+def better(best: Plan | None, plan: Plan) -> Plan:
+    """The plan with the larger sum of lower bounds; the first where they are equal."""
     return plan if best is None or plan.log_sum > best.log_sum else best
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tightz.elimination.order import Order
 from tightz.families.projection import IProjection
-from tightz.splitting.looks import Leaf, Look, Looker, Setting, Traveller
+from tightz.splitting.looks import Leaf, Look, Looker, Setting, Traveller, better
 from tightz.splitting.nodes import Node, Part, Plan, log_difference
 from tightz.splitting.region import Region
 from tightz.splitting.upper import Ceiling, scale
@@ -26,6 +26,9 @@ from tightz.workspace.working import Handout
 
 BATCH = 2
 """Upper-bound tasks per round, and look-aheads where one is dear."""
+
+MOST_SHARES = 4
+"""Pieces that the candidates of a leaf are cut into where a round has fewer leaves than hands."""
 
 CHEAP = 400_000
 """A look-ahead by mean field costs about its incidences; this many of them fill a round."""
@@ -94,9 +97,19 @@ class Tree:
         if not tasks:
             return
         # Results are applied in the order of the tasks: the tree does not depend on who did them.
-        results = yield self._handout([(look, _leaf(node)) for look, node in tasks])
-        for (_, node), result in zip(tasks, results, strict=True):
-            self._apply(node, self._unpacked(result))
+        of = self.setting.batch // len(tasks)
+        pieces = [(look, node, k) for look, node in tasks for k in range(_shares(look, of))]
+        results = yield self._handout(
+            [(look, _leaf(node, k, _shares(look, of))) for look, node, k in pieces]
+        )
+        by_node: dict[tuple[Look, int], Plan | Ceiling | None] = {}
+        for (look, node, _), result in zip(pieces, results, strict=True):
+            best, key = self._unpacked(result), (look, node.number)
+            if isinstance(old := by_node.get(key), Plan) and isinstance(best, Plan):
+                best = better(old, best)
+            by_node[key] = best or old
+        for look, node in tasks:
+            self._apply(node, by_node[look, node.number])
 
     @cached_property
     def looker(self) -> Looker:
@@ -210,5 +223,10 @@ class Tree:
             self._push(node)
 
 
-def _leaf(node: Node) -> Leaf:
-    return Leaf(node.number, node.part, node.core, node.plan)
+def _leaf(node: Node, k: int = 0, of: int = 1) -> Leaf:
+    return Leaf(node.number, node.part, node.core, node.plan, (k, of))
+
+
+def _shares(look: Look, of: int) -> int:
+    """How many look at one leaf where a round has fewer leaves than hands."""
+    return max(1, min(of, MOST_SHARES)) if look is Look.SPLIT else 1
