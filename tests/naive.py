@@ -534,3 +534,45 @@ def kaufman_log_z(rows: int, cols: int, coupling: float) -> float:
     top = max(logs)
     total = sum(s * math.exp(x - top) for s, x in zip(signs, logs, strict=True))
     return -math.log(2) + rows * cols / 2 * math.log(2 * math.sinh(2 * k)) + top + math.log(total)
+
+
+def splitmix(position: np.ndarray) -> np.ndarray:
+    """64 mixed bits (Steele, Lea and Flood 2014)."""
+    z = position ^ (position >> np.uint64(30))
+    z = z * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def counted_coins(keys: np.ndarray, position: int) -> np.ndarray:
+    """A uniform number for each row of keys (C, 2 or more): of 52 bits, hashed twice."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    with np.errstate(over="ignore"):
+        bits = splitmix(splitmix(keys[:, 0] + np.uint64(position) * golden) + keys[:, 1])
+    return (bits >> np.uint64(12)) / 2.0**52
+
+
+def annealed_layers(weights, kept, base, summed, betas, keys):
+    """(log weights, kept units x) of block Gibbs chains from independent units; layers 0/1.
+
+    The path: log p(x) = ((1 - beta) base + beta kept) x + sum_j log(1 + e^(summed + beta x W)_j).
+    Coin k (A + B) + j is for summed unit j at step k, k (A + B) + B + i for kept unit i.
+    """
+    (a, b), chains = weights.shape, len(keys)
+
+    def drawn(fields, first):
+        coins = np.stack([counted_coins(keys, first + u) for u in range(fields.shape[1])], axis=1)
+        return (coins < 1.0 / (1.0 + np.exp(-fields))).astype(np.float64)
+
+    def log_p(x, beta):
+        inner = np.logaddexp(0.0, summed + beta * (x @ weights))
+        return x @ ((1.0 - beta) * base + beta * kept) + inner.sum(axis=1)
+
+    x = drawn(np.tile(base, (chains, 1)), b)
+    log_w = np.logaddexp(0.0, base).sum() + np.logaddexp(0.0, summed).sum() + np.zeros(chains)
+    for k in range(1, len(betas)):
+        log_w += log_p(x, betas[k]) - log_p(x, betas[k - 1])
+        if k < len(betas) - 1:
+            y = drawn(summed + betas[k] * (x @ weights), k * (a + b))
+            x = drawn((1 - betas[k]) * base + betas[k] * (kept + y @ weights.T), k * (a + b) + b)
+    return log_w, x
