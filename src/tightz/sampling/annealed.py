@@ -24,7 +24,9 @@ from tightz.errors import UnsupportedModelError
 from tightz.judge.verdict import UNIT
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
+from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.clock import Clock
+from tightz.runtime.gpu import why_no_device
 from tightz.runtime.seeds import generator
 from tightz.sampling.ais.bases import likely_forest, pairs_of
 from tightz.sampling.ais.paths import LayerPath, Path, SpinPath, polynomial_path, tuned_schedule
@@ -103,11 +105,15 @@ KEPT, ENTRIES = 3, 2_000_000
 TELLING = 0.1
 """Part of the time that marginals may take."""
 
+WARM_UP = 8.0
+"""Seconds below which a GPU is not worth its start and its kernels."""
+
 
 def annealed(working: Working, clock: Clock) -> Iterator[Finding]:
     """Draws, estimates, marginals and samples of positive models (zeros only at parities)."""
+    backend = working.backend if clock.left > WARM_UP else "cpu"
     try:
-        run = Annealing.of(working.spins, generator(working.seed, KEY))
+        run = Annealing.of(working.spins, generator(working.seed, KEY), backend)
     except UnsupportedModelError:
         return
     # Weights differ by sums of about this many nats; where float64 cannot resolve BLUR in them,
@@ -115,13 +121,27 @@ def annealed(working: Working, clock: Clock) -> Iterator[Finding]:
     weights = np.abs(working.encoding.polynomial.theta).sum()
     if run is None or 16.0 * UNIT * float(weights) > BLUR:
         return
-    while (draws := run.advance(clock.left)) is not None:
+    told = False
+    while True:
+        if run.trouble and not told:
+            told = True
+            yield Finding(note=run.trouble)
+        try:
+            draws = run.advance(clock.left)
+        except Exception as error:
+            if run.path.width == 1:
+                raise
+            # What a device drew before it failed counts: that it failed says nothing about draws.
+            run = run.on_cpu(error)
+            continue
+        if draws is None:
+            return
         yield run.finding(draws)
 
 
 @dataclass(eq=False)
 class Annealing:
-    """All rounds of one model."""
+    """All rounds of one model; `trouble` is why a GPU that was wanted is not used."""
 
     encoding: SpinEncoding
     path: Path
@@ -129,9 +149,12 @@ class Annealing:
     rng: np.random.Generator
     rounds: list[Round] = field(default_factory=list)
     plans: dict[str, Plan] = field(default_factory=dict)
+    trouble: str = ""
 
     @classmethod
-    def of(cls, work: Workspace, rng: np.random.Generator) -> Annealing | None:
+    def of(
+        cls, work: Workspace, rng: np.random.Generator, backend: Backend = "cpu"
+    ) -> Annealing | None:
         """The path that suits the model; None where nothing is left to sample.
 
         Spins of few neighbours are summed out first: on grids half of the spins go, and
@@ -154,7 +177,21 @@ class Annealing:
                 collapsed = None
         if isinstance(path, float):
             return None
+        if on_device(backend, why_no_device):
+            try:
+                from tightz.sampling.ais.gpu import device_path
+
+                return cls(encoding, device_path(path), collapsed, rng)
+            except Exception as error:  # a device that fails now is as good as none
+                return cls(encoding, path, collapsed, rng, trouble=_told(error))
         return cls(encoding, path, collapsed, rng)
+
+    def on_cpu(self, error: Exception) -> Annealing:
+        """The same with its rounds so far, on the CPU: plans and pace are made anew."""
+        from tightz.sampling.ais.gpu import host_path
+
+        path = host_path(self.path)
+        return replace(self, path=path, plans={}, trouble=_told(error))
 
     def __post_init__(self) -> None:
         self.basis = flips(self.encoding.polynomial)
@@ -171,10 +208,12 @@ class Annealing:
             return None
         old = plan is self.plans.get(plan.start)
         cost = self.pace * plan.shape.work
+        side_by_side = max(1, self.path.width // plan.shape.size)
         seconds = min(max(FIRST, STEP * sum(self.spent.values())), LONGEST * left, plan.seconds)
         # How many is settled before they are drawn, and all of them count.
         count = max(1 if old else SCATTER, int(seconds / cost))
-        if count * cost > LONGEST * left:
+        count = -(-count // side_by_side) * side_by_side
+        if count * cost > (LONGEST if side_by_side == 1 else HOPED) * left:
             return None
         more = self._draw(plan, count)
         if old:
@@ -205,10 +244,10 @@ class Annealing:
         estimate = self.estimate()
         if self.telling > TELLING * sum(self.spent.values()):
             return Finding(estimate=estimate, draws=draws)
-        begun = time.thread_time()
+        begun = self._now()
         found = Ends.joined([r.states for r in self.rounds[-KEPT:]])
         marginals = marginals_of(self.encoding, found, self.basis, estimate)
-        self.telling += time.thread_time() - begun
+        self.telling += self._now() - begun
         return Finding(
             estimate=estimate,
             draws=draws,
@@ -230,9 +269,17 @@ class Annealing:
     def _measure(self) -> float:
         """Seconds a chain takes per temperature; the first call compiles and does not count."""
         for betas in (np.array([0.0, 0.5, 1.0]), np.linspace(0.0, 1.0, 6)):
-            begun = time.thread_time()
-            self.path.walk(betas, self._words(PILOTS), with_slopes=True, threads=1)
-        return max(1e-9, time.thread_time() - begun) / (PILOTS * 6)
+            begun = self._now()
+            self.path.walk(betas, self._words(self._pilots), with_slopes=True, threads=1)
+        return max(1e-9, self._now() - begun) / (self._pilots * 6)
+
+    @property
+    def _pilots(self) -> int:
+        return max(PILOTS, self.path.width)
+
+    def _now(self) -> float:
+        """Seconds: the thread's own, since streams share cores; a device works without a thread."""
+        return time.thread_time() if self.path.width == 1 else time.perf_counter()
 
     def _turn(self, left: float) -> str:
         """The start that goes next: mostly the one whose certificate promises more."""
@@ -259,7 +306,7 @@ class Annealing:
 
     def _plan(self, start: str, path: Path, left: float) -> Plan | None:
         """What the next round of a start shall be; None where it would not end in time."""
-        least = 2.0 * SCATTER * POPULATION * FEWEST * self.pace
+        least = 2.0 * max(SCATTER * POPULATION, self.path.width) * FEWEST * self.pace
         seconds = budget = max(FIRST, least, GROWTH * self.spent[start])
         if seconds > FINAL * left:
             seconds, budget = math.inf, HOPED * left
@@ -270,10 +317,10 @@ class Annealing:
         if shape is None:
             return None
         # A pilot with random numbers of its own: the ladder is fixed before the chains that count.
-        begun = time.thread_time()
-        count = int(np.clip(PILOT * budget / (PILOTS * self.pace), FEWEST, 300))
+        begun = self._now()
+        count = int(np.clip(PILOT * budget / (self._pilots * self.pace), FEWEST, 300))
         betas = np.linspace(0.0, 1.0, count)
-        pilot = path.walk(betas, self._words(PILOTS), with_slopes=True, threads=1)
+        pilot = path.walk(betas, self._words(self._pilots), with_slopes=True, threads=1)
         variance = known[0].unit / shape.work if known else 1.0
         source = Source(
             TRACKS[start],
@@ -283,7 +330,7 @@ class Annealing:
             rounding=self._rounding(shape.temperatures),
         )
         self.in_round[start] = 0.0
-        self.spent[start] += time.thread_time() - begun
+        self.spent[start] += self._now() - begun
         ladder = tuned_schedule(betas, pilot.slopes, shape.temperatures)
         return Plan(start, path, shape, ladder, source, seconds)
 
@@ -291,10 +338,13 @@ class Annealing:
         """The groups of a round, by what the last round says about their scatter."""
         resampled = isinstance(self.path, SpinPath)
         if math.isnan(unit):  # nothing known: few temperatures, as many chains as lanes
-            unit = STEADY * (POPULATION if resampled else 1) * min(300.0, work / CHAINS)
+            chains = max(CHAINS, self.path.width)
+            unit = STEADY * (POPULATION if resampled else 1) * min(300.0, work / chains)
         elif not resampled:
             unit *= LAG
-        return shape_of(unit, work, largest, resampled=resampled)
+        # A step fills the device: then ladders, not groups, are what takes long.
+        longest = largest / self.path.width
+        return shape_of(unit, work, largest, longest, resampled=resampled)
 
     def _rounding(self, temperatures: int) -> float:
         """Nats by which a log weight may be off: every flip rounds the slope that it changes."""
@@ -303,13 +353,13 @@ class Annealing:
 
     def _draw(self, plan: Plan, count: int) -> Round:
         """So many groups; what they took sets the pace."""
-        begun = time.thread_time()
+        begun = self._now()
         walk = plan.draw(self._words(count * plan.shape.size))
         ends = walk.ends[-self._most :]
         if self.collapsed is not None:  # the exact conditional: the weights stay what they are
             ends = self.collapsed.lift_states(ends, self.rng)
         made = round_of(plan, walk, ends)
-        seconds = max(1e-9, time.thread_time() - begun)
+        seconds = max(1e-9, self._now() - begun)
         self.pace = seconds / made.work
         self.spent[plan.start] += seconds
         self.in_round[plan.start] += seconds
@@ -345,6 +395,10 @@ class Annealing:
         if not np.abs(fields).max(initial=0.0) > 0.01:
             return None
         return replace(self.path, base=-2.0 * fields[self.path.kept_at])  # unit 1 is spin -1
+
+
+def _told(error: Exception) -> str:
+    return f"annealing goes on without the GPU: {type(error).__name__}: {error}"
 
 
 def _pays(collapsed: Collapsed) -> bool:

@@ -128,8 +128,8 @@ def round_of(plan: Plan, walk: Walk, ends: NDArray[np.int8]) -> Round:
     # scatter of groups, never from that of chains inside a resampled population, which are copies
     # of each other.
     size = plan.shape.size
-    groups = np.array([log_mean(g) for g in walk.log_weights.reshape(-1, size)])
-    owner = np.arange(len(walk.ends)) // size  # groups go to the two halves in turn
+    groups = log_means(walk.log_weights.reshape(-1, size))
+    owner = np.arange(len(walk.log_weights)) // size  # groups go to the two halves in turn
     whole = Ends(walk.log_weights, walk.ends, owner % 2 == 0, walk.ancestors)
     return Round(
         plan.start,
@@ -141,6 +141,14 @@ def round_of(plan: Plan, walk: Walk, ends: NDArray[np.int8]) -> Round:
     )
 
 
+def log_means(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`log_mean` of each row."""
+    from scipy.special import logsumexp
+
+    means: NDArray[np.float64] = logsumexp(rows, axis=1) - math.log(rows.shape[1])
+    return means
+
+
 def families_of(walk: Walk, size: int) -> float:
     """Effective number of ancestors of a group of `size` chains, on average."""
     logs = walk.log_weights.reshape(-1, size)
@@ -150,8 +158,11 @@ def families_of(walk: Walk, size: int) -> float:
     return float((1.0 / (rows.reshape(logs.shape) ** 2).sum(axis=1)).mean())
 
 
-def shape_of(unit: float, work: float, largest: float, *, resampled: bool) -> Shape | None:
-    """Groups that make the most of `work`, none with more than `largest`; None if none fits.
+def shape_of(
+    unit: float, work: float, largest: float, longest: float = math.inf, *, resampled: bool
+) -> Shape | None:
+    """Groups that make the most of `work`, none with more than `largest`, and at most `longest`
+    temperatures; None if none fits.
 
     With weights of log variance v = unit / w, w the work of a group, the certificate lies
     sqrt(2 EVIDENCE unit / work) below the mean for every w from unit / STEADY, where stakes are
@@ -160,10 +171,11 @@ def shape_of(unit: float, work: float, largest: float, *, resampled: bool) -> Sh
     """
     best = min(unit / STEADY, math.sqrt(unit * work / (2.0 * EVIDENCE)), largest)
     size = POPULATION if resampled else 1
-    while resampled and size < MOST and best > size * LONG:
+    while resampled and size < MOST and best > size * min(LONG, longest):
         size *= 2
-    temperatures = max(FEWEST, int(best / size))
-    return Shape(size, temperatures) if temperatures * size <= largest else None
+    temperatures = max(FEWEST, int(min(best / size, longest)))
+    fits = temperatures * size <= largest and temperatures <= longest
+    return Shape(size, temperatures) if fits else None
 
 
 def together(rounds: Sequence[Round]) -> PointEstimate:

@@ -467,6 +467,13 @@ def device_path(path: Path) -> Path:
     return path
 
 
+def host_path(path: Path) -> Path:
+    """The inverse of `device_path`."""
+    if isinstance(path, DeviceSpinPath):
+        return SpinPath(**_parts(path))
+    return LayerPath(**_parts(path)) if isinstance(path, DeviceLayerPath) else path
+
+
 def _parts(path: Any) -> dict[str, Any]:
     return {each.name: getattr(path, each.name) for each in fields(path)}
 
