@@ -1,12 +1,12 @@
 """Annealing on the GPU, thousands of chains side by side: the paths of `paths`, on a device.
 
-Spins: a thread a chain. Fields, slopes and random numbers are those of the CPU's lanes, compiled
-from the same source: a chain there is the chain here up to the rounding of an exponential, and
-until a coin falls within that. A population is a run of threads of one block.
+Spins: a block takes a few octets of chains, a bit a chain, and spins of one colour, which share no
+term, side by side. The sweep is the one of `spin_chains` with the spins in order of their colours.
+Two layers: a block a chain, a thread for every few units. As on the CPU, fields follow the rows of
+the units that flipped; nothing else is read, and all chains read the same few megabytes.
 
-Two layers: a block a chain, a thread for every few units, so coins are counted and not drawn one
-after the other. As on the CPU, fields follow the rows of the units that flipped. Nothing but those
-rows is read, and all chains read them from the same few megabytes.
+Coins are counted, not drawn one after the other: the coin of a chain, step and spin is a hash of
+these, whoever throws it.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float64, int32, uint32, uint64
+from numba import float64, int32, uint32
 from numpy.typing import NDArray
 
 from tightz.runtime.gpu.device import (
@@ -27,30 +28,29 @@ from tightz.runtime.gpu.device import (
     device_kernel,
     free_bytes,
 )
-from tightz.sampling.ais.kernels import (
-    Forest,
-    Layers,
-    Terms,
-    _draw,
-    _effective,
-    _first_slopes,
-)
+from tightz.sampling.ais.colours import LANES, Phases, phases_of
+from tightz.sampling.ais.kernels import Layers, _effective
 from tightz.sampling.ais.paths import RENEWAL, LayerPath, Path, SpinPath, Walk
 from tightz.search.randomness import GOLDEN, mix, uniform
 
-THREADS = 4 if SIMULATED else 64
-"""Chains of a block, and the largest population."""
+WARPS = 2 if SIMULATED else 8
+"""Of a block on spins: each takes LANES spins of one octet at a time."""
+
+THREADS = WARPS * LANES
+OCTET = 8
+CHAINS = OCTET * WARPS
+PARTIAL = (OCTET, THREADS)
 
 UNITS = 2 if SIMULATED else 128
 """Threads of a chain on two layers. 500 and 784 units leave few of them idle."""
 
 WORDS = -(-UNITS // 32)
 
-CROWD = 256
-"""Chains a multiprocessor takes at once: fewer wait for memory, more wait for each other."""
+BLOCKS = 2
+"""Blocks on spins that a multiprocessor takes at once."""
 
-BLOCKS = 16
-"""The same on two layers, where a chain is a block."""
+LAYER_BLOCKS = 16
+"""The same on two layers."""
 
 SLICE = 2e9
 """Spins visited in one launch, a tenth of a second or less: others use the device as well."""
@@ -63,15 +63,16 @@ SHARE = 0.25
 
 
 class Chains(NamedTuple):
-    """Chains on spins, a column each: spins (n, C), random words (4, C), log weights since the last
-    resampling and before it, the slope of log p_beta, the chain each stems from; spare as spins.
+    """Chains on spins, eight an octet: spins (octets, n), a bit set where a chain's spin is down;
+    spare likewise; keys (octets, 2) of their coins; by chain the log weight since the last
+    resampling and before it, the slope of log p_beta and the chain it stems from.
 
-    slopes (K - 1, C) at every temperature, or empty.
+    slopes (K - 1, chains) at every temperature, or none.
     """
 
     spins: Any
     spare: Any
-    words: Any
+    keys: Any
     log_w: Any
     shared: Any
     slope: Any
@@ -79,94 +80,108 @@ class Chains(NamedTuple):
     slopes: Any
 
 
+@cuda.jit(device=True)
+def _coins(keys, position):
+    """Where the coins at `position` begin: `uniform` there, and GOLDEN further on for each."""
+    return mix(keys[0] + np.uint64(position) * GOLDEN) + keys[1]
+
+
 @device_kernel
-def _begin(terms, base, chains):
-    """Draw the base, as `draw_forest` does, and take the slope there."""
-    c = cuda.grid(1)
-    if c >= chains.log_w.size:
+def _begin(base, chains):
+    """Draw the base, as `draw_forest` does, an octet a thread."""
+    o = cuda.grid(1)
+    if o >= chains.spins.shape[0]:
         return
-    s = chains.spins[:, c : c + 1]
-    words = chains.words[:, c : c + 1]
+    s = chains.spins[o]
     for place in range(base.order.size):
         i = base.order[place]
         above = base.parent[i]
-        sign = 1.0 if above < 0 or s[above, 0] > 0 else -1.0
-        field = max(-300.0, base.pull[i] + sign * base.link[i])
-        s[i, 0] = 1 if _draw(words, 0) < 1.0 / (1.0 + math.exp(-2.0 * field)) else -1
-    prod = cuda.local.array(1, float64)
-    _first_slopes(terms, base, s, chains.slope[c : c + 1], prod)
-    chains.log_w[c] = 0.0
-    chains.shared[c] = 0.0
-    chains.ancestors[c] = c
-
-
-class Sites(NamedTuple):
-    """`Terms` and a base as a thread visits them: spin i is in the terms ptr[i] to ptr[i + 1], in
-    pairs up to pairs[i]. A term's coupling is still + beta moving; its other spins are
-    others[first] to before others[first of the next], as a number of its own to save a load.
-    """
-
-    ptr: Any
-    pairs: Any
-    first: Any
-    others: Any
-    still: Any
-    moving: Any
-    fields: Any
-    base_fields: Any
-
-
-def _sites(terms: Terms, base: Forest) -> Sites:
-    small = np.int32
-    owner, many = terms.site_terms, np.diff(terms.other_ptr) > 1
-    site = np.repeat(np.arange(base.fields.size), np.diff(terms.site_ptr))
-    # Terms come by arity, so the pairs of a spin are its first ones.
-    pairs = terms.site_ptr[1:] - np.bincount(site[many], minlength=base.fields.size)
-    return Sites(
-        terms.site_ptr.astype(small),
-        pairs.astype(small),
-        terms.other_ptr.astype(small),
-        terms.others.astype(small),
-        base.theta[owner],
-        terms.theta[owner] - base.theta[owner],
-        terms.fields - base.fields,
-        base.fields,
-    )
+        coins = _coins(chains.keys[o], i)
+        up = 1.0 / (1.0 + math.exp(-2.0 * max(-300.0, base.pull[i] + base.link[i])))
+        down = 1.0 / (1.0 + math.exp(-2.0 * max(-300.0, base.pull[i] - base.link[i])))
+        parents = s[above] if above >= 0 else np.uint8(0)
+        word = 0
+        for v in range(OCTET):
+            bound = down if (parents >> v) & 1 else up
+            if uniform(coins + np.uint64(v) * GOLDEN) >= bound:
+                word |= 1 << v
+        s[i] = word
 
 
 @cuda.jit(device=True)
-def _sweep(sites, linked, s, words, beta, backwards):
-    """One sweep of `spin_chains` for one chain; returns what the slope gained."""
-    n = sites.fields.size
-    gained = 0.0
-    for site in range(n):
-        i = n - 1 - site if backwards else site
-        still, local = sites.base_fields[i], sites.fields[i]
-        low, middle, high = sites.ptr[i], sites.pairs[i], sites.ptr[i + 1]
-        # Signs instead of products: conversions to float64 are slow.
-        start = sites.first[low] if low < high else 0
-        for q in range(low, middle):
-            up = s[sites.others[start + q - low], 0] > 0
-            local += sites.moving[q] if up else -sites.moving[q]
-            if linked:
-                still += sites.still[q] if up else -sites.still[q]
-        for q in range(middle, high):
-            up = s[sites.others[sites.first[q]], 0]
-            for e in range(sites.first[q] + 1, sites.first[q + 1]):
-                up *= s[sites.others[e], 0]
-            local += sites.moving[q] if up > 0 else -sites.moving[q]
-        field = 2.0 * (still + beta * local)
+def _gather(gained, partial, octets, u):
+    """The sum over threads of what they `gained` (8,) for their octet's chains: of chain u."""
+    t = cuda.threadIdx.x
+    for v in range(OCTET):
+        partial[v, t] = gained[v]
+        gained[v] = 0.0
+    cuda.syncthreads()
+    total = 0.0
+    if u < OCTET * octets:
+        for w in range(u // OCTET, WARPS, octets):
+            for lane in range(LANES):
+                total += partial[u % OCTET, w * LANES + lane]
+    cuda.syncthreads()
+    return total
+
+
+@cuda.jit(device=True)
+def _first_slope(terms, base, s, lane, lanes, gained):
+    """`_first_slopes` for an octet: the part of it that thread `lane` of `lanes` adds up."""
+    for i in range(lane, base.fields.size, lanes):
+        step = terms.fields[i] - base.fields[i]
+        for v in range(OCTET):
+            gained[v] += -step if (s[i] >> v) & 1 else step
+    for a in range(lane, terms.theta.size, lanes):
+        step = terms.theta[a] - base.theta[a]
+        word = 0
+        for e in range(terms.ptr[a], terms.ptr[a + 1]):
+            word ^= s[terms.spins[e]]
+        for v in range(OCTET):
+            gained[v] += -step if (word >> v) & 1 else step
+
+
+@cuda.jit(device=True)
+def _visit(phases, linked, s, at, lane, beta, coins_at, keys, gained):
+    """Heat bath for the spin of `lane` in slice `at`, in all chains of the octet s (n,)."""
+    i = phases.sites[at, lane]
+    if i < 0:
+        return
+    local = cuda.local.array(OCTET, float64)
+    still = cuda.local.array(OCTET, float64)
+    for v in range(OCTET):
+        local[v], still[v] = phases.fields[i], phases.base_fields[i]
+    for part in range(phases.parts_ptr[at], phases.parts_ptr[at + 1]):
+        others = phases.part_others[part]
+        for q in range(phases.part_ptr[part], phases.part_ptr[part + 1]):
+            row = phases.part_rows[part] + (q - phases.part_ptr[part]) * others
+            word = 0
+            for e in range(others):
+                word ^= s[phases.others[row + e, lane]]
+            step = phases.moving[q, lane]
+            for v in range(OCTET):
+                local[v] += -step if (word >> v) & 1 else step
+            if linked and others == 1:
+                step = phases.still[q, lane]
+                for v in range(OCTET):
+                    still[v] += -step if (word >> v) & 1 else step
+    coins = _coins(keys, coins_at + i)
+    old, new = s[i], 0
+    for v in range(OCTET):
+        field = 2.0 * (still[v] + beta * local[v])
         decay = math.exp(-abs(field))
         top = 1.0 if field >= 0.0 else decay
-        new = 1 if _draw(words, 0) * (1.0 + decay) < top else -1
-        gained += (new - s[i, 0]) * local
-        s[i, 0] = new
-    return gained
+        if uniform(coins + np.uint64(v) * GOLDEN) * (1.0 + decay) >= top:
+            new |= 1 << v
+    s[i] = new
+    for v in range(OCTET):
+        if ((old ^ new) >> v) & 1:
+            gained[v] += -2.0 * local[v] if (new >> v) & 1 else 2.0 * local[v]
 
 
 @cuda.jit(device=True)
 def _tooth(log_w, low, high, top, total, at_least):
-    """The lane that the tooth at `at_least` of the comb over cumulated weights meets (`_renew`)."""
+    """The chain that a tooth of the comb over cumulated weights meets, as in `_renew`."""
     at, reached = low, math.exp(log_w[low] - top)
     while at_least * total > reached * (high - low) and at < high - 1:
         at += 1
@@ -174,67 +189,89 @@ def _tooth(log_w, low, high, top, total, at_least):
     return at
 
 
+@cuda.jit(device=True)
+def _copy(chains, first, octets, sources):
+    """Chain c of the block takes the spins of sources[c]; all threads, each some spins."""
+    n = chains.spins.shape[1]
+    for o in range(octets):
+        for i in range(cuda.threadIdx.x, n, THREADS):
+            word = 0
+            for v in range(OCTET):
+                source = sources[o * OCTET + v]
+                bit = (chains.spins[first + source // OCTET, i] >> (source % OCTET)) & 1
+                word |= bit << v
+            chains.spare[first + o, i] = word
+    cuda.syncthreads()
+    for o in range(octets):
+        for i in range(cuda.threadIdx.x, n, THREADS):
+            chains.spins[first + o, i] = chains.spare[first + o, i]
+    cuda.syncthreads()
+
+
 @device_kernel
-def _anneal(sites, linked, betas, first, last, size, renewal, chains):
-    """`spin_chains` from step `first` to before step `last`."""
-    c, t = cuda.grid(1), cuda.threadIdx.x
-    logs = cuda.shared.array(THREADS, float64)
-    slopes = cuda.shared.array(THREADS, float64)
-    combs = cuda.shared.array(THREADS, float64)
-    words = cuda.local.array((4, 1), uint64)
-    live = c < chains.log_w.size
-    at = c if live else 0  # the others only keep step with their block
-    s = chains.spins[:, at : at + 1]
-    for w in range(4):
-        words[w, 0] = chains.words[w, at]
-    log_w, slope, shared = chains.log_w[at], chains.slope[at], chains.shared[at]
-    n, low = sites.fields.size, t // size * size
+def _anneal(terms, base, phases, linked, betas, first, last, octets, size, renewal, chains):
+    """`spin_chains` from step `first` to before step `last`; thread u < 8 octets weighs chain u."""
+    u, block = cuda.threadIdx.x, cuda.blockIdx.x * octets
+    partial = cuda.shared.array(PARTIAL, float64)
+    logs = cuda.shared.array(CHAINS, float64)
+    slopes = cuda.shared.array(CHAINS, float64)
+    sources = cuda.shared.array(CHAINS, int32)
+    gained = cuda.local.array(OCTET, float64)
+    for v in range(OCTET):
+        gained[v] = 0.0
+    warp, lane = u // LANES, u % LANES
+    mine, turn, turns = block + warp % octets, warp // octets, WARPS // octets
+    s, keys = chains.spins[mine], chains.keys[mine]
+    weighs = u < OCTET * octets
+    c = block * OCTET + u if weighs else block * OCTET
+    low = u // size * size if weighs else 0
+    log_w, shared, slope = chains.log_w[c], chains.shared[c], chains.slope[c]
+    if first == 1:
+        _first_slope(terms, base, s, turn * LANES + lane, turns * LANES, gained)
+        log_w, shared, slope = 0.0, 0.0, _gather(gained, partial, octets, u)
+    n, colours = s.size, phases.colours.size - 1
     backwards = betas[0] > betas[-1]
     for k in range(first, last):
         log_w += (betas[k] - betas[k - 1]) * slope
-        if live and chains.slopes.size:
+        if weighs and chains.slopes.size:
             chains.slopes[k - 1, c] = slope
         if k == betas.size - 1:
             break
         if renewal > 0.0:
-            logs[t], slopes[t] = log_w, slope
+            if weighs:
+                logs[u], slopes[u], sources[u] = log_w, slope, u
             cuda.syncthreads()
             effective, top, total = _effective(logs, low, low + size)
-            poor = 1 if live and effective < renewal * size else 0
-            if poor and t == low:
-                combs[t] = _draw(words, 0)
-            # The number of resampled chains in the block: nobody copies while others write.
+            poor = 1 if weighs and effective < renewal * size else 0
             if cuda.syncthreads_or(poor):
-                origin = chains.ancestors[at]
+                origin = chains.ancestors[c]
                 if poor:
-                    source = _tooth(logs, low, low + size, top, total, t - low + combs[low])
+                    comb = uniform(_coins(chains.keys[block + low // OCTET], k * (n + 1) + n))
+                    source = _tooth(logs, low, low + size, top, total, u - low + comb)
+                    sources[u] = source
                     shared += top + math.log(total / size)
                     log_w, slope = 0.0, slopes[source]
-                    shift = source - t
-                    origin = chains.ancestors[c + shift]
-                    for i in range(n):
-                        chains.spare[i, c] = chains.spins[i, c + shift]
+                    origin = chains.ancestors[block * OCTET + source]
                 cuda.syncthreads()
                 if poor:
                     chains.ancestors[c] = origin
-                    for i in range(n):
-                        s[i, 0] = chains.spare[i, c]
-                cuda.syncthreads()
-        if live:
-            slope += _sweep(sites, linked, s, words, betas[k], backwards)
-    if live:
-        for w in range(4):
-            chains.words[w, c] = words[w, 0]
+                _copy(chains, block, octets, sources)
+        for place in range(colours):
+            colour = colours - 1 - place if backwards else place
+            for at in range(phases.colours[colour] + turn, phases.colours[colour + 1], turns):
+                _visit(phases, linked, s, at, lane, betas[k], k * (n + 1), keys, gained)
+            cuda.syncthreads()
+        slope += _gather(gained, partial, octets, u)
+    if weighs:
         chains.log_w[c], chains.slope[c], chains.shared[c] = log_w, slope, shared
 
 
 @device_kernel
-def _last_ends(spins, ends):
-    """ends (E, n) <- the last E columns."""
-    e = cuda.grid(1)
-    if e < ends.shape[0]:
-        for i in range(ends.shape[1]):
-            ends[e, i] = spins[i, spins.shape[1] - ends.shape[0] + e]
+def _last_ends(spins, chains, ends):
+    """ends (E, n) <- the spins, +1 or -1, of the last E of so many chains; a block a chain."""
+    c = chains - ends.shape[0] + cuda.blockIdx.x
+    for i in range(cuda.threadIdx.x, ends.shape[1], THREADS):
+        ends[cuda.blockIdx.x, i] = -1 if (spins[c // OCTET, i] >> (c % OCTET)) & 1 else 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,56 +280,81 @@ class DeviceSpinPath(SpinPath):
 
     @property
     def width(self) -> int:
-        return CROWD * _multiprocessors()
+        return OCTET * self._octets(1) * BLOCKS * _multiprocessors()
+
+    @cached_property
+    def phases(self) -> Phases:
+        return phases_of(self.terms, self.base)
+
+    def _octets(self, size: int) -> int:
+        """Octets of a block: whole populations, and work for all warps where colours are small."""
+        octets = max(1, size // OCTET)
+        colours, slices = self.phases.colours.size - 1, self.phases.sites.shape[0]
+        while octets < WARPS and octets * slices < WARPS * colours:
+            octets *= 2
+        return octets
 
     def walk(self, betas, states, *, with_slopes, threads):
         return self._run(betas, states, with_slopes=with_slopes)
 
     def populations(self, betas, states, size):
-        if size > THREADS or len(states) % size:
+        if size % OCTET or size > CHAINS or len(states) % size:
             return super().populations(betas, states, size)
         return self._run(betas, states, size=size, renewal=RENEWAL)
 
     def _run(self, betas, states, *, with_slopes=False, size=1, renewal=0.0) -> Walk:
-        room = 2 * self.base.fields.size + 100 + (8 * betas.size if with_slopes else 0)
-        most = max(1, int(SHARE * free_bytes() / room) // size) * size
+        room = self.base.fields.size / 4.0 + 60 + (8 * betas.size if with_slopes else 0)
+        most = max(1, int(SHARE * free_bytes() / room) // CHAINS) * CHAINS
         parts = [states[low : low + most] for low in range(0, len(states), most)]
-        model = tuple(map(arrays_to_device, (self.terms, self.base, _sites(self.terms, self.base))))
-        each = [self._side_by_side(model, betas, p, with_slopes, size, renewal) for p in parts]
+        model = tuple(map(arrays_to_device, (self.terms, self.base, self.phases)))
+        octets = self._octets(size)
+        each = [
+            self._side_by_side(model, betas, part, with_slopes, octets, size, renewal)
+            for part in parts
+        ]
         return self._joined(each)._replace(ends=each[-1].ends)
 
-    def _side_by_side(self, model, betas, states, with_slopes, size, renewal) -> Walk:
+    def _side_by_side(self, model, betas, states, with_slopes, octets, size, renewal) -> Walk:
+        terms, base, phases = model
         n, count = self.base.fields.size, len(states)
-        spins = cuda.device_array((n, count), dtype=np.int8)
-        steps = betas.size - 1 if with_slopes else 0
+        grid = -(-count // (OCTET * octets))
+        whole, steps = grid * octets, betas.size - 1 if with_slopes else 0
         chains = Chains(
-            spins,
-            cuda.device_array((n if renewal else 1, count), dtype=np.int8),
-            cuda.to_device(np.ascontiguousarray(states.T)),
-            *(cuda.device_array(count) for _ in range(3)),
-            cuda.device_array(count, dtype=np.int64),
-            cuda.device_array((steps, count) if steps else (1, 0)),
+            cuda.device_array((whole, n), dtype=np.uint8),
+            cuda.device_array((whole, n) if renewal else (1, 1), dtype=np.uint8),
+            cuda.to_device(_keys(states, whole)),
+            cuda.device_array(whole * OCTET),
+            cuda.device_array(whole * OCTET),
+            cuda.device_array(whole * OCTET),
+            cuda.to_device(np.arange(whole * OCTET)),
+            cuda.device_array((steps, whole * OCTET) if steps else (1, 0)),
         )
-        block = THREADS // size * size
-        grid = -(-count // block)
-        terms, base, sites = model
-        _begin[grid, block](terms, base, chains)
-        linked = bool(self.base.theta.any())
-        ladder = cuda.to_device(betas)
-        step = max(1, int(SLICE / (n * count)))
+        _begin[-(-whole // LANES), LANES](base, chains)
+        ladder, linked = cuda.to_device(betas), bool(self.base.theta.any())
+        step = max(1, int(SLICE / (n * whole * OCTET)))
         for first in range(1, betas.size, step):
             last = min(first + step, betas.size)
-            _anneal[grid, block](sites, linked, ladder, first, last, size, renewal, chains)
+            _anneal[grid, THREADS](
+                terms, base, phases, linked, ladder, first, last, octets, size, renewal, chains
+            )
             cuda.synchronize()
         ends = cuda.device_array((min(count, ENDS), n), dtype=np.int8)
-        _last_ends[-(-len(ends) // block), block](spins, ends)
-        slopes = chains.slopes.copy_to_host() if steps else np.empty((0, count))
+        _last_ends[len(ends), THREADS](chains.spins, count, ends)
+        slopes = chains.slopes.copy_to_host()[:, :count] if steps else np.empty((0, count))
         return Walk(
-            chains.log_w.copy_to_host() + chains.shared.copy_to_host(),
+            (chains.log_w.copy_to_host() + chains.shared.copy_to_host())[:count],
             ends.copy_to_host(),
             slopes.T,
-            chains.ancestors.copy_to_host(),
+            chains.ancestors.copy_to_host()[:count],
         )
+
+
+def _keys(states: NDArray[np.uint64], octets: int) -> NDArray[np.uint64]:
+    """(octets, 2): the words of each octet's first chain; zeros for octets that only fill up."""
+    keys = np.zeros((octets, 2), dtype=np.uint64)
+    mine = states[::OCTET, :2]
+    keys[: len(mine)] = mine
+    return keys
 
 
 class Pairs(NamedTuple):
@@ -308,12 +370,6 @@ class Pairs(NamedTuple):
     keys: Any
     parts: Any
     slopes: Any
-
-
-@cuda.jit(device=True)
-def _coin(keys, position):
-    """Uniform, the one at `position`. Two words of the key, so that no chains ever share coins."""
-    return uniform(mix(keys[0] + np.uint64(position) * GOLDEN) + keys[1])
 
 
 @cuda.jit(device=True)
@@ -378,7 +434,7 @@ def _anneal_layers(layers, betas, first, last, pairs):
                     top = 1.0 if t1 >= 0.0 else decay
                     slope += step * top / (1.0 + decay)
                     if moves:
-                        new = _coin(keys, k * (a + b) + j) * (1.0 + decay) < top
+                        new = uniform(_coins(keys, k * (a + b) + j)) * (1.0 + decay) < top
                         sign = (1.0 if new else 0.0) - y[j]
                         flipped = sign != 0.0
                         y[j] = 1 if new else 0
@@ -404,7 +460,7 @@ def _anneal_layers(layers, betas, first, last, pairs):
                         field += beta * (kept[i] + into_x[i] - kept_base[i])
                     decay = math.exp(-abs(field))
                     top = 1.0 if field >= 0.0 else decay
-                    new = _coin(keys, k * (a + b) + b + i) * (1.0 + decay) < top
+                    new = uniform(_coins(keys, k * (a + b) + b + i)) * (1.0 + decay) < top
                     sign = (1.0 if new else 0.0) - x[i]
                     flipped = sign != 0.0
                     x[i] = 1 if new else 0
@@ -422,7 +478,7 @@ class DeviceLayerPath(LayerPath):
 
     @property
     def width(self) -> int:
-        return BLOCKS * _multiprocessors()
+        return LAYER_BLOCKS * _multiprocessors()
 
     def walk(self, betas, states, *, with_slopes, threads):
         (a, b), steps = self.weights.shape, betas.size - 1 if with_slopes else 0
@@ -442,8 +498,10 @@ class DeviceLayerPath(LayerPath):
     ) -> tuple[NDArray[np.float64], NDArray[np.int8], NDArray[np.float64]]:
         count, (a, b) = len(states), self.weights.shape
         pairs = Pairs(
-            *(cuda.to_device(np.zeros((count, size), np.int8)) for size in (a, b)),
-            *(cuda.to_device(np.zeros((count, size))) for size in (a, b)),
+            cuda.to_device(np.zeros((count, a), np.int8)),
+            cuda.to_device(np.zeros((count, b), np.int8)),
+            cuda.to_device(np.zeros((count, a))),
+            cuda.to_device(np.zeros((count, b))),
             cuda.to_device(np.ascontiguousarray(states)),
             cuda.to_device(np.zeros((count, UNITS))),
             cuda.device_array((count, steps) if steps else (1, 0)),
