@@ -46,6 +46,9 @@ UNITS = 2 if SIMULATED else 128
 
 WORDS = -(-UNITS // 32)
 
+REGISTERS = 128
+"""Of a thread: more leave a multiprocessor too few warps to wait with."""
+
 BLOCKS = 2
 """Blocks on spins that a multiprocessor takes at once."""
 
@@ -126,19 +129,24 @@ def _gather(gained, partial, octets, u):
 
 
 @cuda.jit(device=True)
+def _add(word, step, sums):
+    """sums (8,) += step times the octet's product of spins, whose signs are the bits of `word`."""
+    for v in range(OCTET):
+        sums[v] += -step if (word >> v) & 1 else step
+
+
+@cuda.jit(device=True)
 def _first_slope(terms, base, s, lane, lanes, gained):
     """`_first_slopes` for an octet: the part of it that thread `lane` of `lanes` adds up."""
     for i in range(lane, base.fields.size, lanes):
         step = terms.fields[i] - base.fields[i]
-        for v in range(OCTET):
-            gained[v] += -step if (s[i] >> v) & 1 else step
+        _add(s[i], step, gained)
     for a in range(lane, terms.theta.size, lanes):
         step = terms.theta[a] - base.theta[a]
-        word = 0
-        for e in range(terms.ptr[a], terms.ptr[a + 1]):
+        word = s[terms.spins[terms.ptr[a]]]
+        for e in range(terms.ptr[a] + 1, terms.ptr[a + 1]):
             word ^= s[terms.spins[e]]
-        for v in range(OCTET):
-            gained[v] += -step if (word >> v) & 1 else step
+        _add(word, step, gained)
 
 
 @cuda.jit(device=True)
@@ -152,19 +160,27 @@ def _visit(phases, linked, s, at, lane, beta, coins_at, keys, gained):
     for v in range(OCTET):
         local[v], still[v] = phases.fields[i], phases.base_fields[i]
     for part in range(phases.parts_ptr[at], phases.parts_ptr[at + 1]):
-        others = phases.part_others[part]
-        for q in range(phases.part_ptr[part], phases.part_ptr[part + 1]):
-            row = phases.part_rows[part] + (q - phases.part_ptr[part]) * others
-            word = 0
-            for e in range(others):
-                word ^= s[phases.others[row + e, lane]]
-            step = phases.moving[q, lane]
-            for v in range(OCTET):
-                local[v] += -step if (word >> v) & 1 else step
-            if linked and others == 1:
-                step = phases.still[q, lane]
-                for v in range(OCTET):
-                    still[v] += -step if (word >> v) & 1 else step
+        others, row = phases.part_others[part], phases.part_rows[part]
+        first, last = phases.part_ptr[part], phases.part_ptr[part + 1]
+        # Pairs and triples are nearly all terms: loops without another loop inside.
+        if others == 1:
+            for q in range(first, last):
+                word = s[phases.others[row + q - first, lane]]
+                _add(word, phases.moving[q, lane], local)
+                if linked:
+                    _add(word, phases.still[q, lane], still)
+        elif others == 2:
+            for q in range(first, last):
+                at_row = row + 2 * (q - first)
+                word = s[phases.others[at_row, lane]] ^ s[phases.others[at_row + 1, lane]]
+                _add(word, phases.moving[q, lane], local)
+        else:
+            for q in range(first, last):
+                at_row = row + others * (q - first)
+                word = s[phases.others[at_row, lane]]
+                for e in range(at_row + 1, at_row + others):
+                    word ^= s[phases.others[e, lane]]
+                _add(word, phases.moving[q, lane], local)
     coins = _coins(keys, coins_at + i)
     old, new = s[i], 0
     for v in range(OCTET):
@@ -208,7 +224,7 @@ def _copy(chains, first, octets, sources):
     cuda.syncthreads()
 
 
-@device_kernel
+@device_kernel(max_registers=REGISTERS)
 def _anneal(terms, base, phases, linked, betas, first, last, octets, size, renewal, chains):
     """`spin_chains` from step `first` to before step `last`; thread u < 8 octets weighs chain u."""
     u, block = cuda.threadIdx.x, cuda.blockIdx.x * octets
