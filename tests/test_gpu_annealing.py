@@ -6,7 +6,9 @@ simulator can run, and with a path that stops short as the control.
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +16,13 @@ import pytest
 import tightz as tz
 from tests import naive
 from tests.simulator import simulated
+from tightz.runtime.clock import Clock
+from tightz.sampling import annealed
 from tightz.sampling.ais.bases import likely_forest, pairs_of
 from tightz.sampling.ais.colours import coloured, phases_of
 from tightz.sampling.ais.paths import LayerPath, SpinPath, annealing_path
+from tightz.workspace.working import Working
+from tightz.workspace.workspace import Workspace
 
 pytest.importorskip("numba_cuda", reason="the extra gpu (numba-cuda) is not installed")
 
@@ -152,3 +158,66 @@ def test_layers_on_the_device_follow_the_formula(tmp_path):
     for last, least, most in ((1.0, 0.0, 4.0), (0.8, 4.0, np.inf)):
         logs, _ = naive.annealed_layers(*model, BETAS * last, words(20_000))
         assert least <= abs(deviation(np.exp(logs - log_z))) < most
+
+
+SPACE = Workspace.build(tz.ising_grid(9, coupling=(-2, 2), seed=1), seed=0, collapse=0)
+
+
+@pytest.fixture
+def wide(monkeypatch):
+    """A device of 16 chains whose work the CPU does, and a clock that ticks when looked at."""
+    from tightz.sampling.ais import gpu
+
+    ticks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: 0.08 * next(ticks))
+    clock.thread_time = clock.perf_counter
+    monkeypatch.setattr(annealed, "time", clock)
+    monkeypatch.setattr(annealed, "why_no_device", lambda simulator: "")
+    monkeypatch.setattr(gpu, "_multiprocessors", lambda: 1)
+    asked = []
+
+    def run(self, betas, states, *, with_slopes=False, size=1, renewal=0.0):
+        asked.append((len(states), betas.size))
+        if renewal:
+            return SpinPath.populations(self, betas, states, size)
+        return SpinPath.walk(self, betas, states, with_slopes=with_slopes, threads=1)
+
+    monkeypatch.setattr(gpu.DeviceSpinPath, "_run", run)
+    return asked
+
+
+def test_steps_fill_the_device(wide):
+    run = annealed.Annealing.of(SPACE, np.random.default_rng(0), "cuda")
+    width = run.path.width
+    assert width >= 16
+    for _ in range(8):
+        run.pace = 0.08 / 10_000.0
+        assert run.advance(60.0) is not None
+    assert len(wide) > 8
+    assert all(chains % width == 0 for chains, _ in wide)
+    longest = annealed.LONGEST * 60.0 / (annealed.SCATTER * run.pace * width)
+    assert all(temperatures <= max(300, longest) for _, temperatures in wide)
+
+
+def test_a_device_that_fails_leaves_annealing_to_the_cpu(wide, monkeypatch):
+    """From the start, and after some rounds; those count on."""
+    from tightz.sampling.ais import gpu
+
+    working = Working(tz.ising_grid(9, coupling=(-2, 2), seed=1), backend="cuda")
+    begun = gpu.DeviceSpinPath._run
+    for before in (0, 8):
+        calls = itertools.count()
+
+        def run(self, *arguments, calls=calls, before=before, **options):
+            if next(calls) >= before:
+                raise RuntimeError("no memory")
+            return begun(self, *arguments, **options)
+
+        monkeypatch.setattr(gpu.DeviceSpinPath, "_run", run)
+        steps = annealed.annealed(working, Clock(60.0))
+        found = [next(steps) for _ in range(before + 4)]
+        notes = [each.note for each in found if each.note]
+        assert notes == ["annealing goes on without the GPU: RuntimeError: no memory"]
+        assert (found[0].note == "") == (before > 0)
+        assert found[-1].draws is not None
+        assert abs(found[-1].estimate.log_z - tz.exact(working.model).log_z) < 3.0

@@ -85,6 +85,7 @@ class Tree:
     splits: int = 0
     n_leaves: int = 1
     stalled: bool = False
+    trouble: str = ""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _heap: list[tuple[float, int, Node]] = field(default_factory=list)
 
@@ -119,9 +120,15 @@ class Tree:
         tasks: list[tuple[Callable[[Node], object], Node]] = []
         lower = self._choose_lower()
         if self.setting.device:
-            for node, found in zip(lower, self._look_on_device(lower), strict=True):
-                self._apply(node, found)
-            lower = []
+            try:
+                found_there = self._look_on_device(lower)
+            except Exception as error:  # a device that fails costs time, not the tree
+                self.setting = self.setting._replace(device=False)
+                self.trouble = f"leaves go on without the GPU: {type(error).__name__}: {error}"
+            else:
+                for node, found in zip(lower, found_there, strict=True):
+                    self._apply(node, found)
+                lower = []
         tasks += [(self._look, node) for node in lower]
         if self.setting.upper:
             looking = {node.number for _, node in tasks}

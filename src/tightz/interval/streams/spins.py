@@ -216,6 +216,8 @@ def splitting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         if clock.elapsed > look and tree.tree is not None and tree.tree.n_leaves > 1:
             yield from _mixture(working, tree)
             look = _LOOK * clock.elapsed
+    if tree.tree is not None and tree.tree.trouble:
+        yield Finding(note=tree.tree.trouble)
     yield from _mixture(working, tree)
 
 
