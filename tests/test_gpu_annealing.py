@@ -188,14 +188,14 @@ def wide(monkeypatch):
 
 def test_steps_fill_the_device(wide):
     run = annealed.Annealing.of(SPACE, np.random.default_rng(0), "cuda")
-    width = run.path.width
+    width = run.path.width()
     assert width >= 16
     for _ in range(8):
         run.pace = 0.08 / 10_000.0
         assert run.advance(60.0) is not None
     assert len(wide) > 8
     assert all(chains % width == 0 for chains, _ in wide)
-    longest = annealed.LONGEST * 60.0 / (annealed.SCATTER * run.pace * width)
+    longest = annealed.LONGEST * 60.0 / (2.0 * run.pace * width)
     assert all(temperatures <= max(300, longest) for _, temperatures in wide)
 
 

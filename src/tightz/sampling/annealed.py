@@ -73,6 +73,12 @@ SHARE = {"fields": 1.0 / 3.0, "fitted": 0.1}
 LONGEST = 0.15
 """Part of the time left that a step may take: it then ends in time on a machine that is busy."""
 
+FULL = 0.6
+"""The same on a device, where a step of one ladder is the least, and no thread slows it down."""
+
+EARLY = 0.01
+"""Part of the time left for the first ladder on a device, of up to 300 temperatures."""
+
 STEP = 0.15
 """Part of the time spent so far that a step may take."""
 
@@ -105,6 +111,9 @@ KEPT, ENTRIES = 3, 2_000_000
 TELLING = 0.1
 """Part of the time that marginals may take."""
 
+FIRST_TOLD = 64
+"""End states of a device that are read before it is known how long that takes."""
+
 WARM_UP = 8.0
 """Seconds below which a GPU is not worth its start and its kernels."""
 
@@ -129,7 +138,7 @@ def annealed(working: Working, clock: Clock) -> Iterator[Finding]:
         try:
             draws = run.advance(clock.left)
         except Exception as error:
-            if run.path.width == 1:
+            if not run.on_device:
                 raise
             # What a device drew before it failed counts: that it failed says nothing about draws.
             run = run.on_cpu(error)
@@ -198,7 +207,7 @@ class Annealing:
         self.starts = list(TRACKS)
         self.spent = dict.fromkeys(TRACKS, 0.0)
         self.in_round = dict.fromkeys(TRACKS, 0.0)
-        self.telling = 0.0
+        self.telling, self.reading = 0.0, math.inf
         self.pace = self._measure()
 
     def advance(self, left: float) -> Draws | None:
@@ -208,12 +217,12 @@ class Annealing:
             return None
         old = plan is self.plans.get(plan.start)
         cost = self.pace * plan.shape.work
-        side_by_side = max(1, self.path.width // plan.shape.size)
+        side_by_side = max(1, self.path.width(plan.shape.size) // plan.shape.size)
         seconds = min(max(FIRST, STEP * sum(self.spent.values())), LONGEST * left, plan.seconds)
         # How many is settled before they are drawn, and all of them count.
         count = max(1 if old else SCATTER, int(seconds / cost))
         count = -(-count // side_by_side) * side_by_side
-        if count * cost > (LONGEST if side_by_side == 1 else HOPED) * left:
+        if count * cost > (FULL if self.on_device else LONGEST) * left:
             return None
         more = self._draw(plan, count)
         if old:
@@ -246,8 +255,13 @@ class Annealing:
             return Finding(estimate=estimate, draws=draws)
         begun = self._now()
         found = Ends.joined([r.states for r in self.rounds[-KEPT:]])
+        if self.on_device:  # it draws more states than the CPU could read
+            share = TELLING * sum(self.spent.values())
+            found = found.last(max(FIRST_TOLD, int(share / self.reading)))
         marginals = marginals_of(self.encoding, found, self.basis, estimate)
-        self.telling += self._now() - begun
+        seconds = max(1e-9, self._now() - begun)
+        self.telling += seconds
+        self.reading = seconds / len(found.ends)
         return Finding(
             estimate=estimate,
             draws=draws,
@@ -274,12 +288,16 @@ class Annealing:
         return max(1e-9, self._now() - begun) / (self._pilots * 6)
 
     @property
+    def on_device(self) -> bool:
+        return self.path.width() > 1
+
+    @property
     def _pilots(self) -> int:
-        return max(PILOTS, self.path.width)
+        return max(PILOTS, self.path.width())
 
     def _now(self) -> float:
         """Seconds: the thread's own, since streams share cores; a device works without a thread."""
-        return time.thread_time() if self.path.width == 1 else time.perf_counter()
+        return time.perf_counter() if self.on_device else time.thread_time()
 
     def _turn(self, left: float) -> str:
         """The start that goes next: mostly the one whose certificate promises more."""
@@ -306,7 +324,10 @@ class Annealing:
 
     def _plan(self, start: str, path: Path, left: float) -> Plan | None:
         """What the next round of a start shall be; None where it would not end in time."""
-        least = 2.0 * max(SCATTER * POPULATION, self.path.width) * FEWEST * self.pace
+        least = 2.0 * SCATTER * POPULATION * FEWEST * self.pace
+        if self.on_device:  # many short ladders would say little, and weigh much
+            ladder = np.clip(EARLY * left / (self.path.width() * self.pace), FEWEST, 300)
+            least = 2.0 * self.path.width() * float(ladder) * self.pace
         seconds = budget = max(FIRST, least, GROWTH * self.spent[start])
         if seconds > FINAL * left:
             seconds, budget = math.inf, HOPED * left
@@ -338,13 +359,17 @@ class Annealing:
         """The groups of a round, by what the last round says about their scatter."""
         resampled = isinstance(self.path, SpinPath)
         if math.isnan(unit):  # nothing known: few temperatures, as many chains as lanes
-            chains = max(CHAINS, self.path.width)
+            chains = max(CHAINS, self.path.width())
             unit = STEADY * (POPULATION if resampled else 1) * min(300.0, work / chains)
         elif not resampled:
             unit *= LAG
-        # A step fills the device: then ladders, not groups, are what takes long.
-        longest = largest / self.path.width
-        return shape_of(unit, work, largest, longest, resampled=resampled)
+        shape = shape_of(unit, work, largest, resampled=resampled)
+        if shape is None or not self.on_device:
+            return shape
+        # A step fills the device: what takes long is the ladder, whatever the number of groups.
+        longest = int(SCATTER / 2.0 * largest / self.path.width(shape.size))
+        shape = shape._replace(temperatures=min(shape.temperatures, longest))
+        return shape if shape.temperatures >= FEWEST else None
 
     def _rounding(self, temperatures: int) -> float:
         """Nats by which a log weight may be off: every flip rounds the slope that it changes."""
@@ -355,12 +380,13 @@ class Annealing:
         """So many groups; what they took sets the pace."""
         begun = self._now()
         walk = plan.draw(self._words(count * plan.shape.size))
+        drawn = self._now()  # what follows costs the same for every number of draws
         ends = walk.ends[-self._most :]
         if self.collapsed is not None:  # the exact conditional: the weights stay what they are
             ends = self.collapsed.lift_states(ends, self.rng)
         made = round_of(plan, walk, ends)
         seconds = max(1e-9, self._now() - begun)
-        self.pace = seconds / made.work
+        self.pace = max(1e-9, drawn - begun) / made.work
         self.spent[plan.start] += seconds
         self.in_round[plan.start] += seconds
         return made

@@ -158,11 +158,8 @@ def families_of(walk: Walk, size: int) -> float:
     return float((1.0 / (rows.reshape(logs.shape) ** 2).sum(axis=1)).mean())
 
 
-def shape_of(
-    unit: float, work: float, largest: float, longest: float = math.inf, *, resampled: bool
-) -> Shape | None:
-    """Groups that make the most of `work`, none with more than `largest`, and at most `longest`
-    temperatures; None if none fits.
+def shape_of(unit: float, work: float, largest: float, *, resampled: bool) -> Shape | None:
+    """Groups that make the most of `work`, none with more than `largest`; None if none fits.
 
     With weights of log variance v = unit / w, w the work of a group, the certificate lies
     sqrt(2 EVIDENCE unit / work) below the mean for every w from unit / STEADY, where stakes are
@@ -171,11 +168,10 @@ def shape_of(
     """
     best = min(unit / STEADY, math.sqrt(unit * work / (2.0 * EVIDENCE)), largest)
     size = POPULATION if resampled else 1
-    while resampled and size < MOST and best > size * min(LONG, longest):
+    while resampled and size < MOST and best > size * LONG:
         size *= 2
-    temperatures = max(FEWEST, int(min(best / size, longest)))
-    fits = temperatures * size <= largest and temperatures <= longest
-    return Shape(size, temperatures) if fits else None
+    temperatures = max(FEWEST, int(best / size))
+    return Shape(size, temperatures) if temperatures * size <= largest else None
 
 
 def together(rounds: Sequence[Round]) -> PointEstimate:

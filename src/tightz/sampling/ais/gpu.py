@@ -294,9 +294,8 @@ def _last_ends(spins, chains, ends):
 class DeviceSpinPath(SpinPath):
     """`SpinPath` with its chains on the GPU. Of the end states the last ENDS are kept."""
 
-    @property
-    def width(self) -> int:
-        return OCTET * self._octets(1) * BLOCKS * _multiprocessors()
+    def width(self, size: int = 1) -> int:
+        return OCTET * self._octets(size) * BLOCKS * _multiprocessors()
 
     @cached_property
     def phases(self) -> Phases:
@@ -492,8 +491,7 @@ FACTORS = 512
 class DeviceLayerPath(LayerPath):
     """Block Gibbs of `LayerPath` with its chains on the GPU; end states as in DeviceSpinPath."""
 
-    @property
-    def width(self) -> int:
+    def width(self, size: int = 1) -> int:
         return LAYER_BLOCKS * _multiprocessors()
 
     def walk(self, betas, states, *, with_slopes, threads):

@@ -58,9 +58,9 @@ class Path(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def width(self) -> int:
-        """Chains that take no longer than one: thousands on a device, which a walk should fill."""
+    def width(self, size: int = 1) -> int:
+        """Chains, in populations of `size`, that take no longer than a few: thousands on a device,
+        which a walk should fill, 1 on the CPU."""
         ...
 
     def walk(
@@ -98,8 +98,7 @@ class LayerPath:
     def name(self) -> str:
         return "collapsed Gibbs on one layer" if self.collapsed else "block Gibbs on two layers"
 
-    @property
-    def width(self) -> int:
+    def width(self, size: int = 1) -> int:
         return 1
 
     @property
@@ -157,8 +156,7 @@ class SpinPath:
     def name(self) -> str:
         return "single-site Gibbs"
 
-    @property
-    def width(self) -> int:
+    def width(self, size: int = 1) -> int:
         return 1
 
     def walk(
