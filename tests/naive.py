@@ -534,3 +534,95 @@ def kaufman_log_z(rows: int, cols: int, coupling: float) -> float:
     top = max(logs)
     total = sum(s * math.exp(x - top) for s, x in zip(signs, logs, strict=True))
     return -math.log(2) + rows * cols / 2 * math.log(2 * math.sinh(2 * k)) + top + math.log(total)
+
+
+def splitmix(position: np.ndarray) -> np.ndarray:
+    """64 mixed bits (Steele, Lea and Flood 2014)."""
+    z = position ^ (position >> np.uint64(30))
+    z = z * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def counted_coins(keys: np.ndarray, position: int, number=0) -> np.ndarray:
+    """Uniform numbers of 52 bits, hashed twice, for each row of keys (C, 2 or more)."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    with np.errstate(over="ignore"):
+        begin = splitmix(keys[:, 0] + np.uint64(position) * golden) + keys[:, 1]
+        bits = splitmix(begin + np.asarray(number, dtype=np.uint64) * golden)
+    return (bits >> np.uint64(12)) / 2.0**52
+
+
+def annealed_layers(weights, kept, base, summed, betas, keys):
+    """(log weights, kept units x) of block Gibbs chains from independent units; layers 0/1.
+
+    The path: log p(x) = ((1 - beta) base + beta kept) x + sum_j log(1 + e^(summed + beta x W)_j).
+    Coin k (A + B) + j is for summed unit j at step k, k (A + B) + B + i for kept unit i.
+    """
+    (a, b), chains = weights.shape, len(keys)
+
+    def drawn(fields, first):
+        coins = np.stack([counted_coins(keys, first + u) for u in range(fields.shape[1])], axis=1)
+        return (coins < 1.0 / (1.0 + np.exp(-fields))).astype(np.float64)
+
+    def log_p(x, beta):
+        inner = np.logaddexp(0.0, summed + beta * (x @ weights))
+        return x @ ((1.0 - beta) * base + beta * kept) + inner.sum(axis=1)
+
+    x = drawn(np.tile(base, (chains, 1)), b)
+    log_w = np.logaddexp(0.0, base).sum() + np.logaddexp(0.0, summed).sum() + np.zeros(chains)
+    for k in range(1, len(betas)):
+        log_w += log_p(x, betas[k]) - log_p(x, betas[k - 1])
+        if k < len(betas) - 1:
+            y = drawn(summed + betas[k] * (x @ weights), k * (a + b))
+            x = drawn((1 - betas[k]) * base + betas[k] * (kept + y @ weights.T), k * (a + b) + b)
+    return log_w, x
+
+
+def annealed_spins(members, start, goal, parents, order, betas, words, size=0):
+    """(log weights, spins) of single-site Gibbs chains between two polynomials of few spins.
+
+    members: the spins of each term; start, goal: their coefficients in the base and the target.
+    parents: (spin, parent or -1) in the order of drawing the base, which is a forest. Spins are
+    visited in `order`. Eight chains share a key, the first one's words; coin k (n + 1) + i is for
+    spin i at step k, that of i = n is for the comb of a population of `size` chains, which is
+    resampled where fewer than half of them are effective.
+    """
+    chains, n = len(words), len(order)
+    keys, number = np.repeat(words[::8], 8, axis=0)[:chains], np.arange(chains) % 8
+
+    def log_p(s, coefficients):
+        products = [s[:, list(m)].prod(axis=1) for m in members]
+        return np.array(coefficients) @ np.array(products)
+
+    states = 1 - 2 * all_states([2] * n).astype(np.int64)
+    law = np.exp(log_p(states, start))
+    s = np.ones((chains, n), dtype=np.int64)
+    for i, above in parents:
+        coin = counted_coins(keys, i, number)
+        for sign in (1, -1):
+            like = states[:, above] == sign if above >= 0 else np.ones(len(states), bool)
+            bound = law[like & (states[:, i] > 0)].sum() / law[like].sum()
+            mine = s[:, above] == sign if above >= 0 else np.ones(chains, bool)
+            s[mine, i] = np.where(coin[mine] < bound, 1, -1)
+    log_w, before = np.zeros(chains), np.zeros(chains) + math.log(law.sum())
+    for k in range(1, len(betas)):
+        log_w += (betas[k] - betas[k - 1]) * (log_p(s, goal) - log_p(s, start))
+        if k == len(betas) - 1:
+            break
+        for low in range(0, chains if size else 0, size or 1):
+            w = np.exp(log_w[low : low + size])
+            if w.sum() ** 2 / (w**2).sum() >= 0.5 * size:
+                continue
+            teeth = np.arange(size) + counted_coins(keys, k * (n + 1) + n)[low]
+            s[low : low + size] = s[low + np.searchsorted(np.cumsum(w / w.sum()), teeth / size)]
+            before[low : low + size] += math.log(w.mean())
+            log_w[low : low + size] = 0.0
+        mixed = (1.0 - betas[k]) * np.array(start) + betas[k] * np.array(goal)
+        for i in order:
+            up, down = s.copy(), s.copy()
+            up[:, i], down[:, i] = 1, -1
+            gap = log_p(down, mixed) - log_p(up, mixed)
+            coin = counted_coins(keys, k * (n + 1) + i, number)
+            s[:, i] = np.where(coin < 1.0 / (1.0 + np.exp(gap)), 1, -1)
+    return before + log_w, s

@@ -6,6 +6,8 @@ import os
 import pickle
 import subprocess
 import sys
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -305,6 +307,37 @@ def test_auto_is_the_cpu_where_there_is_no_device():
         tz.mfrp(model, 2, seed=1, backend="cuda")
     auto, cpu = (tz.mfrp(model, 2, seed=1, backend=b) for b in ("auto", "cpu"))
     np.testing.assert_array_equal(auto.log_gammas, cpu.log_gammas)
+
+
+def test_a_driver_without_devices_is_no_device(monkeypatch):
+    """CUDA_VISIBLE_DEVICES may be empty: the driver's library loads and refuses, or counts none."""
+    from tightz.runtime import gpu
+
+    def driver(status, devices):
+        def count(where):
+            where._obj.value = devices
+            return 0
+
+        return SimpleNamespace(cuInit=lambda flags: status, cuDeviceGetCount=count)
+
+    for status, devices, listed in ((100, 1, False), (0, 0, False), (0, 2, True)):
+        monkeypatch.setattr(gpu, "_driver", partial(driver, status, devices))
+        assert gpu._has_driver() == listed
+    monkeypatch.setattr(gpu, "_driver", lambda: None)
+    assert not gpu._has_driver()
+
+
+def test_a_driver_that_fails_to_start_is_no_device(monkeypatch):
+    from tightz.runtime import gpu
+    from tightz.runtime.gpu import device
+
+    def fails():
+        raise OSError("Error at driver init")
+
+    monkeypatch.setattr(gpu, "_has_driver", lambda: True)
+    monkeypatch.setattr(device, "SIMULATED", False)
+    monkeypatch.setattr(device, "cuda", SimpleNamespace(is_available=fails))
+    assert "Error at driver init; no CUDA device" in gpu._why_no_device.__wrapped__(False)
 
 
 def test_plans_that_stay_on_the_cpu_are_named():

@@ -15,6 +15,8 @@ from tests.simulator import simulated
 from tightz.errors import ParameterError
 from tightz.projections.coset import Coset
 from tightz.reductions.encoding import encode
+from tightz.splitting import SplittingTree
+from tightz.workspace.workspace import Workspace
 
 pytest.importorskip("numba_cuda", reason="the extra gpu (numba-cuda) is not installed")
 
@@ -81,3 +83,20 @@ def test_structured_leaves_are_refused(monkeypatch):
             tz.Splitting(max_splits=3, family=family, exact_width=2, collapse=0),
             seed=0, backend="cuda",
         )  # fmt: skip
+
+
+def test_a_device_that_fails_leaves_the_tree_to_the_cpu(monkeypatch):
+    def fails(self, starts):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("tightz.runtime.gpu.why_no_device", lambda simulator: "")
+    monkeypatch.setattr(tz.MeanField, "refine_on_device", fails)
+    model = tz.ising_grid(5, coupling=(-2, 2), seed=3)
+    settings = tz.Splitting(
+        family=tz.MeanField(restarts=2), collapse=0, exact_width=2, upper=False, max_splits=20
+    )
+    tree = SplittingTree(Workspace.build(model, seed=0), settings, seed=0, backend="cuda")
+    bounds = list(tree.run())
+    assert tree.tree.splits == 20
+    assert tree.tree.trouble == "leaves go on without the GPU: RuntimeError: no memory"
+    assert bounds[0].log_z < bounds[-1].log_z <= tz.exact(model).log_z + 1e-9

@@ -25,7 +25,9 @@ from tightz.errors import UnsupportedModelError
 from tightz.judge.verdict import UNIT
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
+from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.clock import Clock
+from tightz.runtime.gpu import why_no_device
 from tightz.runtime.seeds import generator
 from tightz.sampling.ais.bases import likely_forest, pairs_of
 from tightz.sampling.ais.paths import LayerPath, Path, SpinPath, polynomial_path, tuned_schedule
@@ -73,6 +75,12 @@ SHARE = {"fields": 1.0 / 3.0, "fitted": 0.1}
 LONGEST = 0.15
 """Part of the time left that a step may take: it then ends in time on a machine that is busy."""
 
+FULL = 0.6
+"""The same on a device, where a step of one ladder is the least, and no thread slows it down."""
+
+EARLY = 0.01
+"""Part of the time left for the first ladder on a device, of up to 300 temperatures."""
+
 STEP = 0.15
 """Part of the time spent so far that a step may take."""
 
@@ -105,11 +113,18 @@ KEPT, ENTRIES = 3, 2_000_000
 TELLING = 0.1
 """Part of the time that marginals may take."""
 
+FIRST_TOLD = 64
+"""End states of a device that are read before it is known how long that takes."""
+
+WARM_UP = 8.0
+"""Seconds below which a GPU is not worth its start and its kernels."""
+
 
 def annealed(working: Working, clock: Clock) -> Iterator[Finding | Handout]:
     """Draws, estimates, marginals and samples of positive models (zeros only at parities)."""
+    backend = working.backend if clock.left > WARM_UP else "cpu"
     try:
-        run = Annealing.of(working.spins, generator(working.seed, KEY))
+        run = Annealing.of(working.spins, generator(working.seed, KEY), backend)
     except UnsupportedModelError:
         return
     # Weights differ by sums of about this many nats; where float64 cannot resolve BLUR in them,
@@ -117,13 +132,27 @@ def annealed(working: Working, clock: Clock) -> Iterator[Finding | Handout]:
     weights = np.abs(working.encoding.polynomial.theta).sum()
     if run is None or 16.0 * UNIT * float(weights) > BLUR:
         return
-    while (draws := (yield from run.step(clock.left, working.hands))) is not None:
+    told = False
+    while True:
+        if run.trouble and not told:
+            told = True
+            yield Finding(note=run.trouble)
+        try:
+            draws = yield from run.step(clock.left, working.hands)
+        except Exception as error:
+            if not run.on_device:
+                raise
+            # What a device drew before it failed counts: that it failed says nothing about draws.
+            run = run.on_cpu(error)
+            continue
+        if draws is None:
+            return
         yield run.finding(draws)
 
 
 @dataclass(eq=False)
 class Annealing:
-    """All rounds of one model."""
+    """All rounds of one model; `trouble` is why a GPU that was wanted is not used."""
 
     encoding: SpinEncoding
     path: Path
@@ -131,9 +160,12 @@ class Annealing:
     rng: np.random.Generator
     rounds: list[Round] = field(default_factory=list)
     plans: dict[str, Plan] = field(default_factory=dict)
+    trouble: str = ""
 
     @classmethod
-    def of(cls, work: Workspace, rng: np.random.Generator) -> Annealing | None:
+    def of(
+        cls, work: Workspace, rng: np.random.Generator, backend: Backend = "cpu"
+    ) -> Annealing | None:
         """The path that suits the model; None where nothing is left to sample.
 
         Spins of few neighbours are summed out first: on grids half of the spins go, and
@@ -156,14 +188,28 @@ class Annealing:
                 collapsed = None
         if isinstance(path, float):
             return None
+        if on_device(backend, why_no_device):
+            try:
+                from tightz.sampling.ais.gpu import device_path
+
+                return cls(encoding, device_path(path), collapsed, rng)
+            except Exception as error:  # a device that fails now is as good as none
+                return cls(encoding, path, collapsed, rng, trouble=_told(error))
         return cls(encoding, path, collapsed, rng)
+
+    def on_cpu(self, error: Exception) -> Annealing:
+        """The same with its rounds so far, on the CPU: plans and pace are made anew."""
+        from tightz.sampling.ais.gpu import host_path
+
+        path = host_path(self.path)
+        return replace(self, path=path, plans={}, trouble=_told(error))
 
     def __post_init__(self) -> None:
         self.basis = flips(self.encoding.polynomial)
         self.starts = list(TRACKS)
         self.spent = dict.fromkeys(TRACKS, 0.0)
         self.in_round = dict.fromkeys(TRACKS, 0.0)
-        self.telling = 0.0
+        self.telling, self.reading = 0.0, math.inf
         self.hands = 1
         self._hand: Drawer | None = None
         self.pace = self._measure()
@@ -173,25 +219,28 @@ class Annealing:
 
         None where no group of chains would end.
         """
-        self.hands = hands
+        self.hands = 1 if self.on_device else hands  # one process drives a device
         plan = self._current(left) if LONGEST * left > SHORTEST else None
         if plan is None:
             return None
         old = plan is self.plans.get(plan.start)
         cost = self.pace * plan.shape.work
+        side_by_side = max(1, self.path.width(plan.shape.size) // plan.shape.size)
         seconds = min(max(FIRST, STEP * sum(self.spent.values())), LONGEST * left, plan.seconds)
         # How many is settled before they are drawn, and all of them count.
-        count = max(1 if old else -(-SCATTER // hands), int(seconds / cost))
-        if count * cost > LONGEST * left:
+        count = max(1 if old else -(-SCATTER // self.hands), int(seconds / cost))
+        count = -(-count // side_by_side) * side_by_side
+        if count * cost > (FULL if self.on_device else LONGEST) * left:
             return None
-        found = yield Handout(self._drawer(plan), [self._lot(plan, count) for _ in range(hands)])
+        lots = [self._lot(plan, count) for _ in range(self.hands)]
+        found = yield Handout(self._drawer(plan), lots, near=self.on_device)
         more = found[0]
         for part in found[1:]:
             more = more.with_more(part, self._most)
         # a start is charged for the clock's time that it would have taken alone
-        self.pace = more.seconds / more.work
-        self.spent[plan.start] += more.seconds / hands
-        self.in_round[plan.start] += more.seconds / hands
+        self.pace = more.walking / more.work
+        self.spent[plan.start] += more.seconds / self.hands
+        self.in_round[plan.start] += more.seconds / self.hands
         if old:
             last = self._last(plan.start)
             self.rounds.remove(last)
@@ -204,7 +253,7 @@ class Annealing:
     def _drawer(self, plan: Plan) -> Drawer:
         """One object a plan, so that it travels once."""
         if self._hand is None or self._hand.plan is not plan:
-            self._hand = Drawer(plan, self.collapsed, self._most)
+            self._hand = Drawer(plan, self.collapsed, self._most, self.on_device)
         return self._hand
 
     def _lot(self, plan: Plan, count: int) -> Lot:
@@ -230,10 +279,15 @@ class Annealing:
         estimate = self.estimate()
         if self.telling > TELLING * sum(self.spent.values()):
             return Finding(estimate=estimate, draws=draws)
-        begun = time.thread_time()
+        begun = self._now()
         found = Ends.joined([r.states for r in self.rounds[-KEPT:]])
+        if self.on_device:  # it draws more states than the CPU could read
+            share = TELLING * sum(self.spent.values())
+            found = found.last(max(FIRST_TOLD, int(share / self.reading)))
         marginals = marginals_of(self.encoding, found, self.basis, estimate)
-        self.telling += time.thread_time() - begun
+        seconds = max(1e-9, self._now() - begun)
+        self.telling += seconds
+        self.reading = seconds / len(found.ends)
         return Finding(
             estimate=estimate,
             draws=draws,
@@ -255,9 +309,21 @@ class Annealing:
     def _measure(self) -> float:
         """Seconds a chain takes per temperature; the first call compiles and does not count."""
         for betas in (np.array([0.0, 0.5, 1.0]), np.linspace(0.0, 1.0, 6)):
-            begun = time.thread_time()
-            self.path.walk(betas, self._words(PILOTS), with_slopes=True, threads=1)
-        return max(1e-9, time.thread_time() - begun) / (PILOTS * 6)
+            begun = self._now()
+            self.path.walk(betas, self._words(self._pilots), with_slopes=True, threads=1)
+        return max(1e-9, self._now() - begun) / (self._pilots * 6)
+
+    @property
+    def on_device(self) -> bool:
+        return self.path.width() > 1
+
+    @property
+    def _pilots(self) -> int:
+        return max(PILOTS, self.path.width())
+
+    def _now(self) -> float:
+        """Seconds: the thread's own, since streams share cores; a device works without a thread."""
+        return time.perf_counter() if self.on_device else time.thread_time()
 
     def _turn(self, left: float) -> str:
         """The start that goes next: mostly the one whose certificate promises more."""
@@ -285,6 +351,9 @@ class Annealing:
     def _plan(self, start: str, path: Path, left: float) -> Plan | None:
         """What the next round of a start shall be; None where it would not end in time."""
         least = 2.0 * SCATTER * POPULATION * FEWEST * self.pace / self.hands
+        if self.on_device:  # many short ladders would say little, and weigh much
+            ladder = np.clip(EARLY * left / (self.path.width() * self.pace), FEWEST, 300)
+            least = 2.0 * self.path.width() * float(ladder) * self.pace
         seconds = budget = max(FIRST, least, GROWTH * self.spent[start])
         if seconds > FINAL * left:
             seconds, budget = math.inf, HOPED * left
@@ -297,10 +366,10 @@ class Annealing:
         if shape is None:
             return None
         # A pilot with random numbers of its own: the ladder is fixed before the chains that count.
-        begun = time.thread_time()
-        count = int(np.clip(PILOT * budget / (PILOTS * self.pace), FEWEST, 300))
+        begun = self._now()
+        count = int(np.clip(PILOT * budget / (self._pilots * self.pace), FEWEST, 300))
         betas = np.linspace(0.0, 1.0, count)
-        pilot = path.walk(betas, self._words(PILOTS), with_slopes=True, threads=1)
+        pilot = path.walk(betas, self._words(self._pilots), with_slopes=True, threads=1)
         variance = known[0].unit / shape.work if known else 1.0
         source = Source(
             TRACKS[start],
@@ -310,7 +379,7 @@ class Annealing:
             rounding=self._rounding(shape.temperatures),
         )
         self.in_round[start] = 0.0
-        self.spent[start] += time.thread_time() - begun
+        self.spent[start] += self._now() - begun
         ladder = tuned_schedule(betas, pilot.slopes, shape.temperatures)
         return Plan(start, path, shape, ladder, source, seconds)
 
@@ -318,10 +387,17 @@ class Annealing:
         """The groups of a round, by what the last round says about their scatter."""
         resampled = isinstance(self.path, SpinPath)
         if math.isnan(unit):  # nothing known: few temperatures, as many chains as lanes
-            unit = STEADY * (POPULATION if resampled else 1) * min(300.0, work / CHAINS)
+            chains = max(CHAINS, self.path.width())
+            unit = STEADY * (POPULATION if resampled else 1) * min(300.0, work / chains)
         elif not resampled:
             unit *= LAG
-        return shape_of(unit, work, largest, resampled=resampled)
+        shape = shape_of(unit, work, largest, resampled=resampled)
+        if shape is None or not self.on_device:
+            return shape
+        # A step fills the device: what takes long is the ladder, whatever the number of groups.
+        longest = int(SCATTER / 2.0 * largest / self.path.width(shape.size))
+        shape = shape._replace(temperatures=min(shape.temperatures, longest))
+        return shape if shape.temperatures >= FEWEST else None
 
     def _rounding(self, temperatures: int) -> float:
         """Nats by which a log weight may be off: every flip rounds the slope that it changes."""
@@ -358,6 +434,10 @@ class Annealing:
         if not np.abs(fields).max(initial=0.0) > 0.01:
             return None
         return replace(self.path, base=-2.0 * fields[self.path.kept_at])  # unit 1 is spin -1
+
+
+def _told(error: Exception) -> str:
+    return f"annealing goes on without the GPU: {type(error).__name__}: {error}"
 
 
 def _pays(collapsed: Collapsed) -> bool:

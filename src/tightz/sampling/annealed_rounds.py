@@ -77,7 +77,8 @@ class Round:
     """Draws of one plan: `groups` are independent unbiased log weights, `states` some of the ends.
 
     `families` is the effective number of starts that a group's survivors stem from, on average,
-    `work` counts temperatures of chains, `seconds` are of processor time.
+    `work` counts temperatures of chains, `seconds` are of processor time (on a device, of the
+    clock's), `walking` those of them that grow with the draws.
     """
 
     start: str
@@ -88,6 +89,7 @@ class Round:
     work: float
 
     seconds: float = 0.0
+    walking: float = 0.0
 
     @property
     def unit(self) -> float:
@@ -108,6 +110,7 @@ class Round:
             families=(count * self.families + added * more.families) / (count + added),
             work=self.work + more.work,
             seconds=self.seconds + more.seconds,
+            walking=self.walking + more.walking,
         )
 
     def estimate(self) -> PointEstimate:
@@ -144,15 +147,18 @@ class Drawer:
     plan: Plan
     collapsed: Collapsed | None
     most: int
+    on_device: bool = False
 
     def __call__(self, lot: Lot) -> Round:
-        begun = time.thread_time()
+        now = time.perf_counter if self.on_device else time.thread_time  # a launch takes no time
+        begun = now()
         walk = self.plan.draw(lot.words)
+        walking = now() - begun
         ends = walk.ends[-self.most :]
         if self.collapsed is not None:  # the exact conditional: the weights stay what they are
             ends = self.collapsed.lift_states(ends, np.random.default_rng(lot.seed))
         made = round_of(self.plan, walk, ends)
-        return replace(made, seconds=max(1e-9, time.thread_time() - begun))
+        return replace(made, seconds=max(1e-9, now() - begun), walking=max(1e-9, walking))
 
 
 def round_of(plan: Plan, walk: Walk, ends: NDArray[np.int8]) -> Round:
@@ -161,8 +167,8 @@ def round_of(plan: Plan, walk: Walk, ends: NDArray[np.int8]) -> Round:
     # scatter of groups, never from that of chains inside a resampled population, which are copies
     # of each other.
     size = plan.shape.size
-    groups = np.array([log_mean(g) for g in walk.log_weights.reshape(-1, size)])
-    owner = np.arange(len(walk.ends)) // size  # groups go to the two halves in turn
+    groups = log_means(walk.log_weights.reshape(-1, size))
+    owner = np.arange(len(walk.log_weights)) // size  # groups go to the two halves in turn
     whole = Ends(walk.log_weights, walk.ends, owner % 2 == 0, walk.ancestors)
     return Round(
         plan.start,
@@ -172,6 +178,14 @@ def round_of(plan: Plan, walk: Walk, ends: NDArray[np.int8]) -> Round:
         size > 1,
         plan.shape.work * groups.size,
     )
+
+
+def log_means(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`log_mean` of each row."""
+    from scipy.special import logsumexp
+
+    means: NDArray[np.float64] = logsumexp(rows, axis=1) - math.log(rows.shape[1])
+    return means
 
 
 def families_of(walk: Walk, size: int) -> float:

@@ -53,6 +53,7 @@ class Tree:
     splits: int = 0
     n_leaves: int = 1
     stalled: bool = False
+    trouble: str = ""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _heap: list[tuple[float, int, Node]] = field(default_factory=list)
 
@@ -86,10 +87,15 @@ class Tree:
         before = self.splits
         lower = self._choose_lower()
         if self.setting.device:
-            found = self.looker.look_on_device([_leaf(node) for node in lower])
-            for node, result in zip(lower, found, strict=True):
-                self._apply(node, result)
-            lower = []
+            try:
+                found = self.looker.look_on_device([_leaf(node) for node in lower])
+            except Exception as error:  # a device that fails costs time, not the tree
+                self.setting = self.setting._replace(device=False)
+                self.trouble = f"leaves go on without the GPU: {type(error).__name__}: {error}"
+            else:
+                for node, result in zip(lower, found, strict=True):
+                    self._apply(node, result)
+                lower = []
         tasks = [(Look.SPLIT, node) for node in lower]
         if self.setting.upper:
             tasks += self._choose_upper({node.number for node in lower})

@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -323,14 +324,17 @@ class Handout:
 
 def alone(steps: Generator[Any, Any, Any]) -> Generator[Any, None, Any]:
     """What a stream yields, its handouts done in this thread."""
-    results: Any = None
+    go_on = partial(next, steps)
     while True:
         try:
-            item = next(steps) if results is None else steps.send(results)
+            item = go_on()
         except StopIteration as end:
             return end.value
-        results = None
-        if isinstance(item, Handout):
-            results = [item.function(task) for task in item.tasks]
-        else:
+        if not isinstance(item, Handout):
             yield item
+            go_on = partial(next, steps)
+            continue
+        try:
+            go_on = partial(steps.send, [item.function(task) for task in item.tasks])
+        except Exception as error:
+            go_on = partial(steps.throw, error)

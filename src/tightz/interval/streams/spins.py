@@ -244,6 +244,8 @@ def splitting(working: Working, clock: Clock) -> Generator[Finding | Bound | Han
         if clock.elapsed > look and tree.tree is not None and tree.tree.n_leaves > 1:
             yield from _mixture(working, tree)
             look = _LOOK * clock.elapsed
+    if tree.tree is not None and tree.tree.trouble:
+        yield Finding(note=tree.tree.trouble)
     yield from _mixture(working, tree)
 
 

@@ -37,19 +37,23 @@ GROUPS = 1 if SIMULATED else 4
 """Ascents per block; they do not talk to each other."""
 
 
-def device_kernel(function: Any) -> Any:
+def device_kernel(function: Any = None, **options: Any) -> Any:
     """`cuda.jit`, kept in this version's folder: numba's own place may hold another version's."""
     from tightz.runtime.kernels import store
 
-    folder = next((place for place in store.places() if store.takes_files(place)), None)
-    if SIMULATED or folder is None:
+    if function is None:
+        return lambda given: device_kernel(given, **options)
+    if SIMULATED:  # it knows no options
         return cuda.jit(function)
+    folder = next((place for place in store.places() if store.takes_files(place)), None)
+    if folder is None:
+        return cuda.jit(**options)(function)
     # read when the kernel is declared, and not meant for kernels of others
     settings: Any = import_module(f"{cuda.__name__}.core.config") if _OWN_SETTINGS else config
     before = settings.CACHE_DIR
     settings.CACHE_DIR = str(folder)
     try:
-        return cuda.jit(cache=True)(function)
+        return cuda.jit(cache=True, **options)(function)
     finally:
         settings.CACHE_DIR = before
 

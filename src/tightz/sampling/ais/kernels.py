@@ -8,6 +8,7 @@ beta log p~ through the given betas and gathers log w = sum_k log p~_{k+1}(x_k) 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -236,7 +237,7 @@ def _effective(log_w, low, high):
         top = max(top, log_w[c])
     total, squares = 0.0, 0.0
     for c in range(low, high):
-        w = np.exp(log_w[c] - top)
+        w = math.exp(log_w[c] - top)
         total += w
         squares += w * w
     return total * total / squares, top, total

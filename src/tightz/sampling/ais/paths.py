@@ -33,7 +33,7 @@ _COLLAPSED_ENTRIES = 32_768
 _LANES = 128
 """Chains side by side; measured, fewer are slower (32: by 20 to 50%)."""
 
-_RENEWAL = 0.5
+RENEWAL = 0.5
 """A population is resampled where fewer than this share of its chains is effective."""
 
 
@@ -42,7 +42,8 @@ class Walk(NamedTuple):
 
     Each chain's end state (C, n; spins +1 or -1) with its weight is a properly weighted sample of
     the model. slopes (C, K - 1) are d log p_beta / d beta. Chains of a population that stem from
-    one start share its number in `ancestors` (C,): they are no independent draws.
+    one start share its number in `ancestors` (C,): they are no independent draws. A device may
+    leave out the first end states.
     """
 
     log_weights: NDArray[np.float64]
@@ -56,6 +57,11 @@ class Path(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    def width(self, size: int = 1) -> int:
+        """Chains, in populations of `size`, that take no longer than a few: thousands on a device,
+        which a walk should fill, 1 on the CPU."""
+        ...
 
     def walk(
         self,
@@ -92,6 +98,16 @@ class LayerPath:
     def name(self) -> str:
         return "collapsed Gibbs on one layer" if self.collapsed else "block Gibbs on two layers"
 
+    def width(self, size: int = 1) -> int:
+        return 1
+
+    @property
+    def _start(self) -> float:
+        """log Z of the base, a product over both layers; the weights are relative to it."""
+        return self.constant + float(
+            np.logaddexp(0.0, self.base).sum() + np.logaddexp(0.0, self.summed).sum()
+        )
+
     def walk(
         self,
         betas: NDArray[np.float64],
@@ -106,17 +122,13 @@ class LayerPath:
         run = collapsed_chain if self.collapsed else layer_chain
         slopes = np.empty((len(states), betas.size - 1 if with_slopes else 0))
         units = np.empty((len(states), base.size))
-        # log Z of the base: a product over both layers. The weights are relative to it.
-        start = self.constant + float(
-            np.logaddexp(0.0, base).sum() + np.logaddexp(0.0, self.summed).sum()
-        )
 
         def chain(c: int) -> float:
             return float(run(layers, betas, states[c], slopes[c], units[c]))
 
         logs = list(map_ordered(chain, range(len(states)), threads=threads))
         alone = np.arange(len(states))
-        return Walk(start + np.array(logs), self._ends(units, states), slopes, alone)
+        return Walk(self._start + np.array(logs), self._ends(units, states), slopes, alone)
 
     def _ends(self, units: NDArray[np.float64], states: NDArray[np.uint64]) -> NDArray[np.int8]:
         """Spins of the kept units, and of the others drawn given them: p(y | x) is a product."""
@@ -144,6 +156,9 @@ class SpinPath:
     def name(self) -> str:
         return "single-site Gibbs"
 
+    def width(self, size: int = 1) -> int:
+        return 1
+
     def walk(
         self,
         betas: NDArray[np.float64],
@@ -167,7 +182,7 @@ class SpinPath:
         """
         block = max(1, _LANES // size) * size
         parts = [states[low : low + block] for low in range(0, len(states), block)]
-        return self._joined([self._lanes(betas, part, False, size, _RENEWAL) for part in parts])
+        return self._joined([self._lanes(betas, part, False, size, RENEWAL) for part in parts])
 
     def _lanes(
         self,
