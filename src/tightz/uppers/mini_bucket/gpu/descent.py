@@ -1,0 +1,97 @@
+"""The descent with its tables in device memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.judge.cliques import CliquesEvidence
+from tightz.runtime.gpu.device import cuda
+from tightz.uppers.mini_bucket.descent import Steps
+from tightz.uppers.mini_bucket.gpu.kernels import ITEMS, KERNELS, THREADS, reset
+from tightz.uppers.mini_bucket.gpu.program import Launch, Program, Span, program
+
+
+class DeviceDescent(Steps):
+    """`Steps` on a device, in float32; upper bounds of models without zero potentials.
+
+    What the passes make of rounding does not matter to the bound: shifts and weights may be any
+    numbers, and the judge forms everything else anew.
+    """
+
+    def _begin(self, weights: NDArray[np.float64]) -> None:
+        self.program: Program = program(self.parts, ITEMS)
+        p = self.program
+        self.pool = cuda.device_array(p.entries, np.float32)
+        self._kept_shifts = cuda.device_array(p.shifts.high - p.shifts.low, np.float32)
+        reals = np.zeros(p.reals)
+        reals[: weights.size] = weights
+        self.reals = cuda.to_device(reals)
+        self.plan = cuda.to_device(p.plan)
+        if p.factors.size:
+            self.pool[: p.factors.size].copy_to_device(p.factors)
+        if self._kept_shifts.size:
+            fill(self._kept_shifts, Span(0, self._kept_shifts.size), 0.0)
+            self._shifts.copy_to_device(self._kept_shifts)
+
+    @property
+    def _shifts(self) -> Any:
+        return self.pool[self.program.shifts.low : self.program.shifts.high]
+
+    def _launch(self, launches: list[Launch]) -> None:
+        for kernel, blocks, at in launches:
+            KERNELS[kernel][blocks, THREADS](self.plan, self.pool, self.reals, at)
+
+    def _forward(self) -> float:
+        levels = self.program.levels
+        fill(self.reals, levels, -np.inf)
+        self._launch(self.program.forward)
+        # a level is taken off every message where it is read, and a root's is its message
+        found = self.reals[levels.low : levels.high].copy_to_host()
+        return float(self._constant + found.sum())
+
+    def _backward(self, step: float, weight_rate: float) -> None:
+        p = self.program
+        fill(self.reals, p.sums, 0.0)
+        self.reals[p.steps.low : p.steps.high].copy_to_device(np.array([step, weight_rate]))
+        self._launch(p.backward)
+
+    @property
+    def _weights(self) -> Any:
+        return self.reals[: self.program.weights.high]
+
+    def _keep(self) -> None:
+        self._kept_weights = self._weights.copy_to_host()
+        if self._kept_shifts.size:
+            self._kept_shifts.copy_to_device(self._shifts)
+
+    def _restore(self) -> None:
+        self._weights.copy_to_device(self._kept_weights)
+        if self._kept_shifts.size:
+            self._shifts.copy_to_device(self._kept_shifts)
+
+    def evidence(self, numbers: NDArray[np.int64]) -> CliquesEvidence:
+        names, parts = numbers.tolist(), self.parts
+        pairs = [pair for bucket in parts.pairs for pair in bucket]
+        cards = parts.cardinalities
+        sizes = [int(np.prod(cards[list(shared)])) for _, _, shared in pairs]
+        return CliquesEvidence(
+            order=numbers[parts.order],
+            scopes=tuple(tuple(names[v] for v in scope) for scope in parts.cliques),
+            factors=parts.sources,
+            parents=parts.parents,
+            weights=self._kept_weights,
+            pairs=np.array([(i, j) for i, j, _ in pairs], dtype=np.int64).reshape(-1, 2),
+            shift_ptr=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            shifts=self._kept_shifts.copy_to_host().astype(np.float64),
+            claimed=self.best,
+        )
+
+
+def fill(array: Any, span: Span, value: float) -> None:
+    """array[span] = value, on the device."""
+    blocks = min(1024, -(-(span.high - span.low) // THREADS))
+    if blocks:
+        reset[blocks, THREADS](array, span.low, span.high, value)
