@@ -14,6 +14,10 @@ from tightz.uppers.mini_bucket.gpu.kernels import ITEMS, KERNELS, THREADS, reset
 from tightz.uppers.mini_bucket.gpu.program import Launch, Program, Span, program
 
 
+_BLUR = 1e-5
+"""Of all levels, by which a pass in float32 may be off."""
+
+
 class DeviceDescent(Steps):
     """`Steps` on a device, in float32; upper bounds of models without zero potentials.
 
@@ -50,6 +54,7 @@ class DeviceDescent(Steps):
         self._launch(self.program.forward)
         # a level is taken off every message where it is read, and a root's is its message
         found = self.reals[levels.low : levels.high].copy_to_host()
+        self._magnitude = float(np.abs(found).sum())
         return float(self._constant + found.sum())
 
     def _backward(self, step: float, weight_rate: float) -> None:
@@ -85,8 +90,9 @@ class DeviceDescent(Steps):
             weights=self._kept_weights,
             pairs=np.array([(i, j) for i, j, _ in pairs], dtype=np.int64).reshape(-1, 2),
             shift_ptr=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-            shifts=self._kept_shifts.copy_to_host().astype(np.float64),
+            shifts=self._kept_shifts,
             claimed=self.best,
+            tolerance=_BLUR * (self._magnitude + len(parts.cliques)),
         )
 
 
