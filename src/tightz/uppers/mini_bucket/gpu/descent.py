@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tightz.judge.cliques import CliquesEvidence
 from tightz.runtime.gpu.device import cuda
+from tightz.runtime.gpu.graphs import Recording
 from tightz.uppers.mini_bucket.descent import Steps
 from tightz.uppers.mini_bucket.gpu.kernels import ITEMS, KERNELS, THREADS, reset
 from tightz.uppers.mini_bucket.gpu.program import Launch, Program, Span, program
@@ -34,24 +35,30 @@ class DeviceDescent(Steps):
         reals[: weights.size] = weights
         self.reals = cuda.to_device(reals)
         self.plan = cuda.to_device(p.plan)
+        self._up = self._recording(p.forward)
+        self._down = self._recording(p.backward)
         if p.factors.size:
             self.pool[: p.factors.size].copy_to_device(p.factors)
         if self._kept_shifts.size:
             fill(self._kept_shifts, Span(0, self._kept_shifts.size), 0.0)
             self._shifts.copy_to_device(self._kept_shifts)
 
+    def _recording(self, launches: list[Launch]) -> Recording:
+        def work(stream: Any) -> None:
+            for kernel, blocks, at in launches:
+                KERNELS[kernel][blocks, THREADS, stream](plan, pool, reals, at)
+
+        plan, pool, reals = self.plan, self.pool, self.reals
+        return Recording(work)
+
     @property
     def _shifts(self) -> Any:
         return self.pool[self.program.shifts.low : self.program.shifts.high]
 
-    def _launch(self, launches: list[Launch]) -> None:
-        for kernel, blocks, at in launches:
-            KERNELS[kernel][blocks, THREADS](self.plan, self.pool, self.reals, at)
-
     def _forward(self) -> float:
         levels = self.program.levels
         fill(self.reals, levels, -np.inf)
-        self._launch(self.program.forward)
+        self._up.play()
         # a level is taken off every message where it is read, and a root's is its message
         found = self.reals[levels.low : levels.high].copy_to_host()
         self._magnitude = float(np.abs(found).sum())
@@ -61,7 +68,7 @@ class DeviceDescent(Steps):
         p = self.program
         fill(self.reals, p.sums, 0.0)
         self.reals[p.steps.low : p.steps.high].copy_to_device(np.array([step, weight_rate]))
-        self._launch(p.backward)
+        self._down.play()
 
     @property
     def _weights(self) -> Any:
