@@ -30,6 +30,9 @@ SIMULATED = bool(config.ENABLE_CUDASIM)  # type: ignore[attr-defined]
 THREADS = 2 if SIMULATED else 128
 BLOCKS = 2 if SIMULATED else 1 << 14
 
+MOST_TERMS = 64
+"""Of a clique: factors, shifts and messages."""
+
 _FACTOR, _SHIFT, _MESSAGE = 0, 1, 2
 
 
@@ -58,23 +61,29 @@ def _send(logs, shifts, messages, book, at, weight, side):
         rows *= book[at + 3 + a]
     share = side * 2.0 * (terms + 1) * UNIT
     pad = abs(weight) * UNIT * (3 * states + 12 + 15 * math.log(float(states)))
+    places = cuda.local.array(MOST_TERMS, np.int64)
     for row in range(cuda.grid(1), rows, cuda.gridsize(1)):
+        for t in range(terms):
+            places[t] = book[first + t * (3 + axes) + 2]
+        rest = np.uint32(row)
+        for a in range(axes - 2, -1, -1):
+            dim = np.uint32(book[at + 3 + a])
+            ahead = np.uint32(rest // dim)
+            digit = np.int64(np.uint32(rest - ahead * dim))
+            rest = ahead
+            if digit > 0:
+                for t in range(terms):
+                    places[t] += digit * book[first + t * (3 + axes) + 3 + a]
         top, total = -math.inf, 0.0
         for turn in range(2):  # the largest, then the sum
             for v in range(states):
                 value, size = 0.0, 0.0
                 for t in range(terms):
                     term = first + t * (3 + axes)
-                    place = book[term + 2] + v * book[term + 2 + axes]
-                    rest = row
-                    for a in range(axes - 2, -1, -1):
-                        dim = book[at + 3 + a]
-                        ahead = rest // dim
-                        place += (rest - ahead * dim) * book[term + 3 + a]
-                        rest = ahead
-                    if book[term] == 0:
+                    place = places[t] + v * book[term + 2 + axes]
+                    if book[term] == _FACTOR:
                         x = logs[place]
-                    elif book[term] == 1:
+                    elif book[term] == _SHIFT:
                         x = np.float64(shifts[place])
                     else:
                         x = messages[place]
@@ -119,7 +128,8 @@ def root_messages(tree: _DeviceTree, side: float) -> list[float]:
         _infinite[BLOCKS, THREADS](tree.shifts, found)
     if found.copy_to_host()[0]:
         raise RefutedError("a shift in device memory is not a finite number")
-    book, starts, room = [], [], _Room()
+    book: list[int] = []
+    starts, room = [], _Room()
     places: dict[int, int] = {}
     roots = []
     for c in tree.visits:
@@ -155,6 +165,8 @@ def _page(tree: _DeviceTree, c: int, places: dict[int, int]) -> list[int]:
     for child in tree.children[c]:
         held = tree.shared_shape(c, child)
         terms.append([_MESSAGE, 1, places[child], *_strides(held)])
+    if len(terms) > MOST_TERMS or math.prod(shape) >= 2**32:
+        raise ValueError(f"clique {c} has {len(terms)} terms over {shape}: numpy judges it")
     return [places[c], len(scope), len(terms), *shape, *(word for term in terms for word in term)]
 
 

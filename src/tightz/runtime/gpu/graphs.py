@@ -5,6 +5,7 @@ numba takes tens of microseconds for a launch, the driver two for one of a recor
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -47,15 +48,11 @@ class Recording:
         finally:
             graph = _checked(driver.cuStreamEndCapture(handle))
         try:
-            return _checked(driver.cuGraphInstantiate(graph, 0))
+            made = _checked(driver.cuGraphInstantiate(graph, 0))
+            weakref.finalize(self, driver.cuGraphExecDestroy, made).atexit = False
+            return made
         finally:
             _checked(driver.cuGraphDestroy(graph))
-
-    def __del__(self) -> None:
-        if self._graph is not None:
-            from cuda.bindings import driver
-
-            driver.cuGraphExecDestroy(self._graph)
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:

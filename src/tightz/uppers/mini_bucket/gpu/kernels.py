@@ -19,7 +19,7 @@ from tightz.runtime.gpu.device import SIMULATED, cuda, device_kernel
 from tightz.uppers.mini_bucket.passes import _update_weights
 
 THREADS = 2 if SIMULATED else 128
-ITEMS = 4 if SIMULATED else 2048
+ITEMS = 4 if SIMULATED else 512
 """Entries or rows of one block."""
 
 _NOWHERE = np.float32(-np.inf)
@@ -49,16 +49,18 @@ def _record(plan, at):
 def _offset(plan, at, k):
     """Where entry k falls in a smaller table: runs of neighbouring axes, (divisor, size, stride).
 
-    A count below zero says that sizes are powers of two: divisors are then shifts, sizes masks.
+    A count below zero says that sizes are powers of two: divisors are then shifts, sizes masks. In
+    32 bits, which take the device a third of the time; tables have fewer entries.
     """
-    runs, out = plan[at], 0
-    if runs < 0:
-        for r in range(-runs):
-            out += ((k >> plan[at + 1 + 3 * r]) & plan[at + 2 + 3 * r]) * plan[at + 3 + 3 * r]
-    else:
-        for r in range(runs):
-            out += k // plan[at + 1 + 3 * r] % plan[at + 2 + 3 * r] * plan[at + 3 + 3 * r]
-    return out
+    runs, out, k = plan[at], np.uint32(0), np.uint32(k)
+    for r in range(at + 1, at + 1 + 3 * abs(runs), 3):
+        one, two, stride = np.uint32(plan[r]), np.uint32(plan[r + 1]), np.uint32(plan[r + 2])
+        if runs < 0:
+            digit = np.uint32(np.uint32(k >> (one & np.uint32(31))) & two)
+        else:
+            digit = np.uint32(np.uint32(k // one) % two)
+        out = np.uint32(out + np.uint32(digit * stride))
+    return np.int64(out)
 
 
 @cuda.jit(device=True)
@@ -76,9 +78,30 @@ def _entry(plan, pool, reals, at, terms, row, state):
 
 
 @cuda.jit(device=True)
-def _summed(plan, pool, reals, at, row):
+def _both(plan, pool, reals, at, terms, row):
+    """`_entry` of both states of a row, whose place is worked out once."""
+    one, two = _NONE, _NONE
+    for _ in range(terms):
+        place = plan[at] + _offset(plan, at + 5, row)
+        first, second = pool[place], pool[place + plan[at + 3]]
+        if plan[at + 2] >= 0:
+            level = np.float32(reals[plan[at + 2]])
+            first -= level
+            second -= level
+        if plan[at + 1] > 0:
+            one += first
+            two += second
+        else:
+            one -= first
+            two -= second
+        at += plan[at + 4]
+    return one, two
+
+
+@cuda.jit(device=True)
+def _summed(plan, pool, reals, at, row, scale):
     """(largest, sum of exp((F - largest) / w), sum of gap exp(gap)) over the states of a row."""
-    states, terms, scale = plan[at + 1], plan[at + 4], np.float32(1.0 / reals[plan[at + 3]])
+    states, terms = plan[at + 1], plan[at + 4]
     top, total, depth = _NOWHERE, _NONE, _NONE
     for v in range(states):
         x = _entry(plan, pool, reals, at + 6, terms, row, v)
@@ -140,8 +163,13 @@ def forward(plan, pool, reals, at):
     at, first = _record(plan, at)
     rows, out, weight = plan[at], plan[at + 2], np.float32(reals[plan[at + 3]])
     largest = _NOWHERE
+    scale = np.float32(1.0 / reals[plan[at + 3]])
     for j in range(first + cuda.threadIdx.x, min(first + ITEMS, rows), THREADS):
-        top, total, _ = _summed(plan, pool, reals, at, j)
+        if plan[at + 1] == 2:
+            one, two = _both(plan, pool, reals, at + 6, plan[at + 4], j)
+            top, total = max(one, two), _ONE + math.exp(-abs(one - two) * scale)
+        else:
+            top, total, _ = _summed(plan, pool, reals, at, j, scale)
         message = top + weight * math.log(total)
         pool[out + j] = message
         largest = max(largest, message)
@@ -164,12 +192,23 @@ def beliefs(plan, pool, reals, at):
     scale = np.float32(1.0 / reals[plan[at + 3]])
     mass, entropy = 0.0, 0.0
     for j in range(first + cuda.threadIdx.x, min(first + ITEMS, rows), THREADS):
-        top, total, depth = _summed(plan, pool, reals, at, j)
         r = _NONE if root > 0 else pool[source + j]
-        log_total = math.log(total)
-        for v in range(states):
-            gap = (_entry(plan, pool, reals, at + 6, terms, j, v) - top) * scale
-            pool[into + j * states + v] = max(r + max(gap - log_total, _RARE), _FAINT)
+        if states == 2:
+            one, two = _both(plan, pool, reals, at + 6, terms, j)
+            top = max(one, two)
+            gap = -abs(one - two) * scale
+            e = math.exp(gap)
+            total, depth = _ONE + e, gap * e
+            log_total = math.log(total)
+            one, two = (one - top) * scale - log_total, (two - top) * scale - log_total
+            pool[into + 2 * j] = max(r + max(one, _RARE), _FAINT)
+            pool[into + 2 * j + 1] = max(r + max(two, _RARE), _FAINT)
+        else:
+            top, total, depth = _summed(plan, pool, reals, at, j, scale)
+            log_total = math.log(total)
+            for v in range(states):
+                gap = (_entry(plan, pool, reals, at + 6, terms, j, v) - top) * scale
+                pool[into + j * states + v] = max(r + max(gap - log_total, _RARE), _FAINT)
         if sums >= 0:
             share = math.exp(r)
             mass += share
@@ -186,8 +225,9 @@ def beliefs(plan, pool, reals, at):
 def gather(plan, pool, reals, at):
     """log sum exp over the axes that a smaller table does not have.
 
-    Record: outputs, source, target, entries summed for each, place of their runs, place of a sum
-    to divide by or -1; then the runs of the outputs.
+    Record: outputs, source, target, entries summed for each, where these lie (their offsets, or
+    below zero minus the place of their runs), place of a sum to divide by or -1; then the runs of
+    the outputs.
     """
     at, first = _record(plan, at)
     source, target, count, red = plan[at + 1], plan[at + 2], plan[at + 3], plan[at + 4]
@@ -196,7 +236,7 @@ def gather(plan, pool, reals, at):
         begin = source + _offset(plan, at + 6, k)
         top, total = pool[begin], _ONE
         for s in range(1, count):
-            x = pool[begin + _offset(plan, red, s)]
+            x = pool[begin + (plan[red + s] if red > 0 else _offset(plan, -red, s))]
             if x <= top:
                 total += math.exp(x - top)
             else:

@@ -25,8 +25,11 @@ ROOM = 1 << 26
 MERGED = 1 << 12
 """Entries up to which the factors of a clique are added up to one table."""
 
-FEW, LONG = 1 << 16, 64
+FEW, LONG = 1 << 17, 32
 """Fewer sums than this, each longer than that, are taken in two steps."""
+
+LISTED = 256
+"""Entries of a sum up to which the offsets of all are listed."""
 
 
 class Kernel(enum.IntEnum):
@@ -81,7 +84,7 @@ def program(parts: Partition, items: int) -> Program:
 class _Builder:
     def __init__(self, parts: Partition, items: int) -> None:
         self.parts, self.items = parts, items
-        self.words: list[int] = []
+        self.words: list[int] = [0]  # so that no record lies at 0
         self.cards: list[int] = parts.cardinalities.tolist()
         self.cliques, self.parents = parts.cliques, parts.parents.tolist()
         self.children = parts.tree.children
@@ -363,10 +366,19 @@ class _Builder:
     ) -> int:
         rest = [v for v in axes if v not in into]
         strides = dict(zip(axes, self._strides(axes, axes), strict=True))
-        red = self._record(self._runs(rest, [strides[v] for v in rest]))
+        red = self._reduced(rest, [strides[v] for v in rest])
         runs = self._runs(into, [strides[v] for v in into])
         words = [self._entries(into), source, target, self._entries(rest), red, less, *runs]
         return self._record(words)
+
+    def _reduced(self, axes: list[int], strides: list[int]) -> int:
+        """Where entries lie that are summed: offsets of each, or minus the place of runs."""
+        if self._entries(axes) > LISTED:
+            return -self._record(self._runs(axes, strides))
+        offsets = [0]
+        for v, stride in zip(axes, strides, strict=True):
+            offsets = [at + digit * stride for at in offsets for digit in range(self.cards[v])]
+        return self._record(offsets)
 
     def _steps(self, chains: list[list[tuple[int, int]]]) -> list[Launch]:
         """The first steps of all chains together, then the second ones."""
