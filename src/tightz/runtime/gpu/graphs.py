@@ -12,12 +12,31 @@ from typing import Any
 from tightz.runtime.gpu.device import SIMULATED, cuda
 
 
+def own_stream() -> Any:
+    """A stream that waits for no other, so that launches elsewhere do not disturb a recording."""
+    if SIMULATED:
+        return 0
+    from cuda.bindings import driver
+
+    cuda.current_context()
+    flag = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+    handle = int(_checked(driver.cuStreamCreate(flag)))
+    stream = cuda.external_stream(handle)
+    weakref.finalize(stream, driver.cuStreamDestroy, handle).atexit = False
+    return stream
+
+
+def wait(stream: Any) -> None:
+    """Until all that was asked of the stream is done."""
+    if not SIMULATED:
+        stream.synchronize()
+
+
 class Recording:
     """`work(stream)` launches kernels and does nothing else; what it launches must not change."""
 
-    def __init__(self, work: Callable[[Any], None]) -> None:
-        self._work = work
-        self._stream = 0 if SIMULATED else cuda.stream()
+    def __init__(self, work: Callable[[Any], None], stream: Any) -> None:
+        self._work, self._stream = work, stream
         self._graph: Any = None
         self._played = 0
 
@@ -35,7 +54,7 @@ class Recording:
             from cuda.bindings import driver
 
             _checked(driver.cuGraphLaunch(self._graph, int(self._stream.handle)))
-        self._stream.synchronize()
+        wait(self._stream)
 
     def _recorded(self) -> Any:
         from cuda.bindings import driver

@@ -14,6 +14,7 @@ from tightz.bounds import Bound
 from tightz.elimination.order import Order
 from tightz.errors import ResourceError
 from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import HORIZON, Outlook
 from tightz.uppers.mini_bucket import MiniBucket
@@ -77,6 +78,8 @@ class Tightening:
     def __init__(self, working: Working, clock: Clock) -> None:
         self.working, self.clock = working, clock
         self.widest = MAX_IBOUND
+        # which tables are worth a device is for each run to say
+        self.backend: Backend = "cpu" if working.backend == "cpu" else "auto"
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
         self.ranking: list[Scouted] = []  # orders by their bounds at equal work, best first
         self.pace = 0.0  # seconds of an iteration
@@ -168,7 +171,9 @@ class Tightening:
         memory = self.working.max_memory // 2
         config = MiniBucket(ibound, iterations=10**6, max_memory=memory)
         try:
-            run = Run(self.working.orders, config, time.perf_counter(), tried)
+            run = Run(
+                self.working.orders, config, time.perf_counter(), tried, backend=self.backend
+            )
         except ResourceError:
             run = None
         if run is None or (run.candidates[0][1].exact and not self.working.exact):
@@ -192,6 +197,9 @@ class Tightening:
             if done == scouts:  # setting up tables is no iteration
                 spent, before = 0.0, run.passes
             yield Finding()
+        if run.note:
+            self.backend = "cpu"
+            yield Finding(note=run.note)
         if run.passes > before:
             self.pace = spent / (run.passes - before)
         if len(run.scouted) > 1:

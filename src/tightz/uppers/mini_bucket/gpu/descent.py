@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.cliques import CliquesEvidence
-from tightz.runtime.gpu.device import cuda
-from tightz.runtime.gpu.graphs import Recording
+from tightz.runtime.gpu.device import cuda, free_bytes
+from tightz.runtime.gpu.graphs import Recording, own_stream, wait
 from tightz.uppers.mini_bucket.descent import Steps
 from tightz.uppers.mini_bucket.gpu.kernels import ITEMS, KERNELS, THREADS, reset
 from tightz.uppers.mini_bucket.gpu.program import Launch, Program, Span, program
-
 
 _BLUR = 1e-5
 """Of all levels, by which a pass in float32 may be off."""
@@ -29,6 +28,8 @@ class DeviceDescent(Steps):
     def _begin(self, weights: NDArray[np.float64]) -> None:
         self.program: Program = program(self.parts, ITEMS)
         p = self.program
+        free_bytes()  # what descents before it held is let go
+        self.stream = own_stream()
         self.pool = cuda.device_array(p.entries, np.float32)
         self._kept_shifts = cuda.device_array(p.shifts.high - p.shifts.low, np.float32)
         reals = np.zeros(p.reals)
@@ -38,10 +39,8 @@ class DeviceDescent(Steps):
         self._up = self._recording(p.forward)
         self._down = self._recording(p.backward)
         if p.factors.size:
-            self.pool[: p.factors.size].copy_to_device(p.factors)
-        if self._kept_shifts.size:
-            fill(self._kept_shifts, Span(0, self._kept_shifts.size), 0.0)
-            self._shifts.copy_to_device(self._kept_shifts)
+            self.pool[: p.factors.size].copy_to_device(p.factors, stream=self.stream)
+        self._fill(self.pool, p.shifts, 0.0)
 
     def _recording(self, launches: list[Launch]) -> Recording:
         def work(stream: Any) -> None:
@@ -49,7 +48,7 @@ class DeviceDescent(Steps):
                 KERNELS[kernel][blocks, THREADS, stream](plan, pool, reals, at)
 
         plan, pool, reals = self.plan, self.pool, self.reals
-        return Recording(work)
+        return Recording(work, self.stream)
 
     @property
     def _shifts(self) -> Any:
@@ -57,17 +56,18 @@ class DeviceDescent(Steps):
 
     def _forward(self) -> float:
         levels = self.program.levels
-        fill(self.reals, levels, -np.inf)
+        self._fill(self.reals, levels, -np.inf)
         self._up.play()
         # a level is taken off every message where it is read, and a root's is its message
-        found = self.reals[levels.low : levels.high].copy_to_host()
+        found = self._fetched(self.reals[levels.low : levels.high])
         self._magnitude = float(np.abs(found).sum())
         return float(self._constant + found.sum())
 
     def _backward(self, step: float, weight_rate: float) -> None:
         p = self.program
-        fill(self.reals, p.sums, 0.0)
-        self.reals[p.steps.low : p.steps.high].copy_to_device(np.array([step, weight_rate]))
+        self._fill(self.reals, p.sums, 0.0)
+        steps = self.reals[p.steps.low : p.steps.high]
+        steps.copy_to_device(np.array([step, weight_rate]), stream=self.stream)
         self._down.play()
 
     @property
@@ -75,14 +75,25 @@ class DeviceDescent(Steps):
         return self.reals[: self.program.weights.high]
 
     def _keep(self) -> None:
-        self._kept_weights = self._weights.copy_to_host()
+        self._kept_weights = self._fetched(self._weights)
         if self._kept_shifts.size:
-            self._kept_shifts.copy_to_device(self._shifts)
+            self._kept_shifts.copy_to_device(self._shifts, stream=self.stream)
+            wait(self.stream)
 
     def _restore(self) -> None:
-        self._weights.copy_to_device(self._kept_weights)
+        self._weights.copy_to_device(self._kept_weights, stream=self.stream)
         if self._kept_shifts.size:
-            self._shifts.copy_to_device(self._kept_shifts)
+            self._shifts.copy_to_device(self._kept_shifts, stream=self.stream)
+
+    def _fetched(self, array: Any) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = array.copy_to_host(stream=self.stream)
+        wait(self.stream)
+        return found
+
+    def _fill(self, array: Any, span: Span, value: float) -> None:
+        blocks = min(1024, -(-(span.high - span.low) // THREADS))
+        if blocks:
+            reset[blocks, THREADS, self.stream](array, span.low, span.high, value)
 
     def evidence(self, numbers: NDArray[np.int64]) -> CliquesEvidence:
         names, parts = numbers.tolist(), self.parts
@@ -101,10 +112,3 @@ class DeviceDescent(Steps):
             claimed=self.best,
             tolerance=_BLUR * (self._magnitude + len(parts.cliques)),
         )
-
-
-def fill(array: Any, span: Span, value: float) -> None:
-    """array[span] = value, on the device."""
-    blocks = min(1024, -(-(span.high - span.low) // THREADS))
-    if blocks:
-        reset[blocks, THREADS](array, span.low, span.high, value)

@@ -65,15 +65,24 @@ class Program(NamedTuple):
 
 
 def predicted_bytes(parts: Partition) -> float:
-    """Device memory of a descent: messages, shifts and the best ones, beliefs at work."""
+    """Device memory of a descent and of its judgement, which has messages of its own."""
     sizes = parts.table_sizes
     if not sizes.size:
         return 0.0
-    states = parts.cardinalities[parts.tree.scope[parts.tree.scope_ptr[:-1]]]
+    rows = sizes / parts.cardinalities[parts.tree.scope[parts.tree.scope_ptr[:-1]]]
     bucket = float(np.add.reduceat(sizes, parts.bucket_ptr[:-1]).max())
-    shared = 2.0 * parts.shift_entries
-    work = max(float(ROOM), 2.0 * bucket)
-    return 4.0 * (float((sizes / states).sum()) + shared + work) + 2000.0 * sizes.size
+    room = max(min(ROOM, float(sizes.sum())), 2.0 * bucket)
+    descent = 4.0 * (float(rows.sum()) + 2.0 * parts.shift_entries + room)
+    return descent + 8.0 * 1.5 * _waiting(parts, rows) + 2000.0 * sizes.size
+
+
+def _waiting(parts: Partition, rows: NDArray[np.float64]) -> float:
+    """Entries of the messages that wait for their parents, at most; gaps between them not."""
+    freed = np.zeros(rows.size)
+    held = parts.parents >= 0
+    np.add.at(freed, parts.parents[held], rows[held])
+    # a message is there before those that it was made of are let go
+    return float((np.cumsum(rows) - np.concatenate([[0.0], np.cumsum(freed)[:-1]])).max())
 
 
 def program(parts: Partition, items: int) -> Program:
@@ -343,15 +352,19 @@ class _Builder:
         less = self.sums.low + 2 * c if self.cut[c] else -1
         axes, kept, out = list(self.cliques[c]), set(keep), []
         while True:
-            wanted = self._entries(kept)
             rest = [v for v in axes if v not in kept]
-            step = set(kept)
-            if wanted < FEW and self._entries(rest) > LONG:
-                # the fastest axes stay for the next step: neighbours are then read together
-                for v in reversed(rest[1:]):
-                    if self._entries(step) >= FEW:
+            step, left = set(axes), self._entries(axes)
+            if self._entries(kept) >= FEW or self._entries(rest) <= LONG:
+                step = set(kept)
+            else:
+                # the slow axes first: neighbours are then read together
+                summed = 1
+                for v in rest:
+                    if summed >= LONG and left // self.cards[v] < FEW:
                         break
-                    step.add(v)
+                    step.remove(v)
+                    left //= self.cards[v]
+                    summed *= self.cards[v]
             last = step == kept
             into = [v for v in axes if v in step]
             size = self._entries(into)
@@ -361,9 +374,7 @@ class _Builder:
                 return out
             axes, source = into, place
 
-    def _gather(
-        self, axes: list[int], into: list[int], source: int, target: int, less: int
-    ) -> int:
+    def _gather(self, axes: list[int], into: list[int], source: int, target: int, less: int) -> int:
         rest = [v for v in axes if v not in into]
         strides = dict(zip(axes, self._strides(axes, axes), strict=True))
         red = self._reduced(rest, [strides[v] for v in rest])
