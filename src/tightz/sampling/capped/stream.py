@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Side
 from tightz.elimination.exact import exact
+from tightz.errors import ResourceError
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator
 from tightz.sampling.capped.forecast import HORIZON, Outlook
-from tightz.sampling.capped.proposal import LANES, MOST_STATES, Drawing, Proposal
+from tightz.sampling.capped.proposal import MOST_STATES, Capped, Lanes, proposal_of
 from tightz.sampling.capped.tally import Final, Tally
 from tightz.sampling.capped.tightening import SHARE, Tightening
 from tightz.uppers.mini_bucket.run import Run
@@ -86,7 +87,7 @@ class CappedDraws:
         self.bounds = Tightening(working, clock)
         self.glances = 0
         self.level = -math.inf  # the largest estimate of log Z: too few draws make it too small
-        self.best: tuple[Proposal, Outlook] | None = None
+        self.best: tuple[Capped, Outlook] | None = None
         self.final: Final | None = None
         self.drawing = False
         self._lane = itertools.count()
@@ -166,7 +167,10 @@ class CappedDraws:
     def _look(self, run: Run) -> Generator[Finding, None, Outlook]:
         """What the bound promises as a proposal, and a first interval from it."""
         assert run.descent is not None
-        proposal = Proposal.of(run.model, run.descent)
+        try:
+            proposal = proposal_of(run.model, run.descent)
+        except ResourceError:  # no room for its tables beside the bound's: those before it serve
+            return Outlook(math.inf, math.inf, 0.0)
         if proposal.rounding > BLUR or run.model.cardinalities.max(initial=1) > MOST_STATES:
             return Outlook(math.inf, math.inf, 0.0)
         outlook = self._pilot(proposal, self.bounds.busy)
@@ -175,14 +179,14 @@ class CappedDraws:
             self._keep_best(proposal, outlook)
         return outlook
 
-    def _keep_best(self, proposal: Proposal, outlook: Outlook) -> None:
+    def _keep_best(self, proposal: Capped, outlook: Outlook) -> None:
         """Larger tables can be cut less well: what promises most is kept."""
         if self.best is None or outlook.width(self.left) < self.best[1].width(self.left):
             self.best = proposal, outlook
 
-    def _pilot(self, proposal: Proposal, spent: float) -> Outlook:
+    def _pilot(self, proposal: Capped, spent: float) -> Outlook:
         """Draws that do not count: how far the cap is, how much weights scatter, how fast."""
-        drawing = proposal.drawing(self._words())
+        drawing = proposal.drawing(self._words(proposal))
         drawing.batch()  # may compile
         proposal.check(drawing)
         begun = time.perf_counter()
@@ -194,7 +198,7 @@ class CappedDraws:
         self.level = max(self.level, proposal.log_u - outlook.gap)
         return outlook
 
-    def _source(self, track: str, proposal: Proposal, outlook: Outlook, draws: float) -> Source:
+    def _source(self, track: str, proposal: Capped, outlook: Outlook, draws: float) -> Source:
         return Source(
             track,
             level=proposal.log_u - outlook.gap,
@@ -205,19 +209,19 @@ class CappedDraws:
             rounding=proposal.rounding,
         )
 
-    def _glance(self, proposal: Proposal, outlook: Outlook, spent: float) -> Iterator[Finding]:
+    def _glance(self, proposal: Capped, outlook: Outlook, spent: float) -> Iterator[Finding]:
         """A short run of draws that count, for an interval before the deadline is near."""
         seconds = GLANCE * spent
         self.glances += 1
         track = f"glance {self.glances}"
         source = self._source(track, proposal, outlook, outlook.rate * seconds)
-        tally, drawing = Tally.of(proposal, source.level), proposal.drawing(self._words())
+        tally, drawing = Tally.of(proposal, source.level), proposal.drawing(self._words(proposal))
         begun = self.clock.elapsed
         while tally.drawn == 0 or self.clock.elapsed - begun < seconds:
             yield self._drawn(source, tally, drawing)
         self.level = max(self.level, tally.estimate().log_z)
 
-    def _prepare(self, proposal: Proposal, outlook: Outlook) -> None:
+    def _prepare(self, proposal: Capped, outlook: Outlook) -> None:
         """Fix source and stakes of the draws until the end."""
         source = self._source("mini-bucket", proposal, outlook, outlook.rate * self.left)
         self.final = Final(source, Tally.of(proposal, source.level), time.perf_counter())
@@ -225,12 +229,13 @@ class CappedDraws:
     def draws(self, working: Working, clock: Clock) -> Iterator[Finding]:
         """Draw until the clock ends; several of these run side by side."""
         assert self.final is not None
-        drawing = self.final.tally.proposal.drawing(self._words())
+        proposal = self.final.tally.proposal
+        drawing = proposal.drawing(self._words(proposal))
         while not clock.expired:
             source = self.final.current(clock)
             yield self._drawn(source, self.final.tally, drawing)
 
-    def _drawn(self, source: Source, tally: Tally, drawing: Drawing) -> Finding:
+    def _drawn(self, source: Source, tally: Tally, drawing: Lanes) -> Finding:
         """STEP seconds of draws; now and then with what all draws say so far."""
         begun = time.perf_counter()
         found: list[NDArray[np.float64]] = []
@@ -258,7 +263,7 @@ class CappedDraws:
             sampler=tally.sampler(estimate, mixing) if mixed else None,
         )  # fmt: skip
 
-    def _words(self) -> NDArray[np.uint64]:
+    def _words(self, proposal: Capped) -> NDArray[np.uint64]:
         """Random words of a new lane."""
         rng = generator(self.working.seed, KEY, next(self._lane))
-        return rng.integers(2**64, size=LANES, dtype=np.uint64)
+        return rng.integers(2**64, size=proposal.lanes, dtype=np.uint64)

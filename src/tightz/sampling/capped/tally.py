@@ -15,7 +15,7 @@ from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, generator
 from tightz.sampling.capped.forecast import HORIZON
 from tightz.sampling.capped.kernels import tally
-from tightz.sampling.capped.proposal import Drawing, Proposal
+from tightz.sampling.capped.proposal import Capped, Lanes
 from tightz.workspace.findings import Mixing, PointEstimate, Samples, Source
 
 KEPT = 4096
@@ -29,7 +29,7 @@ REFITS = (0.04, 0.2)
 class Tally:
     """Weighted counts, moments and a sample of all states drawn from one proposal."""
 
-    proposal: Proposal
+    proposal: Capped
     level: float
     counts: NDArray[np.float64]
     pointers: NDArray[np.int64]
@@ -43,12 +43,12 @@ class Tally:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, proposal: Proposal, level: float) -> Tally:
+    def of(cls, proposal: Capped, level: float) -> Tally:
         cards = proposal.cardinalities
         pointers = np.concatenate([[0], np.cumsum(cards)]).astype(np.int64)
         return cls(proposal, level, np.zeros(int(pointers[-1])), pointers)
 
-    def add(self, drawing: Drawing, rng: np.random.Generator) -> None:
+    def add(self, drawing: Lanes, rng: np.random.Generator) -> None:
         """Count the drawing's last batch."""
         logs = drawing.log_x + self.proposal.log_u - self.level
         weights = np.exp(np.minimum(logs, 600.0))

@@ -171,9 +171,7 @@ class Tightening:
         memory = self.working.max_memory // 2
         config = MiniBucket(ibound, iterations=10**6, max_memory=memory)
         try:
-            run = Run(
-                self.working.orders, config, time.perf_counter(), tried, backend=self.backend
-            )
+            run = Run(self.working.orders, config, time.perf_counter(), tried, backend=self.backend)
         except ResourceError:
             run = None
         if run is None or (run.candidates[0][1].exact and not self.working.exact):

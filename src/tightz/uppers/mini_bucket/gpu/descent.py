@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.errors import ResourceError
 from tightz.judge.cliques import CliquesEvidence
 from tightz.runtime.gpu.device import cuda, free_bytes
 from tightz.runtime.gpu.graphs import Recording, own_stream, wait
+from tightz.runtime.memory import format_bytes
 from tightz.uppers.mini_bucket.descent import Steps
 from tightz.uppers.mini_bucket.gpu.kernels import ITEMS, KERNELS, THREADS, reset
 from tightz.uppers.mini_bucket.gpu.program import Launch, Program, Span, program
 
 _BLUR = 1e-5
 """Of all levels, by which a pass in float32 may be off."""
+
+
+class Snapshot(NamedTuple):
+    """The best bound's tables, which no longer change: log p~ = log U + sum_c (F_c - m_c).
+
+    As real numbers, for the numbers that `pool` holds: each message is added once and taken away
+    once, each level likewise. `levels` (C,) on the host.
+    """
+
+    log_u: float
+    pool: Any
+    levels: NDArray[np.float64]
+    weights: NDArray[np.float64]
 
 
 class DeviceDescent(Steps):
@@ -94,6 +109,22 @@ class DeviceDescent(Steps):
         blocks = min(1024, -(-(span.high - span.low) // THREADS))
         if blocks:
             reset[blocks, THREADS, self.stream](array, span.low, span.high, value)
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the best bound's tables; ResourceError where there is no memory for one."""
+        size = self.program.messages.high
+        if 4 * size > free_bytes() // 2:
+            raise ResourceError(
+                f"drawing on the GPU needs {format_bytes(4 * size)} beside the tables of the "
+                f"bound; {format_bytes(free_bytes())} are free"
+            )
+        self._restore()
+        log_u = self._forward()
+        pool = cuda.device_array(size, np.float32)
+        pool.copy_to_device(self.pool[:size], stream=self.stream)
+        levels = self.program.levels
+        found = self._fetched(self.reals[levels.low : levels.high])
+        return Snapshot(log_u, pool, found, self._kept_weights)
 
     def evidence(self, numbers: NDArray[np.int64]) -> CliquesEvidence:
         names, parts = numbers.tolist(), self.parts

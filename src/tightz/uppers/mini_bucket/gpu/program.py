@@ -47,8 +47,21 @@ class Span(NamedTuple):
     high: int
 
 
+class Term(NamedTuple):
+    """A table in `pool` that is added to a clique's, times `sign`; a message less its level."""
+
+    place: int
+    sign: int
+    child: int
+    scope: tuple[int, ...]
+
+
 class Program(NamedTuple):
-    """`plan` and the launches of both passes; spans of `pool`; places in `reals`."""
+    """`plan` and the launches of both passes; spans of `pool`; places in `reals`.
+
+    terms: per clique; message_at: where its message lies; blur: nats by which the factors in
+    float32 may differ from the model.
+    """
 
     plan: NDArray[np.int64]
     forward: list[Launch]
@@ -62,6 +75,9 @@ class Program(NamedTuple):
     sums: Span
     steps: Span
     reals: int
+    terms: list[list[Term]]
+    message_at: list[int]
+    blur: float
 
 
 def predicted_bytes(parts: Partition) -> float:
@@ -103,6 +119,7 @@ class _Builder:
         self.sums = Span(2 * count, 4 * count)
         self.steps = Span(4 * count, 4 * count + 2)
         self.entropies = Span(self.steps.high, self.steps.high + count)
+        self.blur = 0.0
         self.factor_terms: list[list[tuple[int, tuple[int, ...]]]] = []
         self.factors = self._factors()
         self.pairs = [pair for bucket in parts.pairs for pair in bucket]
@@ -123,6 +140,7 @@ class _Builder:
         self.peak = self.room
 
     def build(self) -> Program:
+        self.terms = [self._terms(c) for c in range(self.count)]
         self.records = [self._clique(c) for c in range(self.count)]
         forward = self._forward()
         backward = self._backward()
@@ -139,6 +157,9 @@ class _Builder:
             sums=self.sums,
             steps=self.steps,
             reals=self.entropies.high,
+            terms=self.terms,
+            message_at=self.message_at,
+            blur=self.blur,
         )
 
     def _entries(self, scope: Iterable[int]) -> int:
@@ -152,7 +173,9 @@ class _Builder:
             self.factor_terms.append([])
             for scope, table in self._merged(self.cliques[c], placed):
                 self.factor_terms[c].append((size, scope))
-                flat.append(table.astype(np.float32).ravel())
+                rounded = table.astype(np.float32)
+                self.blur += float(np.abs(table - rounded).max())
+                flat.append(rounded.ravel())
                 size += table.size
         return np.concatenate(flat) if flat else np.zeros(0, dtype=np.float32)
 
@@ -215,24 +238,26 @@ class _Builder:
             return [-len(runs), *(word for run in bits for word in run)]
         return [len(runs), *(word for run in runs for word in run)]
 
-    def _clique(self, c: int) -> int:
-        """Of `kernels.forward`."""
-        scope = self.cliques[c]
-        terms = [(base, 1, -1, own) for base, own in self.factor_terms[c]]
+    def _terms(self, c: int) -> list[Term]:
+        terms = [Term(base, 1, -1, own) for base, own in self.factor_terms[c]]
         for p in self.pairs_of[c]:
             first, _, shared = self.pairs[p]
-            terms.append((self.shift_at[p], 1 if c == first else -1, -1, shared))
-        terms += [
-            (self.message_at[k], 1, self.levels.low + k, self.cliques[k][:-1])
-            for k in self.children[c]
-        ]
+            terms.append(Term(self.shift_at[p], 1 if c == first else -1, -1, shared))
+        for k in self.children[c]:
+            terms.append(Term(self.message_at[k], 1, k, self.cliques[k][:-1]))
+        return terms
+
+    def _clique(self, c: int) -> int:
+        """Of `kernels.forward`."""
+        scope, terms = self.cliques[c], self.terms[c]
         words = [
             self.rows[c], self.cards[scope[-1]], self.message_at[c], c, len(terms),
             self.levels.low + c,
         ]  # fmt: skip
-        for base, sign, level, held in terms:
+        for base, sign, child, held in terms:
             strides = self._strides(scope, held)
             runs = self._runs(scope[:-1], strides[:-1])
+            level = self.levels.low + child if child >= 0 else -1
             words += [base, sign, level, strides[-1], 5 + len(runs), *runs]
         return self._record(words)
 
