@@ -18,6 +18,7 @@ from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import HORIZON, Outlook
 from tightz.uppers.mini_bucket import MiniBucket
+from tightz.uppers.mini_bucket.places import expected_pace
 from tightz.uppers.mini_bucket.run import MAX_IBOUND, SCOUT_ITERATIONS, Run, Scouted, Tried, cutting
 from tightz.workspace.findings import Finding
 from tightz.workspace.working import Working
@@ -49,6 +50,9 @@ ROUGH = 8
 
 FURTHEST = 3
 """Largest step of the ibound: forecasts are extrapolated over it."""
+
+FAR, FAR_CHEAPER = 6, 0.5
+"""The same where a step of FURTHEST costs less than this of what tables' sizes say: a device."""
 
 SLOWER = 1.06
 """Drawing slows down by about this for each step of the ibound (caches)."""
@@ -141,7 +145,7 @@ class Tightening:
         is 7 nats behind the other at ibound 10 and 11 nats ahead at 14.
         """
         ibound = run.config.ibound + step
-        cost = self.drag * (self.setup + SCOUT_ITERATIONS * self.pace * 2.0**step)
+        cost = self.drag * (self.setup + SCOUT_ITERATIONS * self._pace(run, step))
         fair = SEARCH * min(self.clock.left, HORIZON)
         # Nothing was measured where the run before had settled at once.
         count = int(min(MOST, max(FEWEST, fair / max(cost, 1e-6))))
@@ -208,7 +212,7 @@ class Tightening:
         pace, ibound, left = self.pace, run.config.ibound, min(self.clock.left, HORIZON)
         if known is None:
             # No draws to go by: the largest tables that a fair part of the time allows.
-            if ROUGH * pace * 8.0 < LONGEST * left and ibound + 2 <= self.widest:
+            if 2.0 * ROUGH * self._pace(run, 2) < LONGEST * left and ibound + 2 <= self.widest:
                 return 2
             return None if self.settled else 0
         if math.isfinite(outlook.gap) and (not self.gaps or self.gaps[-1][0] != ibound):
@@ -227,9 +231,10 @@ class Tightening:
             cost = math.inf
         if cost < LONGEST * left and more.width(self.drawing(left - cost)) < GAIN * width:
             best, width, promised = 0, more.width(self.drawing(left - cost)), cost
-        for step in range(1, FURTHEST + 1):
-            scouting = FEWEST * (self.setup + SCOUT_ITERATIONS * pace * 2.0**step)
-            cost = self.drag * (scouting + ROUGH * pace * 2.0**step + self.judgement)
+        for step in range(1, self._furthest(run) + 1):
+            then = self._pace(run, step)
+            scouting = FEWEST * (self.setup + SCOUT_ITERATIONS * then)
+            cost = self.drag * (scouting + ROUGH * then + self.judgement)
             if ibound + step > self.widest or cost > LONGEST * left:
                 break
             larger = known.tightened(known.gap * self._shrink() ** step, SLOWER**step)
@@ -303,9 +308,20 @@ class Tightening:
                 return
             yield Finding()
 
-    def _time_for(self, iterations: int) -> bool:
+    def _pace(self, run: Run, step: int) -> float:
+        """Seconds of an iteration at an ibound larger by `step`."""
+        parts = run.descent.parts if run.descent else run.candidates[0][1]
+        return expected_pace(self.backend, run.place, parts, self.pace, step)
+
+    def _furthest(self, run: Run) -> int:
+        """Steps that may be taken at once: more where the next tables fill a device."""
+        cheap = self._pace(run, FURTHEST) < FAR_CHEAPER * self.pace * 2.0**FURTHEST
+        return FAR if cheap else FURTHEST
+
+    def _time_for(self, iterations: float, pace: float | None = None) -> bool:
         """Whether so many iterations and a judgement end before the clock, by the last run."""
-        cost = max(FEWEST * self.setup, self.judgement) + iterations * self.pace
+        pace = self.pace if pace is None else pace
+        cost = max(FEWEST * self.setup, self.judgement) + iterations * pace
         return self.drag * cost < self._seconds
 
     def _affordable(self, run: Run) -> int:
@@ -313,9 +329,9 @@ class Tightening:
         iterations = FEWEST * SCOUT_ITERATIONS + ROUGH + JUDGEMENT
         steps = (
             step
-            for step in range(1, FURTHEST + 1)
+            for step in range(1, self._furthest(run) + 1)
             if run.config.ibound + step <= self.widest
-            and self._time_for(int(iterations * 2.0**step / MOSTLY))
+            and self._time_for(iterations / MOSTLY, self._pace(run, step))
         )
         return max(steps, default=0)
 

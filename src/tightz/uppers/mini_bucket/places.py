@@ -13,8 +13,12 @@ from tightz.runtime.backends import Backend, on_device
 from tightz.uppers.mini_bucket.descent import Descent, Steps, predicted_bytes
 from tightz.uppers.mini_bucket.partition import Partition
 
-WORTH = 6000.0
+WORTH = 2000.0
 """Entries a clique from which a device pays: below, launching takes it longer than a core sums."""
+
+A_CLIQUE, AN_ENTRY = 1e-5, 1e-10
+"""Seconds of an iteration on a device, for each clique and each entry of its table (H200: 8e-6 and
+5e-11)."""
 
 MOST_ENTRIES = 2.0**31
 """Of one table on a device, whose offsets have 32 bits."""
@@ -56,6 +60,24 @@ def choose_place(
     there = Place(device_cost, (1.0 - KEPT_FREE) * free_bytes(), DeviceDescent, True)
     least = min(there.cost(parts) for parts in found)
     return there if least <= there.allowed and float(sizes.max()) < MOST_ENTRIES else here
+
+
+def expected_pace(
+    backend: Backend, place: Place, parts: Partition, pace: float, step: int
+) -> float:
+    """Seconds of an iteration at an ibound larger by `step`, wherever its tables will lie.
+
+    `pace`: of one with the tables of `parts`, at `place`.
+    """
+    count, entries = parts.table_sizes.size, float(parts.table_sizes.sum()) * 2.0**step
+    if place.device:
+        fixed = min(pace, A_CLIQUE * count)
+        return fixed + (pace - fixed) * 2.0**step
+    here = pace * 2.0**step
+    if entries < WORTH * count or not _suitable(parts.model, Side.UPPER):
+        return here
+    usable = backend != "cpu" and on_device(backend, _why_no_device)
+    return min(here, A_CLIQUE * count + AN_ENTRY * entries) if usable else here
 
 
 def _why_no_device(simulator: bool) -> str:
