@@ -103,7 +103,7 @@ def cap_excess(tables: Tables, weights: NDArray[np.float64]) -> float:
     for c, scope in enumerate(tables.scopes):
         shape = [int(tables.cardinalities[v]) for v in scope]
         if len(tables.tables[c]) > MOST_TERMS or math.prod(shape) >= 2**32:
-            raise RefutedError(f"clique {c} is too large to be judged on a device")
+            raise ValueError(f"clique {c} is too large to be judged on a device")
         pages.append((len(book), math.prod(shape[:-1])))
         book += [len(scope), len(tables.tables[c]), *shape]
         for place, sign, level, held in tables.tables[c]:
