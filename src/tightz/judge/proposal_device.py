@@ -156,18 +156,24 @@ def check_weights(
     tolerance: float,
 ) -> None:
     """RefutedError unless log_weights are log p~(x) - log q(x) of the given states (rows)."""
-    log_q = np.zeros(len(states))
-    at = np.arange(len(states))
-    for low, high in reversed(list(pairwise(tables.bucket_ptr.tolist()))):
+    # The numbers of all tables in one go: a transfer each would take longer than all sums.
+    places = []
+    for scope, held in zip(tables.scopes, tables.tables, strict=True):
+        card = int(tables.cardinalities[scope[-1]])
+        for table in held:
+            strides = _strides(tables, scope, table.scope)
+            rows = states[:, list(scope[:-1])] @ np.array(strides[:-1], np.int64)
+            places.append(table.place + rows[:, None] + strides[-1] * np.arange(card))
+    ends = np.cumsum([0, *(one.size for one in places)]).tolist()
+    found = _read(tables.pool, np.concatenate([one.ravel() for one in places]))
+    log_q, at, number = np.zeros(len(states)), np.arange(len(states)), 0
+    for low, high in pairwise(tables.bucket_ptr.tolist()):
         own = tables.scopes[low][-1]
-        card = int(tables.cardinalities[own])
-        logs = np.zeros((len(states), card))
-        for c in range(low, high):
-            for place, sign, level, held in tables.tables[c]:
-                strides = _strides(tables, tables.scopes[c], held)
-                rows = states[:, list(tables.scopes[c][:-1])] @ np.array(strides[:-1], np.int64)
-                places = place + rows[:, None] + strides[-1] * np.arange(card)
-                logs += sign * (_read(tables.pool, places) - level)
+        logs = np.zeros((len(states), int(tables.cardinalities[own])))
+        for table in (one for c in range(low, high) for one in tables.tables[c]):
+            read = found[ends[number] : ends[number + 1]].reshape(logs.shape)
+            logs += table.sign * (read - table.level)
+            number += 1
         top = logs.max(axis=1, keepdims=True)
         log_q += (logs - top)[at, states[:, own]] - np.log(np.exp(logs - top).sum(axis=1))
     off = np.abs(model.log_weight(states) - log_q - log_weights)
@@ -180,7 +186,7 @@ def check_weights(
 def _read(pool: Any, places: NDArray[np.int64]) -> NDArray[np.float64]:
     out = cuda.device_array(places.size, np.float32)
     _picked[min(64, -(-places.size // THREADS)), THREADS](
-        pool, cuda.to_device(places.astype(np.int64).ravel()), out
+        pool, cuda.to_device(places.astype(np.int64)), out
     )
     found: NDArray[np.float64] = out.copy_to_host().astype(np.float64)
-    return found.reshape(places.shape)
+    return found

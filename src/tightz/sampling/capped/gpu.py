@@ -22,14 +22,14 @@ from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.gpu.device import SIMULATED, cuda, device_kernel
 from tightz.sampling.capped.kernels import _FLUSH, _next
-from tightz.sampling.capped.proposal import Capped, Lanes
+from tightz.sampling.capped.lanes import Capped, Lanes
 from tightz.uppers.mini_bucket.gpu import DeviceDescent
 
 THREADS = 2 if SIMULATED else 64
 MOST_STATES = 64
 """Of a variable: a thread keeps the masses of all of them."""
 
-FEWEST, MOST, HELD = 1 << 10, 1 << 15, 1 << 25
+FEWEST, MOST, HELD = 1 << 10, 1 << 15, 1 << 27
 """Lanes, fewest and most, and entries of all their states: they are copied for every batch."""
 
 

@@ -23,7 +23,8 @@ from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator
 from tightz.sampling.capped.forecast import HORIZON, Outlook
-from tightz.sampling.capped.proposal import MOST_STATES, Capped, Lanes, proposal_of
+from tightz.sampling.capped.lanes import Capped, Lanes
+from tightz.sampling.capped.proposal import MOST_STATES, proposal_of
 from tightz.sampling.capped.tally import Final, Tally
 from tightz.sampling.capped.tightening import SHARE, Tightening
 from tightz.uppers.mini_bucket.run import Run

@@ -15,7 +15,7 @@ from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, generator
 from tightz.sampling.capped.forecast import HORIZON
 from tightz.sampling.capped.kernels import tally
-from tightz.sampling.capped.proposal import Capped, Lanes
+from tightz.sampling.capped.lanes import Capped, Lanes
 from tightz.workspace.findings import Mixing, PointEstimate, Samples, Source
 
 KEPT = 4096
