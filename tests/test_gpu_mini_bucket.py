@@ -18,7 +18,7 @@ from tightz.errors import ResourceError
 from tightz.judge import RefutedError
 from tightz.sampling.capped.proposal import proposal_of
 from tightz.uppers.mini_bucket.partition import partition
-from tightz.uppers.mini_bucket.places import choose_place, expected_pace, main_memory
+from tightz.uppers.mini_bucket.places import choose_place, forecast, main_memory
 from tightz.uppers.mini_bucket.run import MiniBucket, Run, Tried
 
 cuda = pytest.importorskip("numba_cuda", reason="the extra gpu (numba-cuda) is not installed")
@@ -221,9 +221,14 @@ def test_a_device_makes_larger_tables_cheap(monkeypatch):
     here = main_memory(1e9)
     there = here._replace(device=True)
     monkeypatch.setattr("tightz.runtime.gpu.why_no_device", lambda simulator: "")
-    assert expected_pace("cpu", here, parts, 1.0, 10) == 2.0**10
-    assert expected_pace("auto", here, parts, 1.0, 1) == 2.0  # still on the CPU
-    assert expected_pace("auto", here, parts, 1.0, 10) < 1.0
-    assert 1.0 < expected_pace("auto", there, parts, 1.0, 1) < 2.0  # launches take as long as ever
+    monkeypatch.setattr("tightz.runtime.gpu.device.free_bytes", lambda: 2**40)
+    assert forecast("cpu", here, parts, 1.0, 10) == (2.0**10, 0.0)
+    assert forecast("auto", here, parts, 1.0, 1) == (2.0, 0.0)  # still on the CPU
+    assert forecast("auto", here, parts, 1.0, 10).pace < 1.0
+    assert forecast("auto", here, parts, 1.0, 10).setup > 0.0
+    assert 1.0 < forecast("auto", there, parts, 1.0, 1).pace < 2.0  # launches cost what they did
+    monkeypatch.setattr("tightz.runtime.gpu.device.free_bytes", lambda: 1000)
+    assert forecast("auto", here, parts, 1.0, 10) == (2.0**10, 0.0)
+    assert forecast("auto", there, parts, 1.0, 1).pace == np.inf
     monkeypatch.setattr("tightz.runtime.gpu.why_no_device", lambda simulator: "no device")
-    assert expected_pace("auto", here, parts, 1.0, 10) == 2.0**10
+    assert forecast("auto", here, parts, 1.0, 10) == (2.0**10, 0.0)

@@ -11,6 +11,9 @@ from typing import Any
 
 from tightz.runtime.gpu.device import SIMULATED, cuda
 
+OFTEN = 9
+"""Times played from which recording pays: it takes as long as playing a few times."""
+
 
 def own_stream() -> Any:
     """A stream that waits for no other, so that launches elsewhere do not disturb a recording."""
@@ -41,12 +44,12 @@ class Recording:
         self._played = 0
 
     def play(self) -> None:
-        """Run it and wait. The first time as it is, since kernels may have to be compiled."""
+        """Run it and wait. The first times as it is: kernels are compiled, and many end soon."""
         self._played += 1
         if SIMULATED:
             self._work(self._stream)
             return
-        if self._graph is None and self._played == 2:
+        if self._graph is None and self._played == OFTEN:
             self._graph = self._recorded()
         if self._graph is None:
             self._work(self._stream)

@@ -18,7 +18,7 @@ from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import HORIZON, Outlook
 from tightz.uppers.mini_bucket import MiniBucket
-from tightz.uppers.mini_bucket.places import expected_pace
+from tightz.uppers.mini_bucket.places import Forecast, forecast
 from tightz.uppers.mini_bucket.run import MAX_IBOUND, SCOUT_ITERATIONS, Run, Scouted, Tried, cutting
 from tightz.workspace.findings import Finding
 from tightz.workspace.working import Working
@@ -51,8 +51,8 @@ ROUGH = 8
 FURTHEST = 3
 """Largest step of the ibound: forecasts are extrapolated over it."""
 
-FAR, FAR_CHEAPER = 6, 0.5
-"""The same where a step of FURTHEST costs less than this of what tables' sizes say: a device."""
+FAR, CHEAP = 10, 0.5
+"""The same where so far a step costs less than this part of what sizes say: on a device."""
 
 SLOWER = 1.06
 """Drawing slows down by about this for each step of the ibound (caches)."""
@@ -145,7 +145,7 @@ class Tightening:
         is 7 nats behind the other at ibound 10 and 11 nats ahead at 14.
         """
         ibound = run.config.ibound + step
-        cost = self.drag * (self.setup + SCOUT_ITERATIONS * self._pace(run, step))
+        cost = self.drag * self._scouting(run, step)
         fair = SEARCH * min(self.clock.left, HORIZON)
         # Nothing was measured where the run before had settled at once.
         count = int(min(MOST, max(FEWEST, fair / max(cost, 1e-6))))
@@ -232,9 +232,8 @@ class Tightening:
         if cost < LONGEST * left and more.width(self.drawing(left - cost)) < GAIN * width:
             best, width, promised = 0, more.width(self.drawing(left - cost)), cost
         for step in range(1, self._furthest(run) + 1):
-            then = self._pace(run, step)
-            scouting = FEWEST * (self.setup + SCOUT_ITERATIONS * then)
-            cost = self.drag * (scouting + ROUGH * then + self.judgement)
+            scouting = FEWEST * self._scouting(run, step)
+            cost = self.drag * (scouting + ROUGH * self._pace(run, step) + self.judgement)
             if ibound + step > self.widest or cost > LONGEST * left:
                 break
             larger = known.tightened(known.gap * self._shrink() ** step, SLOWER**step)
@@ -308,20 +307,28 @@ class Tightening:
                 return
             yield Finding()
 
+    def _forecast(self, run: Run, step: int) -> Forecast:
+        parts = run.descent.parts if run.descent else run.candidates[0][1]
+        return forecast(self.backend, run.place, parts, self.pace, step)
+
     def _pace(self, run: Run, step: int) -> float:
         """Seconds of an iteration at an ibound larger by `step`."""
-        parts = run.descent.parts if run.descent else run.candidates[0][1]
-        return expected_pace(self.backend, run.place, parts, self.pace, step)
+        return self._forecast(run, step).pace
+
+    def _scouting(self, run: Run, step: int) -> float:
+        """Seconds that it takes there to set an order up and to try it."""
+        expected = self._forecast(run, step)
+        return self.setup + expected.setup + SCOUT_ITERATIONS * expected.pace
 
     def _furthest(self, run: Run) -> int:
-        """Steps that may be taken at once: more where the next tables fill a device."""
-        cheap = self._pace(run, FURTHEST) < FAR_CHEAPER * self.pace * 2.0**FURTHEST
+        """Steps that may be taken at once: more where larger tables go to a device."""
+        cheap = self._pace(run, FAR) < CHEAP * self.pace * 2.0**FAR
         return FAR if cheap else FURTHEST
 
-    def _time_for(self, iterations: float, pace: float | None = None) -> bool:
+    def _time_for(self, iterations: float, expected: Forecast | None = None) -> bool:
         """Whether so many iterations and a judgement end before the clock, by the last run."""
-        pace = self.pace if pace is None else pace
-        cost = max(FEWEST * self.setup, self.judgement) + iterations * pace
+        pace, more = expected or (self.pace, 0.0)
+        cost = max(FEWEST * (self.setup + more), self.judgement) + iterations * pace
         return self.drag * cost < self._seconds
 
     def _affordable(self, run: Run) -> int:
@@ -331,7 +338,7 @@ class Tightening:
             step
             for step in range(1, self._furthest(run) + 1)
             if run.config.ibound + step <= self.widest
-            and self._time_for(iterations / MOSTLY, self._pace(run, step))
+            and self._time_for(iterations / MOSTLY, self._forecast(run, step))
         )
         return max(steps, default=0)
 

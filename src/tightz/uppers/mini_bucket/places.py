@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,12 @@ WORTH = 2000.0
 A_CLIQUE, AN_ENTRY = 1e-5, 1e-10
 """Seconds of an iteration on a device, for each clique and each entry of its table (H200: 8e-6 and
 5e-11)."""
+
+SET_UP = 2e-4
+"""Seconds that it takes to lay a clique out for a device."""
+
+BYTES = 4.0
+"""Of a device for each entry of a table, roughly: most of it messages of half as many."""
 
 MOST_ENTRIES = 2.0**31
 """Of one table on a device, whose offsets have 32 bits."""
@@ -62,22 +69,33 @@ def choose_place(
     return there if least <= there.allowed and float(sizes.max()) < MOST_ENTRIES else here
 
 
-def expected_pace(
-    backend: Backend, place: Place, parts: Partition, pace: float, step: int
-) -> float:
-    """Seconds of an iteration at an ibound larger by `step`, wherever its tables will lie.
+class Forecast(NamedTuple):
+    """Seconds of an iteration, and those that an order takes to be laid out for a device."""
 
-    `pace`: of one with the tables of `parts`, at `place`.
+    pace: float
+    setup: float
+
+
+def forecast(backend: Backend, place: Place, parts: Partition, pace: float, step: int) -> Forecast:
+    """What tables of an ibound larger by `step` cost, wherever they will lie.
+
+    `pace`: seconds of an iteration with the tables of `parts`, at `place`.
     """
     count, entries = parts.table_sizes.size, float(parts.table_sizes.sum()) * 2.0**step
+    here = Forecast(pace * 2.0**step, 0.0)
+    if not place.device:
+        worth = entries >= WORTH * count and _suitable(parts.model, Side.UPPER)
+        if backend == "cpu" or not worth or not on_device(backend, _why_no_device):
+            return here
+    from tightz.runtime.gpu.device import free_bytes
+
+    if BYTES * entries > free_bytes():
+        return Forecast(math.inf, 0.0) if place.device else here
+    fixed = A_CLIQUE * count
     if place.device:
-        fixed = min(pace, A_CLIQUE * count)
-        return fixed + (pace - fixed) * 2.0**step
-    here = pace * 2.0**step
-    if entries < WORTH * count or not _suitable(parts.model, Side.UPPER):
-        return here
-    usable = backend != "cpu" and on_device(backend, _why_no_device)
-    return min(here, A_CLIQUE * count + AN_ENTRY * entries) if usable else here
+        fixed = min(pace, fixed)
+        return Forecast(fixed + (pace - fixed) * 2.0**step, SET_UP * count)
+    return Forecast(min(here.pace, fixed + AN_ENTRY * entries), SET_UP * count)
 
 
 def _why_no_device(simulator: bool) -> str:
