@@ -45,7 +45,8 @@ class Tables(NamedTuple):
 
 @cuda.jit
 def _largest(pool, book, levels, at, weight, found, c):
-    """found[c] = max over rows of w log sum_v E^(1/w), rounded up as in `clique_device`.
+    """found[0, c] = max over rows of w log sum_v E^(1/w), rounded up as in `clique_device`;
+    found[1, c] = the largest sum of sizes of what an entry adds up.
 
     book[at:]: axes, terms; sizes of the axes, own one last; then per term its sign, first entry,
     place of its level and stride for each axis.
@@ -58,7 +59,7 @@ def _largest(pool, book, levels, at, weight, found, c):
     share = 2.0 * (terms + 2) * UNIT
     pad = weight * UNIT * (3 * states + 12 + 15 * math.log(float(states)))
     places = cuda.local.array(MOST_TERMS, np.int64)
-    worst = -math.inf
+    worst, widest = -math.inf, 0.0
     for row in range(cuda.grid(1), rows, cuda.gridsize(1)):
         for t in range(terms):
             places[t] = book[first + t * (3 + axes) + 1]
@@ -82,6 +83,7 @@ def _largest(pool, book, levels, at, weight, found, c):
                     value += book[term] * (x - level)
                     size += abs(x) + abs(level)
                 value += share * size
+                widest = max(widest, size)
                 if turn == 0:
                     top = value if not value <= top else top
                 else:
@@ -91,12 +93,15 @@ def _largest(pool, book, levels, at, weight, found, c):
         # a value that is no number must not be passed over
         worst = sent if sent == sent and not sent <= worst else worst
         worst = math.inf if sent != sent else worst
-    if worst > found[c]:
-        cuda.atomic.max(found, c, worst)
+    if worst > found[0, c]:
+        cuda.atomic.max(found, (0, c), worst)
+    if widest > found[1, c]:
+        cuda.atomic.max(found, (1, c), widest)
 
 
-def cap_excess(tables: Tables, weights: NDArray[np.float64]) -> float:
-    """sum_c w_c log R_c, rounded up: nats by which a weight may exceed U."""
+def cap_excess(tables: Tables, weights: NDArray[np.float64]) -> tuple[float, float]:
+    """sum_c w_c log R_c, rounded up: nats by which a weight may exceed U; and the sum over cliques
+    of the largest sizes that their entries add up, with which the rounding of a weight scales."""
     book: list[int] = []
     levels: list[float] = []
     pages: list[tuple[int, int]] = []
@@ -109,16 +114,16 @@ def cap_excess(tables: Tables, weights: NDArray[np.float64]) -> float:
         for place, sign, level, held in tables.tables[c]:
             book += [sign, place, len(levels), *_strides(tables, scope, held)]
             levels.append(level)
-    found = cuda.to_device(np.full(max(1, len(pages)), -np.inf))
+    found = cuda.to_device(np.full((2, max(1, len(pages))), -np.inf))
     words, bases = cuda.to_device(np.array(book)), cuda.to_device(np.array(levels or [0.0]))
     shares = _shares(tables.bucket_ptr, weights)
     for c, (at, rows) in enumerate(pages):
         blocks = min(BLOCKS, -(-rows // THREADS))
         _largest[blocks, THREADS](tables.pool, words, bases, at, shares[c], found, c)
-    worst = found.copy_to_host()[: len(pages)]
+    worst, widest = found.copy_to_host()[:, : len(pages)]
     if not np.isfinite(worst).all():
         raise RefutedError("a table of the proposal is not finite")
-    return math.fsum(np.maximum(worst, 0.0)) * (1.0 + 4.0 * UNIT)
+    return math.fsum(np.maximum(worst, 0.0)) * (1.0 + 4.0 * UNIT), math.fsum(widest)
 
 
 def _shares(bucket_ptr: NDArray[np.int64], weights: NDArray[np.float64]) -> list[float]:

@@ -114,15 +114,15 @@ class DeviceProposal(Capped):
             bucket_ptr=parts.bucket_ptr,
             cardinalities=parts.cardinalities,
         )
-        excess = cap_excess(tables, taken.weights)
-        # Sums in float64 of what is within some hundreds of levels; factors are those of float32.
-        size = 1e3 * len(parts.cliques) + float(np.abs(taken.levels).sum())
+        excess, magnitude = cap_excess(tables, taken.weights)
+        magnitude += float(np.abs(taken.levels).sum())  # of log U
         return cls(
             model=model,
             parts=parts,
             log_u=taken.log_u,
             log_cap=taken.log_u + excess,
-            rounding=program.blur + 64.0 * UNIT * size,
+            # factors are those of float32, sums in float64
+            rounding=program.blur + 64.0 * UNIT * magnitude,
             tables=tables,
         )
 

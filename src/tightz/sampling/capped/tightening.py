@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 from tightz.bounds import Bound
 from tightz.elimination.order import Order
@@ -199,9 +199,7 @@ class Tightening:
             if done == scouts:  # setting up tables is no iteration
                 spent, before = 0.0, run.passes
             yield Finding()
-        if run.note:
-            self.backend = "cpu"
-            yield Finding(note=run.note)
+        yield from self._noted(run)
         if run.passes > before:
             self.pace = spent / (run.passes - before)
         if len(run.scouted) > 1:
@@ -303,9 +301,16 @@ class Tightening:
         for value in run.steps:
             gap = value - level if math.isfinite(level) else 0.0
             recent = run.history[-ROUGH - 1] - value if len(run.history) > ROUGH else math.inf
+            yield from self._noted(run)
             if recent < max(LITTLE, SLIGHT * gap) or not self._time_for(JUDGEMENT):
                 return
             yield Finding()
+
+    def _noted(self, run: Run) -> Iterator[Finding]:
+        """A device that failed once is not asked again."""
+        if run.note and self.backend != "cpu":
+            self.backend = "cpu"
+            yield Finding(note=run.note)
 
     def _forecast(self, run: Run, step: int) -> Forecast:
         parts = run.descent.parts if run.descent else run.candidates[0][1]

@@ -17,13 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.uppers.mini_bucket.gpu.factors import factor_tables, runs_of, strides_of
 from tightz.uppers.mini_bucket.partition import Partition
 
 ROOM = 1 << 26
 """Entries for the beliefs of buckets at work together, or one bucket where that needs more."""
-
-MERGED = 1 << 12
-"""Entries up to which the factors of a clique are added up to one table."""
 
 FEW, LONG = 1 << 17, 32
 """Fewer sums than this, each longer than that, are taken in two steps."""
@@ -119,9 +117,7 @@ class _Builder:
         self.sums = Span(2 * count, 4 * count)
         self.steps = Span(4 * count, 4 * count + 2)
         self.entropies = Span(self.steps.high, self.steps.high + count)
-        self.blur = 0.0
-        self.factor_terms: list[list[tuple[int, tuple[int, ...]]]] = []
-        self.factors = self._factors()
+        self.factors, self.placed, self.blur = factor_tables(parts)
         self.pairs = [pair for bucket in parts.pairs for pair in bucket]
         ends = np.cumsum([0, *map(len, parts.pairs)]).tolist()
         self.pairs_in = [range(low, high) for low, high in pairwise(ends)]  # by bucket
@@ -165,46 +161,6 @@ class _Builder:
     def _entries(self, scope: Iterable[int]) -> int:
         return math.prod(self.cards[v] for v in scope)
 
-    def _factors(self) -> NDArray[np.float32]:
-        """Factor tables, those of one clique added up where that stays small; one after another."""
-        flat: list[NDArray[np.float32]] = []
-        size = 0
-        for c, placed in enumerate(self.parts.sources):
-            self.factor_terms.append([])
-            for scope, table in self._merged(self.cliques[c], placed):
-                self.factor_terms[c].append((size, scope))
-                rounded = table.astype(np.float32)
-                self.blur += float(np.abs(table - rounded).max())
-                flat.append(rounded.ravel())
-                size += table.size
-        return np.concatenate(flat) if flat else np.zeros(0, dtype=np.float32)
-
-    def _merged(
-        self, clique: tuple[int, ...], placed: Sequence[int]
-    ) -> list[tuple[tuple[int, ...], NDArray[np.float64]]]:
-        """(scope, table) with axes in the clique's order."""
-        model = self.parts.model
-        groups: list[tuple[set[int], list[int]]] = []
-        for f in placed:
-            scope = model.scope_vars[model.scope_ptr[f] : model.scope_ptr[f + 1]].tolist()
-            joined = groups[-1][0] | set(scope) if groups else set()
-            if groups and self._entries(joined) <= MERGED:
-                groups[-1] = (joined, [*groups[-1][1], f])
-            else:
-                groups.append((set(scope), [f]))
-        out = []
-        for held, members in groups:
-            scope = tuple(v for v in clique if v in held)
-            table = np.zeros([self.cards[v] for v in scope])
-            for f in members:
-                axes = model.scope_vars[model.scope_ptr[f] : model.scope_ptr[f + 1]].tolist()
-                entries = model.log_tables[model.table_ptr[f] : model.table_ptr[f + 1]]
-                one = entries.reshape([self.cards[v] for v in axes])
-                one = one.transpose(sorted(range(len(axes)), key=lambda a: scope.index(axes[a])))
-                table += one.reshape([self.cards[v] if v in axes else 1 for v in scope])
-            out.append((scope, table))
-        return out
-
     # Records ------------------------------------------------------------------------------
 
     def _record(self, words: Sequence[int]) -> int:
@@ -212,34 +168,14 @@ class _Builder:
         self.words += words
         return at
 
-    def _strides(self, axes: Sequence[int], into: Sequence[int]) -> list[int]:
-        """Of a table over `into`, for each of the axes; 0 where it has it not."""
-        strides, stride = {}, 1
-        for v in reversed(into):
-            strides[v] = stride
-            stride *= self.cards[v]
-        return [strides.get(v, 0) for v in axes]
-
     def _runs(self, axes: Sequence[int], strides: Sequence[int]) -> list[int]:
-        """Neighbouring axes that move together are one run."""
-        runs: list[list[int]] = []
-        divisor = 1
-        for v, stride in zip(reversed(axes), reversed(strides), strict=True):
-            size = self.cards[v]
-            if stride:
-                last = runs[-1] if runs else [0, 0, 0]
-                if last[0] * last[1] == divisor and last[2] * last[1] == stride:
-                    last[1] *= size
-                else:
-                    runs.append([divisor, size, stride])
-            divisor *= size
-        if all(_power(d) and _power(m) for d, m, _ in runs):
-            bits = [[d.bit_length() - 1, m - 1, s] for d, m, s in runs]
-            return [-len(runs), *(word for run in bits for word in run)]
-        return [len(runs), *(word for run in runs for word in run)]
+        return runs_of([self.cards[v] for v in axes], strides)
+
+    def _strides(self, axes: Sequence[int], into: Sequence[int]) -> list[int]:
+        return strides_of(axes, into, self.cards)
 
     def _terms(self, c: int) -> list[Term]:
-        terms = [Term(base, 1, -1, own) for base, own in self.factor_terms[c]]
+        terms = [Term(base, 1, -1, own) for base, own in self.placed[c]]
         for p in self.pairs_of[c]:
             first, _, shared = self.pairs[p]
             terms.append(Term(self.shift_at[p], 1 if c == first else -1, -1, shared))
@@ -423,7 +359,3 @@ class _Builder:
             turn = [chain[number] for chain in chains if len(chain) > number]
             out += self._launch(Kernel.GATHER, turn)
         return out
-
-
-def _power(size: int) -> bool:
-    return size & (size - 1) == 0
