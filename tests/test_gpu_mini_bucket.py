@@ -5,13 +5,17 @@ The CPU's numbers are computed here, compiled; what the judge says is held again
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tightz as tz
+import tightz.judge
 from tests.simulator import simulated
 from tightz.elimination.order import Order, Orders
 from tightz.errors import ResourceError
@@ -190,6 +194,23 @@ def test_a_device_that_fails_ends_no_run(there, here):
         assert said == ""
     assert middle[0] == pytest.approx(here[0][3], abs=1e-9)  # all of it again, on the CPU
     assert draws[1:] == (True, "", "drawing on the GPU failed: out of memory")
+
+
+def test_the_judge_on_the_device_imports_no_maker():
+    """As tests/test_judge.py asks of the rest of the judge; only here it may compile."""
+    allowed = {"tightz.models.factor_graph", "numpy", "numpy.typing", "numba", "numba.core"}
+    folder = Path(tightz.judge.__file__).parent / "gpu"
+    assert len(list(folder.glob("*.py"))) == 3
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                fine = name in allowed or name.startswith("tightz.judge")
+                assert fine or name.split(".")[0] in sys.stdlib_module_names, f"{path}: {name}"
 
 
 def test_tables_stay_in_main_memory_where_a_device_is_no_use(monkeypatch):

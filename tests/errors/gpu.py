@@ -159,22 +159,22 @@ def _no_room_for_draws(patch):
 
 
 def _infinite_shift(patch):
-    from tightz.judge import clique_device
+    from tightz.judge.gpu import cliques
 
-    patch.setattr(clique_device, "cuda", _CUDA)
-    patch.setattr(clique_device, "_infinite", _Kernel(1))
-    clique_device.root_messages(SimpleNamespace(shifts=np.array([np.inf])), 1.0)
+    patch.setattr(cliques, "cuda", _CUDA)
+    patch.setattr(cliques, "_infinite", _Kernel(1))
+    cliques.root_messages(SimpleNamespace(shifts=np.array([np.inf])), 1.0)
 
 
 def _many_terms(patch):
-    from tightz.judge import clique_device
+    from tightz.judge.gpu import cliques
 
-    patch.setattr(clique_device, "MOST_TERMS", -1)
+    patch.setattr(cliques, "MOST_TERMS", -1)
     tree = SimpleNamespace(
         scopes=[(0,)], shapes=[(2,)], shifted=[[]], children=[[]],
         evidence=SimpleNamespace(factors=[[]]),
     )  # fmt: skip
-    clique_device._page(tree, 0, {})
+    cliques._page(tree, 0, {})
 
 
 def _zeros_on_device():
@@ -186,7 +186,7 @@ def _zeros_on_device():
 
 
 def _tables(**given):
-    from tightz.judge.proposal_device import Table, Tables
+    from tightz.judge.gpu.proposals import Table, Tables
 
     known = {
         "pool": None,
@@ -199,40 +199,38 @@ def _tables(**given):
 
 
 def _large_clique(patch):
-    from tightz.judge import proposal_device
+    from tightz.judge.gpu import proposals
 
-    patch.setattr(proposal_device, "MOST_TERMS", 0)
-    proposal_device.cap_excess(_tables(), np.ones(1))
+    patch.setattr(proposals, "MOST_TERMS", 0)
+    proposals.cap_excess(_tables(), np.ones(1))
 
 
 def _infinite_table(patch):
-    from tightz.judge import proposal_device
+    from tightz.judge.gpu import proposals
 
-    patch.setattr(proposal_device, "cuda", _CUDA)
-    patch.setattr(proposal_device, "_largest", _Kernel())
-    proposal_device.cap_excess(_tables(), np.ones(1))
+    patch.setattr(proposals, "cuda", _CUDA)
+    patch.setattr(proposals, "_largest", _Kernel())
+    proposals.cap_excess(_tables(), np.ones(1))
 
 
 def _no_cap():
-    from tightz.judge.proposal_device import _shares
+    from tightz.judge.gpu.proposals import _shares
 
     _shares(np.array([0, 2]), np.array([1.5, -0.5]))
 
 
 def _foreign_table():
-    from tightz.judge.proposal_device import _strides
+    from tightz.judge.gpu.proposals import _strides
 
     _strides(_tables(cardinalities=np.array([2, 2])), (0,), (1,))
 
 
 def _wrong_weight(patch):
-    from tightz.judge import proposal_device
+    from tightz.judge.gpu import proposals
 
-    patch.setattr(proposal_device, "_read", lambda _, places: np.zeros(places.shape))
+    patch.setattr(proposals, "_read", lambda _, places: np.zeros(places.shape))
     model = tz.FactorGraph([2], [((0,), np.zeros(2))])
-    proposal_device.check_weights(
-        model, _tables(), np.zeros((1, 1), np.int64), np.array([1.0]), 1e-6
-    )
+    proposals.check_weights(model, _tables(), np.zeros((1, 1), np.int64), np.array([1.0]), 1e-6)
 
 
 def _many_states():

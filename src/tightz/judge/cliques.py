@@ -14,7 +14,7 @@ the weights of every variable are positive and sum to 1, from below when all but
 Nothing that the maker computed is used except the shifts and weights, for which any numbers do. The
 judge forms all tables and messages itself and moves them outward by their rounding, entry by entry
 where it matters, so that a huge entry costs nothing elsewhere. Shifts that lie in a device's memory
-are judged there (`clique_device`), by the same sums.
+are judged there (`gpu.cliques`), by the same sums.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ class _DeviceTree(CliqueTree):
         return at, strides
 
     def _root_messages(self, side: float) -> list[float]:
-        from tightz.judge.clique_device import root_messages
+        from tightz.judge.gpu.cliques import root_messages
 
         return root_messages(self, side)
 

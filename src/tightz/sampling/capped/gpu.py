@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ResourceError
-from tightz.judge.proposal_device import Table, Tables, cap_excess, check_weights
+from tightz.judge.gpu.proposals import Table, Tables, cap_excess, check_weights
 from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.gpu.device import SIMULATED, cuda, device_kernel

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.clique_device import MOST_TERMS, SIMULATED, cuda
+from tightz.judge.gpu.cliques import MOST_TERMS, SIMULATED, cuda
 from tightz.judge.verdict import UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
 
@@ -45,7 +45,7 @@ class Tables(NamedTuple):
 
 @cuda.jit
 def _largest(pool, book, levels, at, weight, found, c):
-    """found[0, c] = max over rows of w log sum_v E^(1/w), rounded up as in `clique_device`;
+    """found[0, c] = max over rows of w log sum_v E^(1/w), rounded up as in `gpu.cliques`;
     found[1, c] = the largest sum of sizes of what an entry adds up.
 
     book[at:]: axes, terms; sizes of the axes, own one last; then per term its sign, first entry,
