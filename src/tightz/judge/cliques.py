@@ -13,7 +13,8 @@ the weights of every variable are positive and sum to 1, from below when all but
 
 Nothing that the maker computed is used except the shifts and weights, for which any numbers do. The
 judge forms all tables and messages itself and moves them outward by their rounding, entry by entry
-where it matters, so that a huge entry costs nothing elsewhere.
+where it matters, so that a huge entry costs nothing elsewhere. Shifts that lie in a device's memory
+are judged there (`gpu.cliques`), by the same sums.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,9 +57,11 @@ class CliquesEvidence:
     factors[c] are the model's factors placed in clique c, parents[c] is the clique that takes its
     message or -1, weights (C,). Pair p shifts costs between pairs[p] = (i, j) over the variables
     they share (axes as in scope i): entries shift_ptr[p]:shift_ptr[p + 1] of `shifts` are added to
-    i and subtracted from j; -inf claims that p~ = 0 there. `claimed` is the maker's own value.
+    i and subtracted from j; -inf claims that p~ = 0 there. `claimed` is the maker's own value, by
+    its own account good to `tolerance` nats.
 
-    Large shifts are let go once judged; the verdict on that model stays.
+    Large shifts are let go once judged; the verdict on that model stays. Those in a device's memory
+    are, as the maker left them, an array of numba.cuda.
     """
 
     order: NDArray[np.int64]
@@ -67,29 +71,48 @@ class CliquesEvidence:
     weights: NDArray[np.float64]
     pairs: NDArray[np.int64]
     shift_ptr: NDArray[np.int64]
-    shifts: NDArray[np.float64] | None
+    shifts: Any
     claimed: float
+    tolerance: float = 0.0
     _judged: dict[str, Verdict] = field(default_factory=dict, repr=False)
 
     def verdict(self, model: FactorGraph) -> Verdict:
         if model.digest not in self._judged:
             if self.shifts is None:
                 raise RefutedError("the tables of this bound were judged on another model and left")
-            self._judged[model.digest] = _judge(self, model)
+            self._judged[model.digest] = self._judge(model)
             if self.shifts.size > _HELD:
                 self.shifts = None
+            elif not isinstance(self.shifts, np.ndarray):
+                self._fetch()
         return self._judged[model.digest]
 
+    def _judge(self, model: FactorGraph) -> Verdict:
+        if isinstance(self.shifts, np.ndarray):
+            return _judged(CliqueTree(self, model))
+        try:
+            return _judged(_DeviceTree(self, model))
+        except RefutedError:
+            raise
+        except Exception:  # of the device, whatever it is: numpy needs none
+            self._fetch()
+            return _judged(CliqueTree(self, model))
 
-def _judge(evidence: CliquesEvidence, model: FactorGraph) -> Verdict:
-    tree = CliqueTree(evidence, model)
+    def _fetch(self) -> None:
+        """Bring shifts from a device's memory."""
+        assert self.shifts is not None
+        self.shifts = self.shifts.copy_to_host().astype(np.float64)
+
+
+def _judged(tree: CliqueTree) -> Verdict:
+    evidence = tree.evidence
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         upper = tree.value(+1.0) if tree.all_positive else math.inf
         lower = tree.value(-1.0) if tree.one_positive else -math.inf
     best = upper if tree.all_positive else lower
     # The maker's own number decides nothing: the verdict is what was computed here. A claim far
     # from it is a defect of the maker, and is said so rather than passed over.
-    slack = _DRIFT * (tree.magnitude + 1.0)
+    slack = _DRIFT * (tree.magnitude + 1.0) + evidence.tolerance
     if math.isfinite(best):
         off = best - evidence.claimed if tree.all_positive else evidence.claimed - best
         if not off <= slack:
@@ -100,7 +123,12 @@ def _judge(evidence: CliquesEvidence, model: FactorGraph) -> Verdict:
 
 
 class CliqueTree:
-    """The structure of a `CliquesEvidence`, checked against the model it is said to describe."""
+    """The structure of a `CliquesEvidence`, checked against the model it is said to describe.
+
+    shifted[c]: (sign, first entry of the shift, the other clique).
+    """
+
+    on_device = False
 
     def __init__(self, evidence: CliquesEvidence, model: FactorGraph) -> None:
         assert evidence.shifts is not None
@@ -211,16 +239,21 @@ class CliqueTree:
         held: list[list[tuple[float, tuple[int, ...], NDArray[np.float64]]]]
         held = [[] for _ in self.scopes]
         self.links: list[tuple[int, int, NDArray[np.float64]]] = []
+        self.shifted: list[list[tuple[int, int, int]]] = [[] for _ in self.scopes]
         ends = self.evidence.shift_ptr.tolist()
         if len(ends) != len(self.evidence.pairs) + 1 or ends[-1] != self.shifts.size:
             raise RefutedError("shifts and pairs differ in number")
         for p, (i, j) in enumerate(self.evidence.pairs.tolist()):
             if i == j or not 0 <= min(i, j) <= max(i, j) < len(self.scopes):
                 raise RefutedError(f"shift {p} is between cliques {i} and {j}")
-            entries = self.shifts[ends[p] : ends[p + 1]]
             shapes = self.shared_shape(i, j), self.shared_shape(j, i)
-            if not all(math.prod(shape) == entries.size for shape in shapes):
+            if not all(math.prod(shape) == ends[p + 1] - ends[p] for shape in shapes):
                 raise RefutedError(f"shift {p} does not fit cliques {i} and {j}")
+            self.shifted[i].append((+1, ends[p], j))
+            self.shifted[j].append((-1, ends[p], i))
+            if self.on_device:  # entries are looked at where they lie
+                continue
+            entries = self.shifts[ends[p] : ends[p + 1]]
             if np.isnan(entries).any() or np.isposinf(entries).any():
                 raise RefutedError(f"shift {p} holds numbers that are none")
             # The same numbers with opposite signs, taken from one array: that the shift cancels
@@ -268,13 +301,7 @@ class CliqueTree:
         # Root messages add up. A side on which some part overflowed or is no number says nothing.
         parts = list(self.constants)
         self.magnitude = sum(abs(x) for x in parts if x > -math.inf)
-        messages: dict[int, NDArray[np.float64]] = {}
-        for c in self.visits:
-            sent = self._message(c, messages, side)
-            if self.parents[c] < 0:
-                parts.append(float(sent[0]))
-            else:
-                messages[c] = sent
+        parts += self._root_messages(side)
         if any(math.isnan(x) or x == math.inf for x in parts):
             return side * math.inf
         if -math.inf in parts:
@@ -288,6 +315,17 @@ class CliqueTree:
         except OverflowError:  # of finite parts
             return side * math.inf
         return total + side * 4.0 * UNIT * abs(total)
+
+    def _root_messages(self, side: float) -> list[float]:
+        roots: list[float] = []
+        messages: dict[int, NDArray[np.float64]] = {}
+        for c in self.visits:
+            sent = self._message(c, messages, side)
+            if self.parents[c] < 0:
+                roots.append(float(sent[0]))
+            else:
+                messages[c] = sent
+        return roots
 
     def _message(
         self, c: int, messages: dict[int, NDArray[np.float64]], side: float
@@ -322,6 +360,33 @@ class CliqueTree:
         if self.has_zeros:
             size[size == np.inf] = 0.0
         return size
+
+
+class _DeviceTree(CliqueTree):
+    """The tables in a device's memory: upper bounds of models without zeros."""
+
+    on_device = True
+
+    def __init__(self, evidence: CliquesEvidence, model: FactorGraph) -> None:
+        super().__init__(evidence, model)
+        if self.has_zeros or not self.all_positive:
+            raise ValueError("zeros and lower bounds are judged by numpy")
+
+    def factor_place(self, f: int) -> tuple[int, dict[int, int]]:
+        """Where the table of f over its free variables begins, and their strides in it."""
+        at, strides, stride = self._table_ends[f], {}, 1
+        for v in reversed(self._scope(f)):
+            if v in self.model.evidence:
+                at += stride * self.model.evidence[v]
+            else:
+                strides[v] = stride
+            stride *= self._cards[v]
+        return at, strides
+
+    def _root_messages(self, side: float) -> list[float]:
+        from tightz.judge.gpu.cliques import root_messages
+
+        return root_messages(self, side)
 
 
 def _power_sum(

@@ -60,7 +60,11 @@ def device_kernel(function: Any = None, **options: Any) -> Any:
 
 def free_bytes() -> int:
     """Device memory that is free now."""
-    return 2**28 if SIMULATED else int(cuda.current_context().get_memory_info()[0])
+    if SIMULATED:
+        return 2**28
+    context = cuda.current_context()
+    context.deallocations.clear()  # numba lets go of arrays late
+    return int(context.get_memory_info()[0])
 
 
 def arrays_to_device(record: Any) -> Any:

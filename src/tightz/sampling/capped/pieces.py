@@ -12,8 +12,10 @@ import numpy as np
 
 from tightz.elimination.order import Orders
 from tightz.errors import ResourceError
+from tightz.runtime.backends import Backend
 from tightz.runtime.seeds import generator
-from tightz.sampling.capped.proposal import LANES, Proposal
+from tightz.sampling.capped.lanes import LANES
+from tightz.sampling.capped.proposal import Proposal
 from tightz.sampling.capped.tally import Portion, Tally
 from tightz.uppers.mini_bucket import MiniBucket
 from tightz.uppers.mini_bucket.run import SCOUT_ITERATIONS, Run, Scouted, Tried, cutting
@@ -32,6 +34,7 @@ class Attempt(NamedTuple):
 
     scouted: Scouted
     setup: float
+    note: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +43,7 @@ class Scout:
 
     orders: Orders
     max_memory: int
+    backend: Backend = "cpu"
 
     def __call__(self, trials: Trials) -> list[Attempt]:
         out = []
@@ -53,7 +57,7 @@ class Scout:
             )
             config = MiniBucket(trials.ibound, SCOUT_ITERATIONS, max_memory=self.max_memory)
             try:
-                run = Run(self.orders, config, begun, [one])
+                run = Run(self.orders, config, begun, [one], backend=self.backend)
             except ResourceError:
                 continue
             if run.candidates[0][1].exact:
@@ -63,7 +67,7 @@ class Scout:
             for _ in run.steps:
                 pass
             assert run.descent is not None
-            out.append(Attempt(Scouted(run.descent.best, one), setup))
+            out.append(Attempt(Scouted(run.descent.best, one), setup, run.note))
         return out
 
 

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.errors import ResourceError
 from tightz.judge.proposals import cap_excess, check_weights
-from tightz.judge.verdict import UNIT
+from tightz.judge.verdict import UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
 from tightz.sampling.capped.kernels import draw
-from tightz.uppers.mini_bucket.descent import Descent
+from tightz.sampling.capped.lanes import Capped, Lanes
+from tightz.uppers.mini_bucket.descent import Descent, Steps
 from tightz.uppers.mini_bucket.layout import Skeleton
-from tightz.uppers.mini_bucket.partition import Partition
 
 MOST_STATES = 1 << 16
 """Of a variable, for its states to be drawn: they are kept in one or two bytes."""
 
-LANES = 1024
-"""States drawn together: enough to fill vectors, few enough for their states to stay in cache."""
+
+def proposal_of(model: FactorGraph, descent: Steps) -> Capped:
+    """The bound as a proposal, where its tables lie; ResourceError where a device cannot."""
+    if isinstance(descent, Descent):
+        return Proposal.of(model, descent)
+    from tightz.sampling.capped.gpu import DeviceProposal
+
+    try:
+        return DeviceProposal.of(model, descent)  # type: ignore[arg-type]
+    except (RefutedError, ResourceError):
+        raise
+    except Exception as error:  # of the device, whatever it is: there are other proposals
+        raise ResourceError(f"drawing on the GPU failed: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
-class Proposal:
-    """q(x) with p~(x) / q(x) = U X(x), X in [0, 1] with mean Z / U under q.
+class Proposal(Capped):
+    """`Capped` with every table exp(F_c - m_c) in main memory."""
 
-    Variables are those of `model`, on which the descent ran. `log_cap` is the judge's: log U and
-    what rounding may add to it. `rounding`: nats by which a computed log U + log X may be off.
-    """
-
-    model: FactorGraph
-    parts: Partition
     skeleton: Skeleton
     scopes: NDArray[np.int64]
     tables: NDArray[np.float32]
-    log_u: float
-    log_cap: float
-    rounding: float
 
     @classmethod
     def of(cls, model: FactorGraph, descent: Descent) -> Proposal:
@@ -50,24 +52,10 @@ class Proposal:
         # they add up, over a clique's factors, shifts and messages.
         rounding = skel.parents.size * 2.0**-23 + 64.0 * UNIT * found.magnitude
         return cls(
-            model, parts, skel, scopes, found.tables, found.log_u, found.log_u + excess, rounding
+            model, parts, found.log_u, found.log_u + excess, rounding, skel, scopes, found.tables
         )
 
-    @property
-    def cardinalities(self) -> NDArray[np.int64]:
-        return self.parts.cardinalities
-
-    @property
-    def log_lost(self) -> float:
-        """log of the mass that may never be drawn: entries below e^-85, and 2^-63 of a step.
-
-        A state has weight at most U, whatever is left out of a step has at most that share of U.
-        """
-        each = float(self.cardinalities.max(initial=1)) * math.exp(-85.0) + 2.0**-62
-        return self.log_cap + math.log(max(1, self.skeleton.parents.size) * each)
-
-    def check(self, drawing: Drawing, count: int = 32) -> None:
-        """Have the judge weigh some of the last draws anew; RefutedError where they differ."""
+    def check(self, drawing: Lanes, count: int = 32) -> None:
         rows = drawing.states[:, :count].T.astype(np.int64)
         check_weights(
             self.model, self.parts.cliques, self.skeleton.table_ptr, self.skeleton.bucket_ptr,
@@ -75,12 +63,11 @@ class Proposal:
         )  # fmt: skip
 
     def drawing(self, words: NDArray[np.uint64]) -> Drawing:
-        """A stream of draws from its own random numbers, one word per lane."""
         return Drawing(self, words)
 
 
-class Drawing:
-    """Draws batch by batch; `states` (variables, lanes) are those of the last batch."""
+class Drawing(Lanes):
+    """`Lanes` from tables in main memory."""
 
     def __init__(self, proposal: Proposal, words: NDArray[np.uint64]) -> None:
         self.proposal = proposal
@@ -90,9 +77,7 @@ class Drawing:
         assert most <= MOST_STATES
         # Two bytes only where they are needed: kernels are compiled for each.
         kind = np.uint8 if most <= 256 else np.uint16
-        self.states: NDArray[np.unsignedinteger] = np.zeros(
-            (proposal.cardinalities.size, lanes), dtype=kind
-        )
+        self.states = np.zeros((proposal.cardinalities.size, lanes), dtype=kind)
         self.log_x = np.empty(lanes)
         self._scratch = (
             np.empty(lanes, dtype=np.int32),
@@ -101,7 +86,6 @@ class Drawing:
         )
 
     def batch(self) -> NDArray[np.float64]:
-        """log X of the next draws, one per lane."""
         p = self.proposal
         draw(p.skeleton, p.scopes, p.tables, self.words, self.states, *self._scratch, self.log_x)
         return self.log_x.copy()

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Side
 from tightz.elimination.exact import exact
+from tightz.errors import ResourceError
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
 from tightz.sampling.capped.forecast import HORIZON, Outlook
+from tightz.sampling.capped.lanes import LANES, Capped, Lanes
 from tightz.sampling.capped.pieces import Lot, Sampler
-from tightz.sampling.capped.proposal import LANES, MOST_STATES, Drawing, Proposal
+from tightz.sampling.capped.proposal import MOST_STATES, Proposal, proposal_of
 from tightz.sampling.capped.tally import Final, Portion, Tally
 from tightz.sampling.capped.tightening import SHARE, Tightening
 from tightz.uppers.mini_bucket.run import Run
@@ -91,7 +93,7 @@ class CappedDraws:
         self.bounds = Tightening(working, clock)
         self.glances = 0
         self.level = -math.inf  # the largest estimate of log Z: too few draws make it too small
-        self.best: tuple[Proposal, Outlook] | None = None
+        self.best: tuple[Capped, Outlook] | None = None
         self.final: Final | None = None
         self.drawing = False
         self._lane = itertools.count()
@@ -171,7 +173,10 @@ class CappedDraws:
     def _look(self, run: Run) -> Generator[Finding, None, Outlook]:
         """What the bound promises as a proposal, and a first interval from it."""
         assert run.descent is not None
-        proposal = Proposal.of(run.model, run.descent)
+        try:
+            proposal = proposal_of(run.model, run.descent)
+        except ResourceError:  # no room for its tables beside the bound's: those before it serve
+            return Outlook(math.inf, math.inf, 0.0)
         if proposal.rounding > BLUR or run.model.cardinalities.max(initial=1) > MOST_STATES:
             return Outlook(math.inf, math.inf, 0.0)
         outlook = self._pilot(proposal, self.bounds.busy)
@@ -180,14 +185,14 @@ class CappedDraws:
             self._keep_best(proposal, outlook)
         return outlook
 
-    def _keep_best(self, proposal: Proposal, outlook: Outlook) -> None:
+    def _keep_best(self, proposal: Capped, outlook: Outlook) -> None:
         """Larger tables can be cut less well: what promises most is kept."""
         if self.best is None or outlook.width(self.left) < self.best[1].width(self.left):
             self.best = proposal, outlook
 
-    def _pilot(self, proposal: Proposal, spent: float) -> Outlook:
+    def _pilot(self, proposal: Capped, spent: float) -> Outlook:
         """Draws that do not count: how far the cap is, how much weights scatter, how fast."""
-        drawing = proposal.drawing(self._words())
+        drawing = proposal.drawing(self._words(proposal))
         drawing.batch()  # may compile
         proposal.check(drawing)
         begun = time.perf_counter()
@@ -199,7 +204,7 @@ class CappedDraws:
         self.level = max(self.level, proposal.log_u - outlook.gap)
         return outlook
 
-    def _source(self, track: str, proposal: Proposal, outlook: Outlook, draws: float) -> Source:
+    def _source(self, track: str, proposal: Capped, outlook: Outlook, draws: float) -> Source:
         return Source(
             track,
             level=proposal.log_u - outlook.gap,
@@ -210,19 +215,19 @@ class CappedDraws:
             rounding=proposal.rounding,
         )
 
-    def _glance(self, proposal: Proposal, outlook: Outlook, spent: float) -> Iterator[Finding]:
+    def _glance(self, proposal: Capped, outlook: Outlook, spent: float) -> Iterator[Finding]:
         """A short run of draws that count, for an interval before the deadline is near."""
         seconds = GLANCE * spent
         self.glances += 1
         track = f"glance {self.glances}"
         source = self._source(track, proposal, outlook, outlook.rate * seconds)
-        tally, drawing = Tally.of(proposal, source.level), proposal.drawing(self._words())
+        tally, drawing = Tally.of(proposal, source.level), proposal.drawing(self._words(proposal))
         begun = self.clock.elapsed
         while tally.drawn == 0 or self.clock.elapsed - begun < seconds:
             yield self._drawn(source, tally, drawing)
         self.level = max(self.level, tally.estimate().log_z)
 
-    def _prepare(self, proposal: Proposal, outlook: Outlook) -> None:
+    def _prepare(self, proposal: Capped, outlook: Outlook) -> None:
         """Fix source and stakes of the draws until the end."""
         source = self._source("mini-bucket", proposal, outlook, outlook.rate * self.left)
         self.final = Final(source, Tally.of(proposal, source.level), time.perf_counter())
@@ -233,8 +238,14 @@ class CappedDraws:
         """Draw until the clock ends, by as many hands as there are; all feed one source."""
         assert self.final is not None
         tally = self.final.tally
-        sampler = Sampler(tally.proposal, tally.level)
-        near = tally.proposal.tables.nbytes > TRAVELS
+        proposal = tally.proposal
+        if not isinstance(proposal, Proposal):  # tables on a device, which draws by the thousand
+            drawing = proposal.drawing(self._words(proposal))
+            while not clock.expired:
+                yield self._drawn(self.final.current(clock), tally, drawing)
+            return
+        sampler = Sampler(proposal, tally.level)
+        near = proposal.tables.nbytes > TRAVELS
         pace = LANES / self.best[1].rate if self.best is not None else STEP
         while not clock.expired:
             # Whose draws they are and how many is settled before they are made; all of them count.
@@ -250,7 +261,7 @@ class CappedDraws:
             draws = Draws(source, np.concatenate([p.log_weights for p in portions]))
             yield self._finding(draws, tally) if tally.news() else Finding(draws=draws)
 
-    def _drawn(self, source: Source, tally: Tally, drawing: Drawing) -> Finding:
+    def _drawn(self, source: Source, tally: Tally, drawing: Lanes) -> Finding:
         """STEP seconds of draws; now and then with what all draws say so far."""
         begun = time.perf_counter()
         found: list[NDArray[np.float64]] = []
@@ -278,7 +289,7 @@ class CappedDraws:
             sampler=tally.sampler(estimate, mixing) if mixed else None,
         )  # fmt: skip
 
-    def _words(self) -> NDArray[np.uint64]:
+    def _words(self, proposal: Capped) -> NDArray[np.uint64]:
         """Random words of a new lane."""
         rng = generator(self.working.seed, KEY, next(self._lane))
-        return rng.integers(2**64, size=LANES, dtype=np.uint64)
+        return rng.integers(2**64, size=proposal.lanes, dtype=np.uint64)

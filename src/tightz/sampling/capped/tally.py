@@ -16,7 +16,7 @@ from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, generator
 from tightz.sampling.capped.forecast import HORIZON
 from tightz.sampling.capped.kernels import tally
-from tightz.sampling.capped.proposal import Drawing, Proposal
+from tightz.sampling.capped.lanes import Capped, Lanes
 from tightz.workspace.findings import Mixing, PointEstimate, Samples, Source
 
 KEPT = 4096
@@ -46,7 +46,7 @@ class Tally:
     States with keys below `floor` are not kept: better ones are known elsewhere.
     """
 
-    proposal: Proposal
+    proposal: Capped
     level: float
     counts: NDArray[np.float64]
     pointers: NDArray[np.int64]
@@ -61,7 +61,7 @@ class Tally:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, proposal: Proposal, level: float, floor: float = -math.inf) -> Tally:
+    def of(cls, proposal: Capped, level: float, floor: float = -math.inf) -> Tally:
         cards = proposal.cardinalities
         pointers = np.concatenate([[0], np.cumsum(cards)]).astype(np.int64)
         return cls(proposal, level, np.zeros(int(pointers[-1])), pointers, floor=floor)
@@ -72,7 +72,7 @@ class Tally:
         with self._lock:
             return self.keys.min() if self.keys.size >= KEPT else self.floor
 
-    def add(self, drawing: Drawing, rng: np.random.Generator) -> None:
+    def add(self, drawing: Lanes, rng: np.random.Generator) -> None:
         """Count the drawing's last batch."""
         logs = drawing.log_x + self.proposal.log_u - self.level
         weights = np.exp(np.minimum(logs, 600.0))

@@ -8,17 +8,19 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from tightz.bounds import Bound
 from tightz.elimination.order import Order
 from tightz.errors import ResourceError
 from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import HORIZON, Outlook
 from tightz.sampling.capped.pieces import Scout, Trials
 from tightz.uppers.mini_bucket import MiniBucket
+from tightz.uppers.mini_bucket.places import Forecast, forecast
 from tightz.uppers.mini_bucket.run import MAX_IBOUND, SCOUT_ITERATIONS, Run, Scouted, Tried, cutting
 from tightz.workspace.findings import Finding
 from tightz.workspace.working import Handout, Working
@@ -55,6 +57,9 @@ ROUGH = 8
 FURTHEST = 3
 """Largest step of the ibound: forecasts are extrapolated over it."""
 
+FAR, CHEAP = 10, 0.5
+"""The same where so far a step costs less than this part of what sizes say: on a device."""
+
 SLOWER = 1.06
 """Drawing slows down by about this for each step of the ibound (caches)."""
 
@@ -83,7 +88,9 @@ class Tightening:
     def __init__(self, working: Working, clock: Clock) -> None:
         self.working, self.clock = working, clock
         self.widest = MAX_IBOUND
-        self._made: Scout | None = None
+        self._made: dict[Backend, Scout] = {}
+        # which tables are worth a device is for each run to say
+        self.backend: Backend = "cpu" if working.backend == "cpu" else "auto"
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
         self.ranking: list[Scouted] = []  # orders by their bounds at equal work, best first
         self.pace = 0.0  # seconds of an iteration
@@ -108,12 +115,12 @@ class Tightening:
         """Seconds of drawing, over all workers, in so many seconds of the clock."""
         return SHARE * max(2, self.working.hands) * left
 
-    @property
-    def _scout(self) -> Scout:
-        """One object, so that it travels once."""
-        if self._made is None:
-            self._made = Scout(self.working.orders, self.working.max_memory // 2)
-        return self._made
+    def _scout(self, backend: Backend) -> Scout:
+        """One object for each, so that it travels once."""
+        if backend not in self._made:
+            memory = self.working.max_memory // 2
+            self._made[backend] = Scout(self.working.orders, memory, backend)
+        return self._made[backend]
 
     def scout(self) -> Generator[Finding, None, Run | None]:
         """Which elimination order, by bounds at about equal work: the best and its run."""
@@ -145,7 +152,7 @@ class Tightening:
         self.ranking = [scouted for scouted, _ in found]
         return found[0][1]
 
-    def larger(self, run: Run, step: int) -> Generator[Handout, Any, Run | None]:
+    def larger(self, run: Run, step: int) -> Generator[Handout | Finding, Any, Run | None]:
         """The run at a larger ibound: the best orders so far are compared there again.
 
         How well buckets are cut changes from ibound to ibound: on a 50x50 grid, w = 10, one order
@@ -153,7 +160,7 @@ class Tightening:
         """
         ibound = run.config.ibound + step
         hands = self._hands(run, step)
-        cost = self.drag * (self.setup + SCOUT_ITERATIONS * self.pace * 2.0**step)
+        cost = self.drag * self._scouting(run, step)
         fair = SEARCH * min(self.clock.left, HORIZON)
         # Nothing was measured where the run before had settled at once.
         most = MOST * max(1, hands // 2)
@@ -161,7 +168,9 @@ class Tightening:
         given = [scouted.tried for scouted in self.ranking[:2]]
         if ibound >= SCOUTED > run.config.ibound:
             given += self._planned()
-        found = yield from self._compare(ibound, given, range(max(1, count - len(given))), hands)
+        there = self._forecast(run, step).device
+        numbers = range(max(1, count - len(given)))
+        found = yield from self._compare(ibound, given, numbers, hands, there)
         if not found:
             return self._run(ibound, given)
         self.ranking = found
@@ -169,22 +178,32 @@ class Tightening:
 
     def _hands(self, run: Run, step: int = 0) -> int:
         """How many orders can be tried at a time: by those who can, and the memory here."""
+        if self._forecast(run, step).device:  # one at a time there
+            return 1
         if self.working.executor is not None:
             return self.working.hands
         each = max(1.0, run.peak_bytes * 2.0**step)
         return max(1, min(self.working.hands, int(self.working.max_memory / (2.0 * each))))
 
     def _compare(
-        self, ibound: int, given: Sequence[Tried], numbers: Sequence[int], hands: int
-    ) -> Generator[Handout, Any, list[Scouted]]:
+        self,
+        ibound: int,
+        given: Sequence[Tried],
+        numbers: Sequence[int],
+        hands: int,
+        on_device: bool,
+    ) -> Generator[Handout | Finding, Any, list[Scouted]]:
         """What orders come to in a few iterations, best first; each once."""
         if ibound > self.widest:
             return []
         lots = [Trials(ibound, given[k::hands], numbers[k::hands]) for k in range(hands)]
         lots = [lot for lot in lots if lot.given or lot.numbers]
-        attempts = [one for part in (yield Handout(self._scout, lots)) for one in part]
+        scout = self._scout(self.backend if on_device else "cpu")
+        attempts = [one for part in (yield Handout(scout, lots, near=on_device)) for one in part]
         if not attempts:
             return []
+        for one in attempts:
+            yield from self._noted(one.note)
         self.setup = sum(one.setup for one in attempts) / len(attempts)
         return sorted((one.scouted for one in attempts), key=lambda scouted: scouted.value)
 
@@ -205,7 +224,7 @@ class Tightening:
         memory = self.working.max_memory // 2
         config = MiniBucket(ibound, iterations=10**6, max_memory=memory)
         try:
-            run = Run(self.working.orders, config, time.perf_counter(), tried)
+            run = Run(self.working.orders, config, time.perf_counter(), tried, backend=self.backend)
         except ResourceError:
             run = None
         if run is None or (run.candidates[0][1].exact and not self.working.exact):
@@ -229,6 +248,7 @@ class Tightening:
             if done == scouts:  # setting up tables is no iteration
                 spent, before = 0.0, run.passes
             yield Finding()
+        yield from self._noted(run.note)
         if run.passes > before:
             self.pace = spent / (run.passes - before)
         if len(run.scouted) > 1:
@@ -239,7 +259,7 @@ class Tightening:
         pace, ibound, left = self.pace, run.config.ibound, min(self.clock.left, HORIZON)
         if known is None:
             # No draws to go by: the largest tables that a fair part of the time allows.
-            if ROUGH * pace * 8.0 < LONGEST * left and ibound + 2 <= self.widest:
+            if 2.0 * ROUGH * self._pace(run, 2) < LONGEST * left and ibound + 2 <= self.widest:
                 return 2
             return None if self.settled else 0
         if math.isfinite(outlook.gap) and (not self.gaps or self.gaps[-1][0] != ibound):
@@ -258,9 +278,9 @@ class Tightening:
             cost = math.inf
         if cost < LONGEST * left and more.width(self.drawing(left - cost)) < GAIN * width:
             best, width, promised = 0, more.width(self.drawing(left - cost)), cost
-        for step in range(1, FURTHEST + 1):
-            scouting = FEWEST * (self.setup + SCOUT_ITERATIONS * pace * 2.0**step)
-            cost = self.drag * (scouting + ROUGH * pace * 2.0**step + self.judgement)
+        for step in range(1, self._furthest(run) + 1):
+            scouting = FEWEST * self._scouting(run, step)
+            cost = self.drag * (scouting + ROUGH * self._pace(run, step) + self.judgement)
             if ibound + step > self.widest or cost > LONGEST * left:
                 break
             larger = known.tightened(known.gap * self._shrink() ** step, SLOWER**step)
@@ -315,7 +335,8 @@ class Tightening:
                 if not self._time_for(3 * SCOUT_ITERATIONS):
                     return run
                 trials = list(itertools.islice(numbers, hands))
-                found = yield from self._compare(run.config.ibound, (), trials, hands)
+                there = run.place.device
+                found = yield from self._compare(run.config.ibound, (), trials, hands, there)
                 if not found:
                     return run
                 if found[0].value < par:
@@ -335,13 +356,39 @@ class Tightening:
         for value in run.steps:
             gap = value - level if math.isfinite(level) else 0.0
             recent = run.history[-ROUGH - 1] - value if len(run.history) > ROUGH else math.inf
+            yield from self._noted(run.note)
             if recent < max(LITTLE, SLIGHT * gap) or not self._time_for(JUDGEMENT):
                 return
             yield Finding()
 
-    def _time_for(self, iterations: int) -> bool:
+    def _noted(self, note: str) -> Iterator[Finding]:
+        """A device that failed once is not asked again."""
+        if note and self.backend != "cpu":
+            self.backend = "cpu"
+            yield Finding(note=note)
+
+    def _forecast(self, run: Run, step: int) -> Forecast:
+        parts = run.descent.parts if run.descent else run.candidates[0][1]
+        return forecast(self.backend, run.place, parts, self.pace, step)
+
+    def _pace(self, run: Run, step: int) -> float:
+        """Seconds of an iteration at an ibound larger by `step`."""
+        return self._forecast(run, step).pace
+
+    def _scouting(self, run: Run, step: int) -> float:
+        """Seconds that it takes there to set an order up and to try it."""
+        expected = self._forecast(run, step)
+        return self.setup + expected.setup + SCOUT_ITERATIONS * expected.pace
+
+    def _furthest(self, run: Run) -> int:
+        """Steps that may be taken at once: more where larger tables go to a device."""
+        cheap = self._pace(run, FAR) < CHEAP * self.pace * 2.0**FAR
+        return FAR if cheap else FURTHEST
+
+    def _time_for(self, iterations: float, expected: Forecast | None = None) -> bool:
         """Whether so many iterations and a judgement end before the clock, by the last run."""
-        cost = max(FEWEST * self.setup, self.judgement) + iterations * self.pace
+        ahead = expected or Forecast(self.pace, 0.0)
+        cost = max(FEWEST * (self.setup + ahead.setup), self.judgement) + iterations * ahead.pace
         return self.drag * cost < self._seconds
 
     def _affordable(self, run: Run) -> int:
@@ -349,9 +396,9 @@ class Tightening:
         iterations = FEWEST * SCOUT_ITERATIONS + ROUGH + JUDGEMENT
         steps = (
             step
-            for step in range(1, FURTHEST + 1)
+            for step in range(1, self._furthest(run) + 1)
             if run.config.ibound + step <= self.widest
-            and self._time_for(int(iterations * 2.0**step / MOSTLY))
+            and self._time_for(iterations / MOSTLY, self._forecast(run, step))
         )
         return max(steps, default=0)
 

@@ -87,7 +87,7 @@ class Partition:
         cards = self.cardinalities.astype(np.float64).tolist()
         return float(sum(math.prod(cards[v] for v in scope) for scope in scopes))
 
-    @property
+    @cached_property
     def shift_entries(self) -> float:
         """Entries of all shifts."""
         return self._entries(shared for bucket in self.pairs for _, _, shared in bucket)

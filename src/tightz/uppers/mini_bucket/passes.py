@@ -16,6 +16,7 @@ are walked tile by tile: a tile is what the fastest axes span, and stays in the 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -497,7 +498,7 @@ def _update_weights(weights, entropies, rate):
         total = 0.0
         for i in range(weights.size):
             gain = -rate * weights[i] * (entropies[i] - mean)
-            weights[i] = max(_LEAST_WEIGHT, weights[i] * np.exp(min(2.0, max(-2.0, gain))))
+            weights[i] = max(_LEAST_WEIGHT, weights[i] * math.exp(min(2.0, max(-2.0, gain))))
             total += weights[i]
         for i in range(weights.size):
             weights[i] /= total
@@ -506,7 +507,7 @@ def _update_weights(weights, entropies, rate):
         for i in range(weights.size):
             if i != lead:
                 gain = rate * weights[i] * (entropies[i] - entropies[lead])
-                weights[i] *= np.exp(min(1.0, max(-1.0, gain)))
+                weights[i] *= math.exp(min(1.0, max(-1.0, gain)))
                 weights[i] = max(-_SPENT / weights.size, min(weights[i], -_LEAST_WEIGHT))
                 spent += weights[i]
         weights[lead] = 1.0 - spent

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +18,13 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.elimination.order import Order, Orders
 from tightz.errors import ParameterError, ResourceError, require_range
 from tightz.judge.cliques import CliquesEvidence
-from tightz.judge.verdict import UNIT, Verdict
+from tightz.judge.verdict import UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.backends import Backend
 from tightz.runtime.memory import format_bytes, parse_memory
-from tightz.uppers.mini_bucket.descent import Descent, predicted_bytes
+from tightz.uppers.mini_bucket.descent import Steps, predicted_bytes
 from tightz.uppers.mini_bucket.partition import Partition, partition
+from tightz.uppers.mini_bucket.places import WORTH, Place, choose_place, main_memory
 
 MAX_IBOUND = 40
 
@@ -102,7 +104,9 @@ class Run:
     """One ibound: candidate orders weighed against the memory, the best one taken to its end.
 
     `tried`: the orders to try; those of the settings by default. `scouted`: what they came to.
-    `threads`: how many are tried at a time; that changes no number.
+    `threads`: how many are tried at a time; that changes no number. `backend`: "auto" puts large
+    tables into a device's memory where there is one; if that fails the run goes on here, with
+    smaller tables, and `note` says so.
     """
 
     def __init__(
@@ -112,22 +116,25 @@ class Run:
         start: float,
         tried: Sequence[Tried] = (),
         threads: int = 1,
+        backend: Backend = "cpu",
     ) -> None:
         self.config = config
+        self.note = ""
         self.start = start
         self.begun = time.perf_counter()
         self.source, self.model, self.numbers = orders.source, orders.model, orders.numbers
-        self.candidates = _candidates(orders, config, list(tried))
+        self.candidates, self.place = _candidates(orders, config, list(tried), backend)
         self.scouted: list[Scouted] = []
-        costs = sorted((predicted_bytes(p) for _, p in self.candidates), reverse=True)
+        costs = sorted((self.place.cost(p) for _, p in self.candidates), reverse=True)
         together = sum(costs[: threads + 1])  # those at work, and the best so far
-        self.threads = threads if together <= parse_memory(config.max_memory) else 1
+        alone = self.place.device or together > self.place.allowed
+        self.threads = 1 if alone else threads
         self.peak_bytes = int(sum(costs[: self.threads + 1]))
         self.entries = float(sum(p.table_sizes.sum() for _, p in self.candidates))
         self.passes = 0
         self.history: list[float] = []
         self.order = self.candidates[0][0]
-        self.descent: Descent | None = None
+        self.descent: Steps | None = None
         self.status = MiniBucketStatus.ITERATION_LIMIT
         self.judging = 0.0
         self.judgement = 0.0
@@ -146,6 +153,17 @@ class Run:
 
     def improvements(self) -> Iterator[float]:
         """The best bound after each iteration."""
+        try:
+            yield from self._improvements()
+        except RefutedError:
+            raise
+        except Exception as error:
+            if not self.place.device:
+                raise
+            self._leave_device(error)
+            yield from self._on()
+
+    def _improvements(self) -> Iterator[float]:
         sign = -1.0 if self.config.side is Side.LOWER else 1.0
         for order, rival in self._scouts():
             self.passes += len(rival.iterates)
@@ -157,14 +175,32 @@ class Run:
             yield self.descent.best
             if self._late():
                 break
-        descent = self.descent
-        assert descent is not None
-        while not self._finished(descent):
-            self.history.append(descent.advance())
-            self.passes += 1
-            yield descent.best
+        yield from self._on()
 
-    def _scouts(self) -> Iterator[tuple[Order, Descent]]:
+    def _on(self) -> Iterator[float]:
+        """The chosen order, until it is finished."""
+        while self.descent is not None and not self._finished(self.descent):
+            self.history.append(self.descent.advance())
+            self.passes += 1
+            yield self.descent.best
+
+    def _leave_device(self, error: Exception) -> None:
+        """Go on with tables that a CPU can sum: the device may be gone, and all on it."""
+        self.note = f"mini-buckets left the GPU: {type(error).__name__}: {error}"
+        self.place = main_memory(parse_memory(self.config.max_memory))
+        self.descent = None
+        order = self.candidates[0][1].order
+        for ibound in range(self.config.ibound, 0, -1):
+            parts = partition(self.model, order, ibound)
+            small = parts.table_sizes.sum() <= WORTH * parts.table_sizes.size
+            if (small and self.place.cost(parts) <= self.place.allowed) or ibound == 1:
+                break
+        self.config = replace(self.config, ibound=ibound)
+        self.candidates = [(self.candidates[0][0], parts)]
+        self.descent = self._scout(parts)
+        self.history.append(self.descent.best)
+
+    def _scouts(self) -> Iterator[tuple[Order, Steps]]:
         """Every candidate after a few iterations, in their order; `threads` of them at a time."""
         if self.threads == 1:
             for order, parts in self.candidates:
@@ -172,7 +208,7 @@ class Run:
             return
         with ThreadPoolExecutor(self.threads) as pool:
             waiting = deque(self.candidates)
-            ahead: deque[tuple[Order, Future[Descent]]] = deque()
+            ahead: deque[tuple[Order, Future[Steps]]] = deque()
             while waiting or ahead:
                 while waiting and len(ahead) < self.threads:
                     order, parts = waiting.popleft()
@@ -180,8 +216,8 @@ class Run:
                 order, future = ahead.popleft()
                 yield order, future.result()
 
-    def _scout(self, parts: Partition) -> Descent:
-        rival = Descent(self.model, parts, lower=self.config.side is Side.LOWER)
+    def _scout(self, parts: Partition) -> Steps:
+        rival = self.place.make(self.model, parts, lower=self.config.side is Side.LOWER)
         rounds = min(SCOUT_ITERATIONS, self.config.iterations) if len(self.candidates) > 1 else 0
         for _ in range(rounds):
             if rival.exhausted or self._late():
@@ -193,7 +229,7 @@ class Run:
         limit = self.config.time_limit
         return limit is not None and time.perf_counter() - self.start > limit
 
-    def _finished(self, descent: Descent) -> bool:
+    def _finished(self, descent: Steps) -> bool:
         done = len(descent.iterates) - 1
         # Its own iterates: the history before them is that of the orders tried beside it.
         best = max if self.config.side is Side.LOWER else min
@@ -220,6 +256,17 @@ class Run:
 
     def judged(self) -> Bound:
         """The best bound so far as the judge sees it, rounded outward, with its evidence."""
+        try:
+            return self._judge()
+        except RefutedError:
+            raise
+        except Exception as error:
+            if not self.place.device:
+                raise
+            self._leave_device(error)
+            return self._judge()
+
+    def _judge(self) -> Bound:
         assert self.descent is not None
         if self._bound is None or self._judged_at != self.descent.best:
             begun = time.perf_counter()
@@ -238,8 +285,8 @@ def cutting(orders: Orders, ibound: int, trials: Iterable[int]) -> list[Tried]:
 
 
 def _candidates(
-    orders: Orders, config: MiniBucket, tried: list[Tried]
-) -> list[tuple[Order, Partition]]:
+    orders: Orders, config: MiniBucket, tried: list[Tried], backend: Backend
+) -> tuple[list[tuple[Order, Partition]], Place]:
     """Orders worth a try, cheapest first; one alone when it is exact or memory allows no more."""
     model = orders.model
     if config.order is Order.CUTS:
@@ -255,9 +302,11 @@ def _candidates(
     for kind, order in tried:
         if order.tobytes() not in seen:
             seen[order.tobytes()] = (kind, partition(model, order, config.ibound))
-    found = sorted(seen.values(), key=lambda item: predicted_bytes(item[1]))
     allowed = parse_memory(config.max_memory)
-    needed = predicted_bytes(found[0][1])
+    place = choose_place(backend, model, [p for _, p in seen.values()], config.side, allowed)
+    cost, allowed = place.cost, int(place.allowed)
+    found = sorted(seen.values(), key=lambda item: cost(item[1]))
+    needed = cost(found[0][1])
     if needed > allowed:
         raise ResourceError(
             f"mini-bucket with ibound {config.ibound} needs {format_bytes(needed)}; max_memory "
@@ -265,10 +314,10 @@ def _candidates(
         )
     exact = [item for item in found if item[1].exact]
     if exact:
-        return exact[:1]
-    while len(found) > 1 and sum(predicted_bytes(p) for _, p in found[-2:]) > allowed:
+        return exact[:1], place
+    while len(found) > 1 and sum(cost(p) for _, p in found[-2:]) > allowed:
         found.pop()
-    return found
+    return found, place
 
 
 def _remedy(model: FactorGraph, parts: Partition, config: MiniBucket, allowed: int) -> str:

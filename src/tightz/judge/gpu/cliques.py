@@ -1,0 +1,179 @@
+"""Messages of a judged clique tree on a CUDA device, for tables that numpy would sum for minutes.
+
+The same sums as in `tightz.judge.cliques`, in float64, a thread a row: every entry is formed anew
+from the model's factors, the shifts and the messages before it, and moved outward by its rounding.
+Only messages that wait for their parent are held. Nothing is shared with the maker's kernels; the
+maker's shifts are read where they lie.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tightz.judge.verdict import UNIT, RefutedError
+
+if not hasattr(np, "row_stack"):  # gone from numpy 2.5, still asked for by numba.cuda
+    np.row_stack = np.vstack  # noqa: NPY201
+
+from numba import cuda as numba_cuda
+from numba.core import config
+
+if TYPE_CHECKING:
+    from tightz.judge.cliques import _DeviceTree
+
+cuda: Any = numba_cuda
+SIMULATED = bool(config.ENABLE_CUDASIM)  # type: ignore[attr-defined]
+THREADS = 2 if SIMULATED else 128
+BLOCKS = 2 if SIMULATED else 1 << 14
+
+MOST_TERMS = 64
+"""Of a clique: factors, shifts and messages."""
+
+_FACTOR, _SHIFT, _MESSAGE = 0, 1, 2
+
+
+@cuda.jit
+def _infinite(shifts, found):
+    """found[0] = 1 where a shift is not a finite number."""
+    for k in range(cuda.grid(1), shifts.size, cuda.gridsize(1)):
+        if not abs(shifts[k]) < np.inf:
+            found[0] = 1
+
+
+@cuda.jit
+def _send(logs, shifts, messages, book, at, weight, side):
+    """One clique's message. book[at:]: where it goes, axes, terms; sizes of the axes, own one last;
+    then per term its kind, sign, first entry and stride for each axis.
+
+    An entry is a sum of n terms: off by (n - 1) u of their sizes, and moving it rounds once more.
+    With a = (F - top) / w <= 0 computed to 2 u |a|, each of d terms exp(a) is off by at most
+    (2 u / e) + 8 u exp(a) (CUDA's exp and log are good to 2 units), their sum, which is at least 1,
+    by (d - 1) u relatively more, its logarithm by 8 u relatively, the product with w by u.
+    """
+    out, axes, terms = book[at], book[at + 1], book[at + 2]
+    first = at + 3 + axes
+    states, rows = book[first - 1], 1
+    for a in range(axes - 1):
+        rows *= book[at + 3 + a]
+    share = side * 2.0 * (terms + 1) * UNIT
+    pad = abs(weight) * UNIT * (3 * states + 12 + 15 * math.log(float(states)))
+    places = cuda.local.array(MOST_TERMS, np.int64)
+    for row in range(cuda.grid(1), rows, cuda.gridsize(1)):
+        for t in range(terms):
+            places[t] = book[first + t * (3 + axes) + 2]
+        rest = np.uint32(row)
+        for a in range(axes - 2, -1, -1):
+            dim = np.uint32(book[at + 3 + a])
+            ahead = np.uint32(rest // dim)
+            digit = np.int64(np.uint32(rest - ahead * dim))
+            rest = ahead
+            if digit > 0:
+                for t in range(terms):
+                    places[t] += digit * book[first + t * (3 + axes) + 3 + a]
+        top, total = -math.inf, 0.0
+        for turn in range(2):  # the largest, then the sum
+            for v in range(states):
+                value, size = 0.0, 0.0
+                for t in range(terms):
+                    term = first + t * (3 + axes)
+                    place = places[t] + v * book[term + 2 + axes]
+                    if book[term] == _FACTOR:
+                        x = logs[place]
+                    elif book[term] == _SHIFT:
+                        x = np.float64(shifts[place])
+                    else:
+                        x = messages[place]
+                    value += book[term + 1] * x
+                    size += abs(x)
+                value += share * size
+                if turn == 0:
+                    # a value that is no number must not be passed over
+                    top = value if not value <= top else top
+                else:
+                    total += math.exp((value - top) / weight)
+        sent = top + weight * math.log(total)
+        messages[out + row] = sent + side * (pad + 4.0 * UNIT * abs(sent))
+
+
+class _Room:
+    """Places in one array: the first gap that is large enough."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[int, int]] = []  # (low, high), ascending
+        self.peak = 0
+
+    def take(self, size: int) -> int:
+        low = 0
+        for number, (begin, end) in enumerate(self.held):
+            if begin - low >= size:
+                self.held.insert(number, (low, low + size))
+                return low
+            low = end
+        self.held.append((low, low + size))
+        self.peak = max(self.peak, low + size)
+        return low
+
+    def free(self, low: int) -> None:
+        self.held = [one for one in self.held if one[0] != low]
+
+
+def root_messages(tree: _DeviceTree, side: float) -> list[float]:
+    """The message of every root; positive weights and no zeros only."""
+    found = cuda.to_device(np.zeros(1, dtype=np.int32))
+    if tree.shifts.size:
+        _infinite[BLOCKS, THREADS](tree.shifts, found)
+    if found.copy_to_host()[0]:
+        raise RefutedError("a shift in device memory is not a finite number")
+    book: list[int] = []
+    starts, room = [], _Room()
+    places: dict[int, int] = {}
+    roots = []
+    for c in tree.visits:
+        rows = math.prod(tree.shapes[c][:-1])
+        places[c] = room.take(rows)
+        starts.append(len(book))
+        book += _page(tree, c, places)
+        for child in tree.children[c]:
+            room.free(places.pop(child))
+        if tree.parents[c] < 0:
+            roots.append(places[c])
+    messages = cuda.device_array(max(1, room.peak), np.float64)
+    logs = cuda.to_device(np.ascontiguousarray(tree.model.log_tables, dtype=np.float64))
+    shifts = tree.shifts if tree.shifts.size else cuda.to_device(np.zeros(1, dtype=np.float32))
+    words = cuda.to_device(np.array(book, dtype=np.int64))
+    for c, at in zip(tree.visits, starts, strict=True):
+        rows = math.prod(tree.shapes[c][:-1])
+        blocks = min(BLOCKS, -(-rows // THREADS))
+        _send[blocks, THREADS](logs, shifts, messages, words, at, tree.weights[c], side)
+    return [float(messages[at : at + 1].copy_to_host()[0]) for at in roots]
+
+
+def _page(tree: _DeviceTree, c: int, places: dict[int, int]) -> list[int]:
+    """What `_send` reads of clique c."""
+    scope, shape = tree.scopes[c], tree.shapes[c]
+    terms: list[list[int]] = []
+    for f in tree.evidence.factors[c]:
+        first, strides = tree.factor_place(f)
+        terms.append([_FACTOR, 1, first, *(strides.get(v, 0) for v in scope)])
+    for sign, at, other in tree.shifted[c]:
+        shared = tree.shared_shape(c, other)
+        terms.append([_SHIFT, sign, at, *_strides(shared)])
+    for child in tree.children[c]:
+        held = tree.shared_shape(c, child)
+        terms.append([_MESSAGE, 1, places[child], *_strides(held)])
+    if len(terms) > MOST_TERMS or math.prod(shape) >= 2**32:
+        raise ValueError(f"clique {c} has {len(terms)} terms over {shape}: numpy judges it")
+    return [places[c], len(scope), len(terms), *shape, *(word for term in terms for word in term)]
+
+
+def _strides(shape: tuple[int, ...]) -> list[int]:
+    """Of a table of this shape; 0 for axes of size 1."""
+    out, stride = [], 1
+    for size in reversed(shape):
+        out.append(stride if size > 1 else 0)
+        stride *= size
+    return out[::-1]
