@@ -22,7 +22,7 @@ from tightz.errors import ResourceError
 from tightz.judge import RefutedError
 from tightz.sampling.capped.proposal import proposal_of
 from tightz.uppers.mini_bucket.partition import partition
-from tightz.uppers.mini_bucket.places import choose_place, forecast, main_memory
+from tightz.uppers.mini_bucket.places import Forecast, choose_place, forecast, main_memory
 from tightz.uppers.mini_bucket.run import MiniBucket, Run, Tried
 
 cuda = pytest.importorskip("numba_cuda", reason="the extra gpu (numba-cuda) is not installed")
@@ -243,13 +243,14 @@ def test_a_device_makes_larger_tables_cheap(monkeypatch):
     there = here._replace(device=True)
     monkeypatch.setattr("tightz.runtime.gpu.why_no_device", lambda simulator: "")
     monkeypatch.setattr("tightz.runtime.gpu.device.free_bytes", lambda: 2**40)
-    assert forecast("cpu", here, parts, 1.0, 10) == (2.0**10, 0.0)
-    assert forecast("auto", here, parts, 1.0, 1) == (2.0, 0.0)  # still on the CPU
+    assert forecast("cpu", here, parts, 1.0, 10) == Forecast(2.0**10, 0.0)
+    assert forecast("auto", here, parts, 1.0, 1) == Forecast(2.0, 0.0)  # still on the CPU
     assert forecast("auto", here, parts, 1.0, 10).pace < 1.0
     assert forecast("auto", here, parts, 1.0, 10).setup > 0.0
+    assert forecast("auto", here, parts, 1.0, 10).device
     assert 1.0 < forecast("auto", there, parts, 1.0, 1).pace < 2.0  # launches cost what they did
     monkeypatch.setattr("tightz.runtime.gpu.device.free_bytes", lambda: 1000)
-    assert forecast("auto", here, parts, 1.0, 10) == (2.0**10, 0.0)
+    assert forecast("auto", here, parts, 1.0, 10) == Forecast(2.0**10, 0.0)
     assert forecast("auto", there, parts, 1.0, 1).pace == np.inf
     monkeypatch.setattr("tightz.runtime.gpu.why_no_device", lambda simulator: "no device")
-    assert forecast("auto", here, parts, 1.0, 10) == (2.0**10, 0.0)
+    assert forecast("auto", here, parts, 1.0, 10) == Forecast(2.0**10, 0.0)
