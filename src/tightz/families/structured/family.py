@@ -211,16 +211,16 @@ class StructuredMeanField:
         shapes = self._shapes(coset, work, len(means), rng or np.random.default_rng(0))
         return self._ascend(coset, shapes, means)
 
-    def refit(self, q: IProjection) -> StructuredProjection:
+    def refit(self, q: IProjection, rng: np.random.Generator | None = None) -> StructuredProjection:
         """Ascend from q's means on a shape made for q: it keeps the terms that fluctuate under q.
 
-        Not always better than q: a new shape follows other terms.
+        Not always better than q: a new shape follows other terms. `rng` varies it.
         """
         if not q.coset.feasible or q.coset.polynomial.constant == -np.inf:
             return _nothing(q.coset, 1)
         means = np.clip(q.means, -1.0, 1.0)
         work = merged_images(q.coset)
-        shapes = self._shapes(q.coset, work, 1, np.random.default_rng(0), means)
+        shapes = self._shapes(q.coset, work, 1, rng, means)
         return self._ascend(q.coset, shapes, means[None, :])
 
     def _ascend(
@@ -290,7 +290,7 @@ class StructuredMeanField:
         coset: Coset,
         work: Images,
         count: int,
-        rng: np.random.Generator,
+        rng: np.random.Generator | None,
         means: NDArray[np.float64] | None = None,
     ) -> list[Shape]:
         if isinstance(self.partition, str):

@@ -57,7 +57,7 @@ def auto_shapes(
     work: Images,
     width: int,
     count: int,
-    rng: np.random.Generator,
+    rng: np.random.Generator | None,
     means: NDArray[np.float64] | None = None,
 ) -> list[Shape]:
     """Up to `count` shapes, most promising first; the width is lowered until the tables fit.
@@ -68,9 +68,9 @@ def auto_shapes(
 
     means: of a q that is good already. To second order a product loses theta^2 / 2 times the
     variances of its spins where it cannot follow a term: a heavy one between frozen spins costs
-    nothing and need not be kept.
+    nothing and need not be kept. With them even the first shape is varied by `rng`.
     """
-    alive = None if means is None else _spread(work, means)
+    alive = None if means is None else _spread(work, means, rng) * _varied(work, rng)
     n = coset.n_free
     while True:
         pairs, weights = _pair_weights(work, width)
@@ -83,8 +83,7 @@ def auto_shapes(
                 shapes = [_cut(work, cluster_forest(n, work, everything, width, alive))]
                 if shapes[0].terms.slot_node.size and n <= MAX_VARIED:
                     for _ in range(count - 1):
-                        factor = np.exp(SPREAD * rng.standard_normal(work.theta.size))
-                        forest = cluster_forest(n, work, everything, width, factor)
+                        forest = cluster_forest(n, work, everything, width, _varied(work, rng))
                         shapes.append(_cut(work, forest))
                 return shapes
             partitions = _partitions(coset, pairs, weights, width)[:count]
@@ -95,13 +94,26 @@ def auto_shapes(
             width -= max(1, width // 8)
 
 
-def _spread(work: Images, means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Per term the product of its spins' standard deviations."""
+def _spread(
+    work: Images, means: NDArray[np.float64], rng: np.random.Generator | None
+) -> NDArray[np.float64]:
+    """Per term the product of its spins' standard deviations.
+
+    `rng` draws the least variance: the larger, the more a cluster that is frozen in one of its
+    states may turn over.
+    """
     if not work.theta.size:
         return np.zeros(0)
-    deviations = np.sqrt(np.maximum(1.0 - means**2, LEAST_VARIANCE))
+    least = LEAST_VARIANCE if rng is None else LEAST_VARIANCE ** rng.random()
+    deviations = np.sqrt(np.maximum(1.0 - means**2, least))
     product: NDArray[np.float64] = np.multiply.reduceat(deviations[work.free], work.ptr[:-1])
     return product
+
+
+def _varied(work: Images, rng: np.random.Generator | None) -> NDArray[np.float64]:
+    """A random factor for the weight of every term; 1 without `rng`."""
+    size = work.theta.size
+    return np.ones(size) if rng is None else np.exp(SPREAD * rng.standard_normal(size))
 
 
 def _partitions(

@@ -15,7 +15,8 @@ from tightz.families.block import family_for
 from tightz.families.evidence import JENSEN, lower_bound_of
 from tightz.families.layer import LayerMeanField, layer_mean_field
 from tightz.families.mean_field import MeanField
-from tightz.families.structured import StructuredMeanField
+from tightz.families.projection import IProjection
+from tightz.families.structured import StructuredMeanField, StructuredProjection
 from tightz.judge import Audited
 from tightz.judge.verdict import UNIT
 from tightz.models.spin_polynomial import MAX_ARITY, SpinPolynomial
@@ -31,10 +32,19 @@ from tightz.search.pool import rank, thin
 from tightz.splitting import Splitting, SplittingTree
 from tightz.workspace.findings import Draws, Finding, Marginals, PointEstimate, Source
 from tightz.workspace.working import Working, is_dense
-from tightz.workspace.workspace import SEARCH, lifted_means
+from tightz.workspace.workspace import SEARCH, Workspace, lifted_means
 
-WIDTHS = (2, 4, 6, 8, 10)
+WIDTHS = (2, 4, 6, 8, 10, 12)
 """Structured families tried in turn."""
+
+SETTLED = 0.05
+"""Nats that a shape made anew must gain for another of the same width."""
+
+ASCENT_TOL = 1e-4
+"""Nats that a sweep must gain for another: shapes differ by far more."""
+
+VARIED = 24
+"""Varied shapes that may fail one after the other."""
 
 
 def encoding_of(working: Working) -> SpinEncoding | None:
@@ -78,25 +88,59 @@ def structured(working: Working, clock: Clock) -> Iterator[Finding]:
         return
     spins = working.spins
     coset = Coset.build(spins.polynomial)
-    best = -math.inf
     restarts = 4 if spins.polynomial.n_terms < 20_000 else 1
-    for width in (0, *WIDTHS):
-        family = (
-            StructuredMeanField(width=width, restarts=restarts)
-            if width
-            else family_for(spins.polynomial, restarts=4 * restarts)
-        )
+    best: IProjection | None = None
+    for family in (
+        family_for(spins.polynomial, restarts=4 * restarts),
+        StructuredMeanField(width=WIDTHS[0], restarts=restarts, tol=ASCENT_TOL),
+    ):
+        width = getattr(family, "width", 0)
         q = family.project(coset, generator(working.seed, SEARCH, width), spins.states)
-        name = f"structured mean field, width {width}" if width else "mean field, tempering starts"
-        offered = None
-        if q.log_gamma > best:
-            best = q.log_gamma
-            if spins.collapsed is None:
-                marginals = spins.encoding.marginals_of(q.expectations)
-            else:
-                marginals = spins.encoding.marginals(lifted_means(q, spins.collapsed))
-            offered = Marginals(list(marginals), name, best)
-        yield Finding(lower_bound_of(q, name, JENSEN, spins.link), offered)
+        if best is None or q.log_gamma > best.log_gamma:
+            best = q
+            yield _structured_finding(spins, q)
+    assert best is not None
+    if math.isfinite(best.log_gamma):
+        yield from _reshaped(working, clock, best)
+
+
+def _reshaped(working: Working, clock: Clock, best: IProjection) -> Iterator[Finding]:
+    """Shapes made for the best q so far: wider while there is time for it, then varied.
+
+    A family of two more spins to a separator takes about four times as long.
+    """
+    spins, failed = working.spins, 0
+    rng = generator(working.seed, SEARCH, 1)
+    widths = list(WIDTHS)
+    while failed < VARIED:
+        begun = clock.elapsed
+        family = StructuredMeanField(width=widths[0], tol=ASCENT_TOL)
+        q = family.refit(best, rng if len(widths) == 1 else None)
+        seconds = clock.elapsed - begun
+        gain = q.log_gamma - best.log_gamma
+        if gain > 0.0:
+            best = q
+        yield _structured_finding(spins, q) if gain > 0.0 else Finding()
+        if not q.unfollowed().any():  # log Z itself
+            return
+        if len(widths) == 1:
+            failed = 0 if gain > SETTLED else failed + 1
+        elif q.forest.width < widths[0] or 4.0 * seconds > 0.5 * clock.left:
+            widths = widths[:1]
+        elif gain < SETTLED:
+            widths = widths[1:]
+
+
+def _structured_finding(spins: Workspace, q: IProjection) -> Finding:
+    """The bound of q as the judge has it, and its marginals."""
+    width = q.forest.width if isinstance(q, StructuredProjection) else 0
+    name = f"structured mean field, width {width}" if width else "mean field, tempering starts"
+    if spins.collapsed is None:
+        marginals = spins.encoding.marginals_of(q.expectations)
+    else:
+        marginals = spins.encoding.marginals(lifted_means(q, spins.collapsed))
+    offered = Marginals(list(marginals), name, q.log_gamma)
+    return Finding(lower_bound_of(q, name, JENSEN, spins.link), offered)
 
 
 def projections(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
