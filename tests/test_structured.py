@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.strategies import projected_models
+from tightz.elimination.graph import scopes_from
 from tightz.errors import ParameterError, ResourceError
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Status, evaluate
-from tightz.families.structured import StructuredMeanField, shape, terms
+from tightz.families.structured import StructuredMeanField, shape, terms, thinning
 from tightz.families.structured.clusters import (
     grow_partition,
     is_within,
@@ -24,6 +25,7 @@ from tightz.families.structured.clusters import (
     thin,
 )
 from tightz.families.structured.junction import build_forest, structured_bound
+from tightz.families.structured.thinning import keep_heaviest
 from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -380,6 +382,85 @@ def test_width_one_keeps_a_maximum_spanning_tree():
     kept = [tuple(sorted(term.tolist())) for term in terms]
     tree = minimum_spanning_tree(coo_array((-weights, pairs.T), shape=(9, 9)))
     assert sum(at[p] for p in kept) == pytest.approx(-tree.sum())
+
+
+def width_along(n, order, scopes):
+    """Most neighbours of a spin at its turn, eliminated by definition."""
+    near = np.zeros((n, n), dtype=bool)
+    for scope in scopes:
+        near[np.ix_(scope, scope)] = True
+    most = 0
+    for i in order:
+        around = np.flatnonzero(near[i])
+        around = around[around != i]
+        most = max(most, around.size)
+        near[np.ix_(around, around)] = True
+        near[i] = near[:, i] = False
+    return most
+
+
+@settings(max_examples=80)
+@given(st.integers(2, 14), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_scopes_are_kept_in_turn_while_the_width_allows(n, width, seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, min(width + 1, n) + 1, size=rng.integers(1, 40))
+    scopes = [np.sort(rng.choice(n, size, replace=False)) for size in sizes]
+    order, kept = keep_heaviest(scopes_from(n, scopes), width)
+    assert sorted(order.tolist()) == list(range(n))
+    assert width_along(n, order, [scopes[a] for a in kept]) <= width
+    assert kept[0] == 0  # what is alone fits
+    # What is left out would have brought a new edge: none is refused idly.
+    joined = {p for a in kept for p in itertools.combinations(scopes[a].tolist(), 2)}
+    for a in set(range(len(scopes))) - set(kept.tolist()):
+        assert set(itertools.combinations(scopes[a].tolist(), 2)) - joined
+    assert keep_heaviest(scopes_from(n, scopes), n)[1].size == len(scopes)
+
+
+def test_thinning_refuses_what_would_take_too_long(monkeypatch):
+    monkeypatch.setattr(thinning, "MAX_PLAYED", 4)
+    ring = [np.array([i, i + 1]) for i in range(9)] + [np.array([0, 9])]
+    order, kept = keep_heaviest(scopes_from(10, ring), 2)
+    assert kept.size < len(ring)
+    assert width_along(10, order, [ring[a] for a in kept]) <= 2
+
+
+@settings(max_examples=60)
+@given(projected_models(max_variables=7, max_arity=4), st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_a_shape_made_for_q_bounds_from_below_too(projected, width, seed):
+    model, parities = projected
+    coset = coset_of(model, parities)
+    rng = np.random.default_rng(seed)
+    first = MeanField(2).project(coset, rng)
+    family = StructuredMeanField(width=width)
+    for source in (None, rng):
+        result = family.refit(first, source)
+        log_z = log_z_on(coset)
+        if not coset.feasible:
+            assert result.log_gamma == log_z == -np.inf
+            continue
+        q = joint_of(result)
+        weights = coset.polynomial.log_weight(coset.spins_from_free(naive.all_spins(coset.n_free)))
+        live = q > 0
+        value = (q[live] * (weights[live] - np.log(q[live]))).sum()
+        assert result.log_gamma == pytest.approx(value, rel=1e-9, abs=1e-9)
+        assert result.log_gamma <= log_z + 1e-9 * max(1.0, abs(log_z))
+        assert result.forest.width <= width
+
+
+def test_couplings_of_frozen_spins_give_way_to_those_that_fluctuate():
+    """A ring of three free spins and heavy couplings from each to a pinned one.
+
+    The heaviest forest takes all three heavy couplings, which a product follows just as well, and
+    no edge of the ring fits beside them; a shape made for q takes two of the ring.
+    """
+    couplings = {(0, 3): 3.0, (1, 3): -3.0, (2, 3): 3.0, (0, 1): 1.0, (1, 2): 1.0, (0, 2): -1.0}
+    fields = np.array([-3.0, 3.0, -3.0, 50.0])  # what the pinned spin adds is taken away again
+    coset = coset_of(ising(couplings, fields))
+    family = StructuredMeanField(width=1, restarts=4, tol=1e-10)
+    first = family.project(coset, np.random.default_rng(1))
+    again = family.refit(first)
+    assert again.log_gamma > first.log_gamma + 0.02
+    assert again.log_gamma <= log_z_on(coset)
 
 
 def test_large_or_dense_models_are_cut_into_clusters(monkeypatch):

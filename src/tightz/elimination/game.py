@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tightz.elimination.graph import Graph, Scopes
+from tightz.elimination.graph import Graph
 from tightz.runtime.kernels import inner, kernel
 
 SIZE, FILL, DEGREE = 0, 1, 2
@@ -445,62 +445,3 @@ def _play(graph, lists, marks, costs, blocks, vertices, rules, moves):  # type: 
         used, steps = _join(lists, pool, used, marks, bits, log2_card, v, changed, reach)
         work += steps
     return made, np.log2(entries), largest, finished, work
-
-
-def widen(scopes: Scopes, neighbours: int, most_trials: int) -> NDArray[np.int64]:
-    """The scopes that, added in turn, leave a game of least SIZE within `neighbours`.
-
-    Blocks are tried together: a block grows when it fits and is halved when it does not. After
-    `most_trials` games what is left is not tried. The vertices have two states.
-    """
-    n, count = scopes.n, scopes.ptr.size - 1
-    vertices = (np.ones(n), np.ones(n), np.zeros(n), np.ones(n), np.ones(n, np.bool_))
-    rules = Rules(SIZE, int(neighbours), np.inf, np.inf, np.inf)
-    kept: list[int] = []
-    at, block, trials = 0, n, 0
-    joined = np.zeros((n, n), np.bool_)  # the graph of the scopes kept
-    trial = np.zeros((n, n), np.bool_)
-    refused = np.zeros((n, n), np.bool_)  # edges that did not fit by themselves
-    while at < count and trials < most_trials:
-        end = min(at + block, count)
-        new, barred, one, two = _add_edges(scopes.ptr, scopes.members, at, end, trial, refused)
-        # Without a new edge the graph is what it was. An edge that did not fit once will not fit
-        # into a larger graph either, or so rarely that the game is not worth it.
-        fits = new == 0
-        if new > 0 and not barred:
-            trials += 1
-            fits = _played(_from_matrix(trial), rules, vertices).finished
-        if new > 0:
-            np.copyto(*((joined, trial) if fits else (trial, joined)))
-        if fits:
-            kept += range(at, end)
-            at = end
-            block *= 2
-        elif block > 1:
-            block //= 2
-        else:
-            if new == 1:
-                refused[one, two] = refused[two, one] = True
-            at += 1
-    return np.array(kept, dtype=np.int64)
-
-
-def _from_matrix(adjacency: NDArray[np.bool_]) -> Graph:
-    n = len(adjacency)
-    joined = np.flatnonzero(adjacency)
-    return Graph(np.searchsorted(joined, n * np.arange(n + 1)), joined % n)
-
-
-@kernel
-def _add_edges(ptr, members, low, high, trial, refused):  # type: ignore[no-untyped-def]
-    """Join the members of the scopes low..high: (new edges, one of them refused; the last one)."""
-    new, barred, one, two = 0, False, 0, 0
-    for f in range(low, high):
-        for i in range(ptr[f], ptr[f + 1]):
-            for j in range(ptr[f], ptr[f + 1]):
-                u, v = members[i], members[j]
-                if u < v and not trial[u, v]:
-                    trial[u, v] = trial[v, u] = True
-                    new, one, two = new + 1, u, v
-                    barred |= refused[u, v]
-    return new, barred, one, two

@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.buckets import bucket_tree
-from tightz.elimination.game import FILL, SIZE, Rules, play, widen
+from tightz.elimination.game import FILL, SIZE, Rules, play
 from tightz.elimination.graph import Graph, Scopes, interaction_graph, scopes_from
 from tightz.errors import require_range
-
-MAX_TRIALS = 4000
-"""Most terms that are tried one by one when a cluster has to be thinned."""
+from tightz.families.structured.thinning import keep_heaviest
 
 
 def best_order(scopes: Scopes, width: int) -> NDArray[np.int64] | None:
@@ -63,10 +61,8 @@ def thin(
     if order is None:
         fits.sort(key=lambda a: -weights[a])
         rows = [members[a] for a in fits]
-        kept = widen(scopes_from(size, rows), width, MAX_TRIALS)
+        order, kept = keep_heaviest(scopes_from(size, rows), width)
         rows = [rows[a] for a in kept.tolist()]
-        order = best_order(scopes_from(size, rows), width)
-        assert order is not None, "the kept graph was within the width when it was built"
     return order, rows
 
 

@@ -209,6 +209,24 @@ class StructuredMeanField:
             return _nothing(coset, len(means))
         work = merged_images(coset)
         shapes = self._shapes(coset, work, len(means), rng or np.random.default_rng(0))
+        return self._ascend(coset, shapes, means)
+
+    def refit(self, q: IProjection, rng: np.random.Generator | None = None) -> StructuredProjection:
+        """Ascend from q's means on a shape made for q: it keeps the terms that fluctuate under q.
+
+        Not always better than q: a new shape follows other terms. `rng` varies it.
+        """
+        if not q.coset.feasible or q.coset.polynomial.constant == -np.inf:
+            return _nothing(q.coset, 1)
+        means = np.clip(q.means, -1.0, 1.0)
+        work = merged_images(q.coset)
+        shapes = self._shapes(q.coset, work, 1, rng, means)
+        return self._ascend(q.coset, shapes, means[None, :])
+
+    def _ascend(
+        self, coset: Coset, shapes: Sequence[Shape], means: NDArray[np.float64]
+    ) -> StructuredProjection:
+        """The best of the ascents from each row of `means`, going round the shapes."""
         log_gammas = np.full(len(means), -np.inf)
         best = None
         sweeps, converged = 0, True
@@ -268,10 +286,15 @@ class StructuredMeanField:
         )  # fmt: skip
 
     def _shapes(
-        self, coset: Coset, work: Images, count: int, rng: np.random.Generator
+        self,
+        coset: Coset,
+        work: Images,
+        count: int,
+        rng: np.random.Generator | None,
+        means: NDArray[np.float64] | None = None,
     ) -> list[Shape]:
         if isinstance(self.partition, str):
-            return auto_shapes(coset, work, self.width, count, rng)
+            return auto_shapes(coset, work, self.width, count, rng, means)
         clusters = tuple(tuple(c) for c in self.partition)
         _check_clusters(clusters, coset.polynomial.n)
         return [given_shape(coset, work, clusters, self.width)]

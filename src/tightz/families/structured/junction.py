@@ -213,6 +213,8 @@ def _unpack(words, members):  # type: ignore[no-untyped-def]
     at = 0
     for a in range(words.shape[0]):
         for w in range(words.shape[1]):
+            if words[a, w] == 0:
+                continue
             for b in range(64):
                 if (words[a, w] >> np.uint64(b)) & np.uint64(1):
                     members[at] = (w << 6) + b

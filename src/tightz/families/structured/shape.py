@@ -21,7 +21,7 @@ from tightz.families.structured.junction import Forest, build_forest
 from tightz.families.structured.terms import Images, Terms, cut_terms
 from tightz.projections.coset import Coset
 
-MAX_THINNED = 2500
+MAX_THINNED = 100_000
 """Largest number of free spins that are thinned as one cluster."""
 
 MAX_DENSITY = 16
@@ -32,6 +32,10 @@ MAX_VARIED = 500
 
 SPREAD = 0.3
 """Standard deviation of the logarithmic perturbation of weights between restarts."""
+
+
+LEAST_VARIANCE = 1e-6
+"""Of a spin, where terms are weighed by them: among frozen spins the heavier term still leads."""
 
 
 class Shape(NamedTuple):
@@ -49,14 +53,24 @@ def given_shape(coset: Coset, work: Images, clusters: Partition, width: int) -> 
 
 
 def auto_shapes(
-    coset: Coset, work: Images, width: int, count: int, rng: np.random.Generator
+    coset: Coset,
+    work: Images,
+    width: int,
+    count: int,
+    rng: np.random.Generator | None,
+    means: NDArray[np.float64] | None = None,
 ) -> list[Shape]:
     """Up to `count` shapes, most promising first; the width is lowered until the tables fit.
 
     A sparse graph is one cluster that keeps its heaviest terms within the width; what is dropped
     is still seen through the correlations of the others, so this beats cutting the graph apart.
     Larger lattices are cut into strips, other graphs into grown clusters.
+
+    means: of a q that is good already. To second order a product loses theta^2 / 2 times the
+    variances of its spins where it cannot follow a term: a heavy one between frozen spins costs
+    nothing and need not be kept. With them even the first shape is varied by `rng`.
     """
+    alive = None if means is None else _spread(work, means, rng) * _varied(work, rng)
     n = coset.n_free
     while True:
         pairs, weights = _pair_weights(work, width)
@@ -66,11 +80,10 @@ def auto_shapes(
                 return [_cut(work, cluster_forest(n, work, [], 0))]
             if n <= MAX_THINNED and coupled <= MAX_DENSITY * n:
                 everything = [list(range(n))]
-                shapes = [_cut(work, cluster_forest(n, work, everything, width))]
+                shapes = [_cut(work, cluster_forest(n, work, everything, width, alive))]
                 if shapes[0].terms.slot_node.size and n <= MAX_VARIED:
                     for _ in range(count - 1):
-                        factor = np.exp(SPREAD * rng.standard_normal(work.theta.size))
-                        forest = cluster_forest(n, work, everything, width, factor)
+                        forest = cluster_forest(n, work, everything, width, _varied(work, rng))
                         shapes.append(_cut(work, forest))
                 return shapes
             partitions = _partitions(coset, pairs, weights, width)[:count]
@@ -78,7 +91,29 @@ def auto_shapes(
         except ResourceError:
             if width <= 0:
                 raise
-            width -= max(1, width // 4)
+            width -= max(1, width // 8)
+
+
+def _spread(
+    work: Images, means: NDArray[np.float64], rng: np.random.Generator | None
+) -> NDArray[np.float64]:
+    """Per term the product of its spins' standard deviations.
+
+    `rng` draws the least variance: the larger, the more a cluster that is frozen in one of its
+    states may turn over.
+    """
+    if not work.theta.size:
+        return np.zeros(0)
+    least = LEAST_VARIANCE if rng is None else LEAST_VARIANCE ** rng.random()
+    deviations = np.sqrt(np.maximum(1.0 - means**2, least))
+    product: NDArray[np.float64] = np.multiply.reduceat(deviations[work.free], work.ptr[:-1])
+    return product
+
+
+def _varied(work: Images, rng: np.random.Generator | None) -> NDArray[np.float64]:
+    """A random factor for the weight of every term; 1 without `rng`."""
+    size = work.theta.size
+    return np.ones(size) if rng is None else np.exp(SPREAD * rng.standard_normal(size))
 
 
 def _partitions(
