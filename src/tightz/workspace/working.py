@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from tightz.runtime.cores import usable_cores
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 from tightz.workspace.findings import Marginals, Mixing, Samples
+from tightz.workspace.once import Once
 from tightz.workspace.symmetry import flips_of, symmetrise_marginals, symmetrise_states
 
 if TYPE_CHECKING:  # loaded by the streams that use them: an exact sum needs none
@@ -72,20 +72,7 @@ class Working:
     executor: Submits | None = None
     backend: Backend = "auto"
     marginals: bool = True  # False: not worth any time once log Z is exact
-    _made: dict[str, Any] = field(default_factory=dict)
-    _locks: dict[str, Any] = field(default_factory=dict)
-    _lock: Any = field(default_factory=threading.Lock)
-
-    def _once(self, key: str, make: Callable[[], Any]) -> Any:
-        """`make()` by whichever stream asks first; others who need the same wait for it."""
-        # One lock per thing, so that a stream that waits for the pool does not hold up one that
-        # needs the elimination plan.
-        with self._lock:
-            own = self._locks.setdefault(key, threading.Lock())
-        with own:
-            if key not in self._made:
-                self._made[key] = make()
-            return self._made[key]
+    _once: Once = field(default_factory=Once)
 
     @property
     def kind(self) -> str:

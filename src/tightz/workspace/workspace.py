@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +18,7 @@ from tightz.reductions.collapse import AUTO_NEIGHBOURS, Collapsed, collapse
 from tightz.reductions.encoding import Model, SpinEncoding, encode
 from tightz.runtime.seeds import Seed, seed_sequence, stream
 from tightz.search.pool import StatePool, sample_pool
+from tightz.workspace.once import Once
 
 MAX_STATES = 1500
 """Heavy states kept as starts; repairing and weighing them costs a few milliseconds a coset."""
@@ -70,8 +68,6 @@ def _heaviest(working: SpinPolynomial, rows: NDArray) -> NDArray[np.int64]:
 SEARCH = 2**31
 """Key of the search's random stream; levels never reach it."""
 
-Part = TypeVar("Part")
-
 
 @dataclass(frozen=True)
 class Auto:
@@ -109,8 +105,7 @@ class Workspace:
     time_limit: float | None = None
     threads: int | None = None
     shared: Workspace | None = None
-    _made: dict[str, Any] = field(default_factory=dict, repr=False)
-    _locks: dict[str, Any] = field(default_factory=dict, repr=False)
+    _once: Once = field(default_factory=Once, repr=False)
 
     @classmethod
     def build(
@@ -135,15 +130,7 @@ class Workspace:
     def recollapsed(self, k: int) -> Workspace:
         """The same encoding and pool with another collapse."""
         made = self.shared or self
-        return replace(self, collapse=k, shared=made, _made={}, _locks={})
-
-    def _once(self, key: str, make: Callable[[], Part]) -> Part:
-        """`make()` by whichever thread asks first; the others wait for that part alone."""
-        with self._locks.setdefault(key, threading.Lock()):  # setdefault is atomic
-            if key not in self._made:
-                self._made[key] = make()
-        part: Part = self._made[key]
-        return part
+        return replace(self, collapse=k, shared=made, _once=Once())
 
     @property
     def encoding(self) -> SpinEncoding:
