@@ -59,3 +59,10 @@ def factors_of_each(model: FactorGraph) -> tuple[NDArray[np.int64], NDArray[np.i
     order = np.argsort(model.scope_vars, kind="stable")
     uses = np.bincount(model.scope_vars, minlength=model.n_variables)
     return np.concatenate([[0], np.cumsum(uses)]).astype(np.int64), owner[order]
+
+
+def ranges(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """starts[k], starts[k] + 1, ... sizes[k] of them, for one k after the other."""
+    before = np.cumsum(sizes) - sizes
+    out: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
+    return out
