@@ -154,9 +154,19 @@ class Working:
             self.encoding,
             seed=self.seed,
             collapse=SHARED,
-            search_sweeps=DENSE_SWEEPS if is_dense(self.encoding.polynomial) else None,
+            search_sweeps=self._sweeps(),
             time_limit=None if math.isinf(self.clock.left) else POOL_SHARE * self.clock.left,
         )
+
+    def _sweeps(self) -> int | None:
+        """Of tempering: None for as many as the cost allows, 0 where no run would be of use."""
+        from tightz.search.pool import least_cost
+
+        if is_dense(self.encoding.polynomial):
+            return DENSE_SWEEPS
+        seconds, memory = least_cost(self.encoding.polynomial)
+        late = seconds > POOL_SHARE * self.clock.left or memory > self.max_memory / 8
+        return 0 if late else None
 
     @property
     def link(self) -> SpinLink:

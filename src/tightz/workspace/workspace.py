@@ -17,7 +17,7 @@ from tightz.reductions.bits import BlockPolynomial
 from tightz.reductions.collapse import AUTO_NEIGHBOURS, Collapsed, collapse
 from tightz.reductions.encoding import Model, SpinEncoding, encode
 from tightz.runtime.seeds import Seed, seed_sequence, stream
-from tightz.search.pool import StatePool, sample_pool
+from tightz.search.pool import StatePool, distinct, sample_pool
 from tightz.workspace.once import Once
 
 MAX_STATES = 1500
@@ -54,7 +54,7 @@ def read_pool(pool: StatePool, working: SpinPolynomial, kept: NDArray[np.int64])
 
     Tempering runs on the original, where cluster moves apply, so one run serves every collapse.
     """
-    rows = np.unique(np.concatenate([pool.states, pool.samples])[:, kept], axis=0)
+    rows = distinct(np.concatenate([pool.states, pool.samples])[:, kept])
     states = rows[_heaviest(working, rows)[:MAX_STATES]].astype(np.int8)
     drawn = pool.samples if len(pool.samples) else pool.states
     drawn = np.concatenate([pool.states[:MAX_HEAVY], drawn])[:, kept].astype(np.int8)
