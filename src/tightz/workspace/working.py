@@ -48,6 +48,9 @@ POOL_SHARE = 0.2
 PLAN_SHARE = 0.05
 """Part of the time left that the search for an elimination order may take."""
 
+LARGE = 20_000
+"""Factors above which nothing waits for an elimination plan: it takes seconds there."""
+
 DENSE_SWEEPS = 1000
 """Tempering sweeps on dense models: only tempering finds the modes; the share may cut it short."""
 
@@ -132,7 +135,9 @@ class Working:
         return made
 
     def _make_orders(self) -> Orders:
-        found = self.plan if self.exact else None
+        # On large models the search for a plan takes seconds, and none is found that is of use.
+        known = self.exact and self.graph.n_factors <= LARGE
+        found = self.plan if known else None
         return Orders(self.graph, None if found is None else found.variables)
 
     @property
