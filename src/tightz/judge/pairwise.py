@@ -62,7 +62,8 @@ class Pairs:
         sizes = self.cards[self.edges]
         codes = sizes[:, 0] * (int(sizes.max(initial=0)) + 1) + sizes[:, 1]
         found = [np.flatnonzero(codes == code) for code in np.unique(codes)]
-        return [(*map(int, sizes[edges[0]]), edges) for edges in found]
+        first = [sizes[edges[0]].tolist() for edges in found]
+        return [(r, c, edges) for (r, c), edges in zip(first, found, strict=True)]
 
     def entries(self, edges: NDArray[np.int64]) -> NDArray[np.int64]:
         """(edges, entries) places of the tables of edges of one shape."""

@@ -25,24 +25,23 @@ def selected(
     """
     number = np.full(model.n_variables, -1, dtype=np.int64)
     number[variables] = np.arange(len(variables))
-    arities = [model.arities[factors], [len(scope) for scope, _ in added]]
-    sizes = [np.diff(model.table_ptr)[factors], [table.size for _, table in added]]
-    named = [v for scope, _ in added for v in scope]
-    scopes = [model.scope_vars[np.repeat(factors, model.arities)], np.array(named, dtype=np.int64)]
-    tables = [model.log_tables[np.repeat(factors, np.diff(model.table_ptr))]]
+    arities = np.array([len(scope) for scope, _ in added], dtype=np.int64)
+    sizes = np.array([table.size for _, table in added], dtype=np.int64)
+    named = np.array([v for scope, _ in added for v in scope], dtype=np.int64)
+    scopes = model.scope_vars[np.repeat(factors, model.arities)].astype(np.int64)
+    tables = model.log_tables[np.repeat(factors, np.diff(model.table_ptr))]
     return FactorGraph.from_arrays(
         (model.cardinalities if cardinalities is None else cardinalities)[variables],
-        _edges(arities),
-        number[np.concatenate(scopes)],
-        _edges(sizes),
-        np.concatenate([*tables, *(np.ravel(table) for _, table in added)]),
+        _edges(model.arities[factors], arities),
+        number[np.concatenate([scopes, named])],
+        _edges(np.diff(model.table_ptr)[factors], sizes),
+        np.concatenate([tables, *(np.ravel(table) for _, table in added)]),
         name=model.name,
     )
 
 
-def _edges(counts: Sequence[NDArray | list[int]]) -> NDArray[np.int64]:
-    total: NDArray[np.int64] = np.cumsum(np.concatenate([[0], *counts]), dtype=np.int64)
-    return total
+def _edges(*counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
 
 
 def naming(model: FactorGraph, variables: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -147,9 +147,9 @@ def to_bits(model: FactorGraph) -> BitModel:
     for d, members in groups:
         code = state_of_code(d)
         shared = -np.log(np.bincount(code, minlength=d)[code])
-        named = ptr[members][:, None] + np.arange((d - 1).bit_length())
+        own = ptr[members][:, None] + np.arange((d - 1).bit_length())
         places = model.n_factors + np.searchsorted(spare, members)
-        fill(places, named, np.broadcast_to(shared, (members.size, shared.size)))
+        fill(places, own, np.broadcast_to(shared, (members.size, shared.size)))
     binary = FactorGraph.from_arrays(
         np.full(int(ptr[-1]), 2), scope_ptr, scopes, table_ptr, tables, name=model.name
     )

@@ -51,11 +51,11 @@ class FlatCliques(NamedTuple):
     shared_ptr: NDArray[np.int64]
     shared: NDArray[np.int64]
     at: NDArray[np.int64]
-    index: Index
+    places: Index
 
     def find(self, clique: NDArray[np.int64], variable: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where `members` has a variable of a clique; -1 where it has not."""
-        return self.index.find(clique, variable)
+        return self.places.find(clique, variable)
 
 
 def flat_cliques(tree: BucketTree, model: FactorGraph) -> FlatCliques:
