@@ -121,7 +121,7 @@ def feasible_states(
         early = limit == _LIMIT and model.n_variables > MANY
         ending = 2 if early else _search(tables, alive.copy(), wishes, weights, limit, state)
         status = _ENDINGS[ending]
-        if status is Feasibility.UNKNOWN and not clock.expired:
+        if status is Feasibility.UNKNOWN and (early or not clock.expired):
             state = _wished_state(tables.ptr, alive, wishes)
             flips = max(100 * limit, _FLIPS * model.n_variables)
             if repair(tables, alive, state, flips, 0.3, int(rng.integers(2**31))):
