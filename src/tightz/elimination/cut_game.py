@@ -62,7 +62,7 @@ def play_with_cuts(
         ),
         (
             np.empty(n), np.zeros(n, dtype=np.int64), np.empty(n, dtype=np.int64),
-            np.full(n // _BLOCK + 1, -1, dtype=np.int64),
+            np.full(n // _BLOCK + 1 + n // _BLOCK**2 + 1, -1, dtype=np.int64),
         ),
         order,
         single.size,
@@ -189,12 +189,23 @@ def _settle(item, items, lists):
 
 @inner
 def _cheapest(block, cost, mark, low):
-    """Find the cheapest vertex of a block that is not taken; the least number breaks ties."""
+    """Find the cheapest vertex of a block that is not taken; the least number breaks ties.
+
+    `low` has it for each block of vertices, then for each block of blocks: a look at all blocks for
+    every vertex taken would be quadratic.
+    """
     best = -1
     for v in range(block * _BLOCK, min(cost.size, (block + 1) * _BLOCK)):
         if mark[v] >= 0 and (best < 0 or cost[v] < cost[best]):
             best = v
     low[block] = best
+    blocks = cost.size // _BLOCK + 1
+    above, best = block // _BLOCK, -1
+    for b in range(above * _BLOCK, min(blocks, (above + 1) * _BLOCK)):
+        v = low[b]
+        if v >= 0 and (best < 0 or cost[v] < cost[best]):
+            best = v
+    low[blocks + above] = best
 
 
 @kernel
@@ -205,7 +216,7 @@ def _play(scopes, items, lists, prices, limits, waiting, space, scores, order, t
     place of one that it replaces. A vertex is never in more items than at the start, so its list in
     `near` is long enough. space: universe, rank, seen (n,), holds and sizes as for `assign`.
     scores: cost (n,), mark (n,) of when a vertex was last to be scored (-1: taken), those to score
-    (n,), the cheapest of each block.
+    (n,), the cheapest of each block and of each block of blocks.
     """
     first, members = scopes
     slots, length, width = items
@@ -247,11 +258,11 @@ def _play(scopes, items, lists, prices, limits, waiting, space, scores, order, t
             if k == 0 or block != stale[k - 1] // _BLOCK:
                 _cheapest(block, cost, mark, low)
         v = -1
-        for block in range(low.size):
-            u = low[block]
+        for above in range(n // _BLOCK + 1, low.size):
+            u = low[above]
             if u >= 0 and (v < 0 or cost[u] < cost[v]):
                 v = u
-        spent += low.size
+        spent += low.size - n // _BLOCK
         order[taken] = v
         taken += 1
         mark[v] = -1

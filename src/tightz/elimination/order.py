@@ -235,9 +235,12 @@ def choose_order(
     orders = Orders(model)
     search = _Search(orders, log2_cap)
     states_vary = bool((model.cardinalities != model.cardinalities[0]).any())
-    search.greedy("min-size", SIZE)
-    search.greedy("min-fill", FILL)
-    search.greedy("min-degree", DEGREE)
+    games = [("min-size", SIZE), ("min-fill", FILL), ("min-degree", DEGREE)]
+    for name, cost in games:
+        search.greedy(name, cost)
+        # Where the first games neither end nor fit into the time, no sweep will.
+        if search.best.log2_cost == math.inf and search.spent > most_seconds * _STEPS_A_SECOND:
+            return search.best
     if states_vary:
         search.greedy("weighted min-fill", FILL, weighted=True)
     for name, order in _sweeps(model):

@@ -17,10 +17,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding
-from tightz.workspace.working import Launch, Method, Working, name_of
-
-LARGE = 20_000
-"""Factors above which the other streams do not wait for a plan: it takes seconds there."""
+from tightz.workspace.working import LARGE, Launch, Method, Working, name_of
 
 
 def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
@@ -29,7 +26,10 @@ def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch
     if not working.graph.n_variables:
         return
     yield from first_state(working, clock)
-    beside = working.graph.n_factors > LARGE or takes_long(working, clock)
+    large = working.graph.n_factors > LARGE
+    if large:
+        yield quick()
+    beside = large or takes_long(working, clock)
     if beside:
         yield side_by_side()
     done = False
@@ -64,6 +64,13 @@ def reached(methods: Sequence[Method], kind: str) -> list[str]:
         found += [later for later in AFTER.get(name, ()) if later not in found]
     first = FIRST_DENSE if kind == "dense" else FIRST
     return sorted(found, key=lambda name: first.index(name) if name in first else len(first))
+
+
+def quick() -> Launch:
+    """Streams whose first step is short: on large models before those with promises of time."""
+    from tightz.interval.portfolio import QUICK
+
+    return Launch(QUICK)
 
 
 def side_by_side() -> Launch:

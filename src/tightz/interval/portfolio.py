@@ -97,5 +97,8 @@ SIDE_BY_SIDE: tuple[Method, ...] = (
 first: a run of a second has its estimate and certificate before anything else. It keeps a share,
 since its rounds pay at their end, and a far upper end hides what a lower one gains."""
 
+QUICK: tuple[Method, ...] = (plain_mean_field, blocks, tree_reweighted)
+"""Started first on large models, where the first step of others takes seconds: both ends."""
+
 FROM_STATES: tuple[Method, ...] = (layers, structured, projections, splitting)
 """Started when tempering has found states."""

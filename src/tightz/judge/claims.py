@@ -62,7 +62,8 @@ class StatesEvidence:
     states: NDArray[np.int64]
 
     def verdict(self, model: FactorGraph) -> Verdict:
-        rows = np.unique(np.atleast_2d(np.asarray(self.states, dtype=np.int64)), axis=0)
+        given = np.atleast_2d(np.asarray(self.states, dtype=np.int64))
+        rows = list({row.tobytes(): row for row in given}.values())  # numpy's takes 10 us a column
         if not all(allowed(model, row) for row in rows):
             raise RefutedError("a state handed in as evidence is not a state of the model")
         weights = [log_weight(model, row) for row in rows]

@@ -60,10 +60,10 @@ class Pairs:
     def shapes(self) -> list[tuple[int, int, NDArray[np.int64]]]:
         """(rows, columns, edges of that shape) for every shape."""
         sizes = self.cards[self.edges]
-        return [
-            (int(r), int(c), np.flatnonzero((sizes == (r, c)).all(axis=1)))
-            for r, c in np.unique(sizes, axis=0)
-        ]
+        codes = sizes[:, 0] * (int(sizes.max(initial=0)) + 1) + sizes[:, 1]
+        found = [np.flatnonzero(codes == code) for code in np.unique(codes)]
+        first = [sizes[edges[0]].tolist() for edges in found]
+        return [(r, c, edges) for (r, c), edges in zip(first, found, strict=True)]
 
     def entries(self, edges: NDArray[np.int64]) -> NDArray[np.int64]:
         """(edges, entries) places of the tables of edges of one shape."""
@@ -77,8 +77,8 @@ def _pointers(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def pairs_of(model: FactorGraph) -> Pairs:
     """RefutedError where a factor touches more than two variables without evidence."""
-    scopes, logs = _sliced(model)
-    arities = np.array([len(scope) for scope in scopes], dtype=np.int64)
+    scope_ptr, named, sizes, flat = _sliced(model)
+    arities = np.diff(scope_ptr)
     if (arities > 2).any():
         raise RefutedError("evidence about pairs was handed in for a model with larger factors")
     cards = model.cardinalities.astype(np.int64)
@@ -86,13 +86,13 @@ def pairs_of(model: FactorGraph) -> Pairs:
     for v, state in model.evidence.items():
         other = np.arange(cards[v]) != state
         unary.value[var_ptr[v] : var_ptr[v + 1]][other] = -np.inf
-    flat = np.concatenate(logs) if logs else np.zeros(0)
-    owner = np.repeat(np.arange(len(logs)), [table.size for table in logs])
-    within = np.arange(owner.size) - _pointers(np.bincount(owner, minlength=len(logs)))[owner]
+    owner = np.repeat(np.arange(sizes.size), sizes)
+    within = np.arange(owner.size) - _pointers(sizes)[owner]
+    a, b = np.zeros((2, sizes.size), dtype=np.int64)  # a factor's first variable and its second
+    a[arities > 0] = named[scope_ptr[:-1][arities > 0]]
+    b[arities > 1] = named[scope_ptr[:-1][arities > 1] + 1]
     single = arities[owner] == 1
-    of_single = np.array([s[0] if len(s) == 1 else 0 for s in scopes], dtype=np.int64)
-    unary.add(var_ptr[of_single[owner[single]]] + within[single], flat[single])
-    a, b = np.array([s if len(s) == 2 else (0, 0) for s in scopes], dtype=np.int64).reshape(-1, 2).T
+    unary.add(var_ptr[a[owner[single]]] + within[single], flat[single])
     double = arities[owner] == 2
     # Parallel factors on one pair become one edge: the forests of a multigraph would be other
     # forests.
@@ -111,21 +111,29 @@ def pairs_of(model: FactorGraph) -> Pairs:
     return _reduced(Pairs(cards, var_ptr, unary, edges, edge_ptr, tables, constants, False))
 
 
-def _sliced(model: FactorGraph) -> tuple[list[tuple[int, ...]], list[NDArray[np.float64]]]:
-    """Scopes without the observed variables, and the flat tables at their states."""
+def _sliced(
+    model: FactorGraph,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Scopes without the observed variables (ends, members); sizes and entries of their tables."""
+    if not model.evidence:
+        members = model.scope_vars.astype(np.int64)
+        return model.scope_ptr, members, np.diff(model.table_ptr), model.log_tables
     variables, ends = model.scope_vars.tolist(), model.scope_ptr.tolist()
     cards, places, seen = model.cardinalities.tolist(), model.table_ptr.tolist(), model.evidence
-    scopes, logs = [], []
+    scopes, logs = [], [np.zeros(0)]
     for f in range(model.n_factors):
         scope = tuple(variables[ends[f] : ends[f + 1]])
         table = model.log_tables[places[f] : places[f + 1]]
-        if seen and not seen.keys().isdisjoint(scope):
+        if not seen.keys().isdisjoint(scope):
             table = table.reshape([cards[v] for v in scope])
             table = table[tuple(seen.get(v, slice(None)) for v in scope)].ravel()
             scope = tuple(v for v in scope if v not in seen)
         scopes.append(scope)
         logs.append(table)
-    return scopes, logs
+    sizes = np.array([table.size for table in logs[1:]], dtype=np.int64)
+    lengths = np.array([len(scope) for scope in scopes], dtype=np.int64)
+    members = np.array([v for scope in scopes for v in scope], dtype=np.int64)
+    return _pointers(lengths), members, sizes, np.concatenate(logs)
 
 
 def _reduced(full: Pairs) -> Pairs:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tightz.judge.claims import sum_rounding
 from tightz.judge.elimination import second_log_z
-from tightz.judge.verdict import RefutedError, log_weight
+from tightz.judge.verdict import RefutedError, entries_at, log_weight
 from tightz.models.factor_graph import FactorGraph
 
 _FEW, _MANY = 500, 5000
@@ -109,11 +109,16 @@ def check_barren(
     to one constant. The interval that all these sums span must lie within `rounding` of what
     `reduced` has instead of them; `reduced` must be the other factors.
     """
-    uses: dict[int, set[int]] = {v: set() for v in range(model.n_variables)}
-    for f, (scope, _) in enumerate(model.factors):
-        for v in scope:
-            uses[v].add(f)
-    removed = {f for _, f in gone}
+    # Only factors that name a variable of `gone` need a look of their own.
+    uses: dict[int, set[int]] = {v: set() for v, _ in gone if v >= 0}
+    leaves = np.zeros(model.n_variables, dtype=bool)
+    leaves[list(uses)] = True
+    owner = np.repeat(np.arange(model.n_factors), np.diff(model.scope_ptr))
+    at = np.flatnonzero(leaves[model.scope_vars])
+    for f, v in zip(owner[at].tolist(), model.scope_vars[at].tolist(), strict=True):
+        uses[v].add(f)
+    left = np.ones(model.n_factors, dtype=bool)
+    left[[f for _, f in gone]] = False
     low, high = [], []
     for v, f in gone:
         # In its turn: factors of variables that went before are gone. Only a variable that a
@@ -131,7 +136,8 @@ def check_barren(
         low.append(float(np.min(sums)))
         high.append(float(np.max(sums)))
         for u in scope:
-            uses[u].discard(f)
+            if u in uses:
+                uses[u].discard(f)
     kept = np.setdiff1d(np.arange(model.n_variables), [v for v, _ in gone])
     if reduced.n_variables != kept.size or any(uses[v] for v, _ in gone if v >= 0):
         raise RefutedError("barren variables were taken out of a model that still names them")
@@ -139,11 +145,7 @@ def check_barren(
     row = rng.integers(0, reduced.cardinalities.astype(np.int64))
     state = np.zeros(model.n_variables, dtype=np.int64)
     state[kept] = row
-    others = [
-        float(table[tuple(state[list(scope)])])
-        for f, (scope, table) in enumerate(model.factors)
-        if f not in removed
-    ]
+    others = entries_at(model, state)[left].tolist()
     slack = rounding + sum_rounding(model) + sum_rounding(reduced)
     found = log_weight(reduced, row)[0]
     for sums_ in (low, high):

@@ -230,17 +230,8 @@ class FactorGraph(Shown):
 
     def batches(self) -> Iterator[FactorBatch]:
         """Factors grouped by table shape, so that work over many of them vectorises."""
-        shapes: dict[tuple[int, ...], list[int]] = {}
-        pairs_of_two = (self.arities == 2) & (np.diff(self.table_ptr) == 4)
-        if pairs_of_two.any():  # the common case, without a Python loop over factors
-            first = self.cardinalities[self.scope_vars[self.scope_ptr[:-1][pairs_of_two]]]
-            pairs_of_two[np.flatnonzero(pairs_of_two)[first != 2]] = False
-        for f in np.flatnonzero(~pairs_of_two):
-            scope = self.scope_vars[self.scope_ptr[f] : self.scope_ptr[f + 1]]
-            shapes.setdefault(tuple(self.cardinalities[scope].tolist()), []).append(int(f))
-        groups = [(shape, np.array(fs, dtype=np.int64)) for shape, fs in shapes.items()]
-        if pairs_of_two.any():
-            groups.append(((2, 2), np.flatnonzero(pairs_of_two)))
+        groups = _by_shape(self)
+        groups.sort(key=lambda group: (group[0] == (2, 2), int(group[1][0])))
         for shape, fs in groups:
             size = int(np.prod(shape, dtype=np.int64))
             scopes = self.scope_vars[self.scope_ptr[fs][:, None] + np.arange(len(shape))]
@@ -351,6 +342,25 @@ class FactorGraph(Shown):
             f"FactorGraph({name}{self.n_variables} variables of {states} states, "
             f"{self.n_factors} factors of arity up to {self.arities.max(initial=0)}{seen})"
         )
+
+
+def _by_shape(model: FactorGraph) -> list[tuple[tuple[int, ...], NDArray[np.int64]]]:
+    """(table shape, factors of it), without a Python loop over factors."""
+    groups = []
+    for arity in np.unique(model.arities).tolist():
+        fs = np.flatnonzero(model.arities == arity)
+        cards = model.cardinalities[
+            model.scope_vars[model.scope_ptr[fs][:, None] + np.arange(arity)]
+        ]
+        label = np.zeros(len(fs), dtype=np.int64)
+        for column in cards.T:  # numbers of the distinct rows so far: at most as many as factors
+            _, state = np.unique(column, return_inverse=True)
+            _, label = np.unique(label * (state.max() + 1) + state, return_inverse=True)
+        order = np.argsort(label, kind="stable")
+        edges = np.flatnonzero(np.diff(label[order])) + 1
+        for part in np.split(order, edges):
+            groups.append((tuple(cards[part[0]].tolist()), fs[part]))
+    return groups
 
 
 def _frozen(array: NDArray, dtype: type) -> NDArray:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.models.selection import ranges
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.runtime.kernels import kernel
 
@@ -93,21 +94,33 @@ def group_terms(
     group_of, n_shared = _signatures(poly, row, owner, shared, len(sign))
     n_groups = n_shared + len(single)
 
-    # Images: for a shared group, of its constrained members; for a lone long term, of all.
-    words = np.zeros((n_groups, support.shape[1]), dtype=np.uint64)
+    # Images: for a shared group, of its constrained members; for a lone long term, of all. A term
+    # without constrained members is its own image: bit sets as long as the model for each of them
+    # would be quadratic.
+    as_is = np.concatenate([np.zeros(n_shared, dtype=bool), held[single] == 0])
+    packed = np.flatnonzero(~as_is)
+    words = np.zeros((packed.size, support.shape[1]), dtype=np.uint64)
     flips = np.ones(n_groups)
     # Any term of a group serves as leader, since all share the same constrained members; writing
     # backwards leaves the first.
     first = np.full(n_shared, -1, dtype=np.int64)
     first[group_of[::-1]] = shared[::-1]
     leaders = np.concatenate([first, single])
-    whole = np.arange(n_groups) >= n_shared
+    whole = packed >= n_shared
     given = _Substitution(pivot_row, free_index, support, sign)
-    _group_images(poly.ptr, poly.spins, given, leaders, whole, words, flips)
+    turned = np.ones(packed.size)
+    _group_images(poly.ptr, poly.spins, given, leaders[packed], whole, words, turned)
+    flips[packed] = turned
+    sizes = poly.arities[leaders]
+    sizes[packed] = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
     base_ptr = np.zeros(n_groups + 1, dtype=np.int64)
-    base_ptr[1:] = np.cumsum(np.bitwise_count(words).sum(axis=1, dtype=np.int64))
+    base_ptr[1:] = np.cumsum(sizes)
     base_spins = np.empty(base_ptr[-1], dtype=np.int32)
-    _members(words, base_spins)
+    listed = np.empty(int(sizes[packed].sum()), dtype=np.int32)
+    _members(words, listed)
+    copied = np.repeat(as_is, sizes)
+    base_spins[~copied] = listed
+    base_spins[copied] = free_index[poly.spins[ranges(poly.ptr[leaders[as_is]], sizes[as_is])]]
 
     coef = np.zeros(n_groups)
     coef[n_shared:] = poly.theta[single] * flips[n_shared:]

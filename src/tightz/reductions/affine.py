@@ -24,8 +24,9 @@ from tightz.projections.hashing import Parities, Reliability
 MAX_HULL = 20
 """Tables over more variables than this are not searched for parities."""
 
-_MAX_SYSTEM = 1 << 30
-"""Entries of the linear system; beyond it the model is left to methods that take zeros."""
+_MAX_SYSTEM, _MAX_WORK = 1 << 30, 1 << 34
+"""Entries of the linear system and words read while it is solved (some 10 s); beyond either the
+model is left to methods that take zeros."""
 
 
 class Hull(NamedTuple):
@@ -56,21 +57,32 @@ def absorb(model: FactorGraph) -> AffineModel:
     until no table adds a check.
     """
     n = model.n_variables
+    bare = SpinPolynomial.from_blocks(n, 0.0, [])
+    coset = Coset.build(bare)
+    if not _has_checks(model):  # clauses: refused without a look at every table
+        return AffineModel(SpinPolynomial.from_factor_graph(model), coset)
     zero = model.log_tables == -np.inf
     hard = np.logical_or.reduceat(zero, model.table_ptr[:-1]) if model.n_factors else zero
     narrow = np.flatnonzero(hard & (model.arities <= MAX_HULL)).tolist()
     factors = {f: model.factor(f) for f in narrow}
     # Few terms grow when the spins that follow from others are in few tables.
     policy = Reliability(np.bincount(model.scope_vars, minlength=n))
-    bare = SpinPolynomial.from_blocks(n, 0.0, [])
-    coset = Coset.build(bare)
     hulls: dict[int, Hull] = {}
+    patterns: dict[tuple[int, bytes], Hull] = {}
     grown = True
     while grown:
         for f, (scope, table) in factors.items():
             # What the table allows and what the checks found so far allow on its variables: checks
             # from one table may leave fewer states in another, whose hull then says more.
-            allowed = (table > -np.inf) & satisfying(_implied(coset, scope))
+            allowed = table > -np.inf
+            if not (coset.pivot_row[list(scope)] >= 0).any():  # no check is on its variables
+                key = table.ndim, allowed.tobytes()
+                if key not in patterns and allowed.any():
+                    patterns[key] = affine_hull(allowed)
+                if key in patterns:
+                    hulls[f] = patterns[key]
+                    continue
+            allowed &= satisfying(_implied(coset, scope))
             if not allowed.any():
                 reason = f"parities elsewhere leave no state for the table over variables {scope}"
                 return AffineModel(_nothing(coset.n_free), coset, reason)
@@ -96,6 +108,18 @@ def affine_hull(allowed: NDArray[np.bool_]) -> Hull:
     # of it, and one allowed state fixes their right-hand sides.
     checks, own = _kernel(points ^ points[0])
     return Hull(checks, (checks @ points[0] % 2).astype(np.uint8), own)
+
+
+def _has_checks(model: FactorGraph) -> bool:
+    """Whether some table of at most MAX_HULL variables has a check, or no state at all."""
+    for _, scopes, tables in model.batches():
+        if scopes.shape[1] <= MAX_HULL:
+            allowed = tables.reshape(len(tables), -1) > -np.inf
+            _, first = np.unique(np.packbits(allowed, axis=1), axis=0, return_index=True)
+            for pattern in allowed[first]:
+                if not pattern.any() or affine_hull(pattern.reshape(tables.shape[1:])).own.size:
+                    return True
+    return False
 
 
 def satisfying(hull: Hull) -> NDArray[np.bool_]:
@@ -136,7 +160,7 @@ def _implied(coset: Coset, scope: tuple[int, ...]) -> Hull:
 def _system(model: FactorGraph, hulls: dict[int, Hull]) -> Parities:
     """All checks of all tables over the model's variables."""
     count, n = sum(len(h.rhs) for h in hulls.values()), model.n_variables
-    if count * n > _MAX_SYSTEM:
+    if count * n > _MAX_SYSTEM or count * count * n // 64 > _MAX_WORK:
         raise UnsupportedModelError(
             f"{count} parities over {n} variables follow from zeros, too many to solve; "
             "tz.log_partition and tz.exact treat the zeros as they are"

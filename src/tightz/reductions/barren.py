@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tightz.judge.verdict import LIBRARY, UNIT
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.selection import factors_of_each, selected
 from tightz.reductions.reduction import Vectors
 
 SPREAD = 1e-13
@@ -110,7 +111,7 @@ class Barren:
 def drop_barren(model: FactorGraph) -> Barren:
     """Take out barren variables until none is left. No evidence allowed."""
     uses = np.bincount(model.scope_vars, minlength=model.n_variables)
-    home = _factors_of_each(model)
+    ptr, home = factors_of_each(model)
     left = np.ones(model.n_factors, dtype=bool)
     gone: list[BarrenVariable] = []
     constants: list[float] = []
@@ -123,12 +124,12 @@ def drop_barren(model: FactorGraph) -> Barren:
         gone.append(BarrenVariable(-1, tuple(scope), f, np.ones(0)))
     # A variable in one table is a candidate; each that goes takes its table along, which may leave
     # another variable with a single table.
-    waiting = np.flatnonzero(uses == 1).tolist()
+    waiting = _candidates(model, (uses == 1)[model.scope_vars] & np.repeat(left, model.arities))
     while waiting:
         v = waiting.pop()
         if uses[v] != 1:
             continue
-        f = next(f for f in home[v] if left[f])
+        f = int(next(f for f in home[ptr[v] : ptr[v + 1]] if left[f]))
         scope, table = model.factor(f)
         summed = _sum_over(scope.index(v), table)
         if summed is None:
@@ -158,13 +159,26 @@ def _constant_factors(model: FactorGraph) -> NDArray[np.int64]:
     return np.flatnonzero((top == bottom) & np.isfinite(top) & (model.arities > 0))
 
 
-def _factors_of_each(model: FactorGraph) -> list[list[int]]:
-    """Per variable, the factors that name it."""
-    home: list[list[int]] = [[] for _ in range(model.n_variables)]
-    owner = np.repeat(np.arange(model.n_factors), model.arities)
-    for f, v in zip(owner.tolist(), model.scope_vars.tolist(), strict=True):
-        home[v].append(f)
-    return home
+def _candidates(model: FactorGraph, lone: NDArray[np.bool_]) -> list[int]:
+    """Variables whose sums may agree, of those marked in `lone` (one entry per scope member).
+
+    Most models have none among thousands of marked ones, so a rough look at all tables of one
+    shape comes before the exact one at each; who fails it never passes that later.
+    """
+    found: list[NDArray[np.int32]] = []
+    for fs, scopes, tables in model.batches():
+        for axis in range(scopes.shape[1]):
+            asked = lone[model.scope_ptr[fs] + axis]
+            if not asked.any():
+                continue
+            logs = np.moveaxis(tables[asked], axis + 1, 1)
+            with np.errstate(invalid="ignore", divide="ignore"):  # a column of zeros is no number
+                top = logs.max(axis=1, keepdims=True)
+                sums = (top[:, 0] + np.log(np.exp(logs - top).sum(axis=1))).reshape(len(logs), -1)
+                scale = np.abs(sums).max(axis=1) + np.abs(top).max(axis=(*range(1, top.ndim),))
+                even = np.ptp(sums, axis=1) <= 1e-9 * (1.0 + scale)
+            found.append(scopes[asked, axis][even])
+    return np.sort(np.concatenate(found)).tolist() if found else []
 
 
 def _sum_over(
@@ -198,15 +212,8 @@ def _without(
 ) -> Barren:
     keep = np.ones(model.n_variables, dtype=bool)
     keep[[b.variable for b in gone if b.variable >= 0]] = False
-    number = np.cumsum(keep) - 1
-    factors = [
-        ([int(number[u]) for u in scope], table)
-        for f, (scope, table) in enumerate(model.factors)
-        if left[f]
-    ]
     constant = math.fsum(constants)
-    factors.append(([], np.array(constant)))
     kept = np.flatnonzero(keep)
-    reduced = FactorGraph(model.cardinalities[kept], factors, name=model.name)
+    reduced = selected(model, kept, left, [((), np.array(constant))])
     rounding = (1.0 + 2.0**-10) * (rounding + UNIT * abs(constant))
     return Barren(model, reduced, kept, gone, rounding)

@@ -33,11 +33,11 @@ class BitModel:
         """(S, n) states of the model's variables from rows of bits (S, bits)."""
         rows = np.atleast_2d(np.asarray(bits, dtype=np.int64))
         out = np.zeros((len(rows), self.model.n_variables), dtype=np.int64)
-        for v, states in enumerate(self.model.cardinalities):
-            code = np.zeros(len(rows), dtype=np.int64)
-            for b in range(self.ptr[v], self.ptr[v + 1]):
-                code = 2 * code + rows[:, b]
-            out[:, v] = state_of_code(int(states))[code]
+        for states, members in _by_states(self.model):
+            code = np.zeros((len(rows), members.size), dtype=np.int64)
+            for k in range((states - 1).bit_length()):
+                code = 2 * code + rows[:, self.ptr[members] + k]
+            out[:, members] = state_of_code(states)[code]
         return out
 
     def marginals_from_products(self, means: NDArray[np.float64]) -> list[NDArray[np.float64]]:
@@ -46,18 +46,21 @@ class BitModel:
         `means` lists E[chi_a] for the non-empty subsets a of each variable's bits, as binary
         numbers; P(code) = 2^-k sum_a chi_a(code) E[chi_a].
         """
-        out, at = [], 0
-        for v, states in enumerate(self.model.cardinalities):
-            count = int(self.ptr[v + 1] - self.ptr[v])
+        first = np.concatenate([[0], np.cumsum(2 ** np.diff(self.ptr) - 1)])
+        out: list[NDArray[np.float64]] = [np.ones(1)] * self.model.n_variables
+        for states, members in _by_states(self.model):
+            count = (states - 1).bit_length()
             codes = 1 << count
-            chi = np.concatenate([[1.0], means[at : at + codes - 1]]).reshape((2,) * count)
-            at += codes - 1
-            for axis in range(chi.ndim):
+            chi = np.ones((members.size, codes))
+            chi[:, 1:] = means[first[members][:, None] + np.arange(codes - 1)]
+            chi = chi.reshape(members.size, *(2,) * count)
+            for axis in range(1, chi.ndim):
                 even, odd = np.take(chi, 0, axis=axis), np.take(chi, 1, axis=axis)
                 chi = np.stack([even + odd, even - odd], axis=axis)
-            total = np.zeros(int(states))
-            np.add.at(total, state_of_code(int(states)), chi.ravel() / codes)
-            out.append(np.maximum(total, 0.0))  # rounding
+            total = np.zeros((members.size, states))
+            np.add.at(total.T, state_of_code(states), chi.reshape(members.size, codes).T / codes)
+            for v, vector in zip(members.tolist(), np.maximum(total, 0.0), strict=True):  # rounding
+                out[v] = vector
         return out
 
     def __repr__(self) -> str:
@@ -83,9 +86,20 @@ class BlockPolynomial(SpinPolynomial):
         return BlockPolynomial.of(poly, self.blocks[kept])
 
 
+def _by_states(model: FactorGraph) -> list[tuple[int, NDArray[np.int64]]]:
+    """(number of states, variables of so many) for every number that occurs."""
+    cards = model.cardinalities
+    return [(int(d), np.flatnonzero(cards == d)) for d in np.unique(cards)]
+
+
+def _edges(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
 def bit_counts(cardinalities: NDArray) -> NDArray[np.int64]:
     """ceil(log2 d) for each number of states d, in whole numbers."""
-    return np.array([(int(d) - 1).bit_length() for d in cardinalities], dtype=np.int64)
+    distinct, place = np.unique(cardinalities, return_inverse=True)
+    return np.array([(int(d) - 1).bit_length() for d in distinct], dtype=np.int64)[place]
 
 
 def state_of_code(states: int) -> NDArray[np.int64]:
@@ -112,16 +126,31 @@ def to_bits(model: FactorGraph) -> BitModel:
             f"to 2^{width[f]:.0f} terms; expected at most {MAX_ARITY} bits. tz.log_partition "
             "and tz.exact take the variables as they are"
         )
-    factors: list[tuple[list[int], NDArray[np.float64]]] = []
-    bits = [list(range(ptr[v], ptr[v + 1])) for v in range(model.n_variables)]
-    codes = [state_of_code(int(d)) for d in model.cardinalities]
-    for scope, table in model.factors:
-        expanded = table[np.ix_(*(codes[v] for v in scope))] if scope else table
-        named = [b for v in scope for b in bits[v]]
-        factors.append((named, expanded.reshape((2,) * len(named))))
-    for v, states in enumerate(model.cardinalities):
-        shared = np.bincount(codes[v], minlength=int(states))[codes[v]]
-        if (shared > 1).any():
-            factors.append((bits[v], -np.log(shared).reshape((2,) * len(bits[v]))))
-    binary = FactorGraph(np.full(int(ptr[-1]), 2), factors, name=model.name)
+    # One factor more on the bits of each variable whose states share codes.
+    groups = [(d, vs) for d, vs in _by_states(model) if d & (d - 1)]
+    spare = np.sort(np.concatenate([np.zeros(0, np.int64), *(vs for _, vs in groups)]))
+    widths = np.concatenate([width.astype(np.int64), counts[spare]])
+    scope_ptr, table_ptr = _edges(widths), _edges(1 << widths)
+    scopes, tables = np.empty(scope_ptr[-1], np.int64), np.empty(table_ptr[-1])
+
+    def fill(factors: NDArray[np.int64], named: NDArray[np.int64], logs: NDArray) -> None:
+        flat = logs.reshape(len(factors), -1)
+        scopes[scope_ptr[factors][:, None] + np.arange(named.shape[1])] = named
+        tables[table_ptr[factors][:, None] + np.arange(flat.shape[1])] = flat
+
+    for fs, given, logs in model.batches():
+        named = [np.zeros((len(fs), 0), np.int64)]
+        for axis, d in enumerate(logs.shape[1:]):
+            logs = np.take(logs, state_of_code(d), axis=axis + 1)
+            named.append(ptr[given[:, axis]][:, None] + np.arange((d - 1).bit_length()))
+        fill(fs, np.concatenate(named, axis=1), logs)
+    for d, members in groups:
+        code = state_of_code(d)
+        shared = -np.log(np.bincount(code, minlength=d)[code])
+        own = ptr[members][:, None] + np.arange((d - 1).bit_length())
+        places = model.n_factors + np.searchsorted(spare, members)
+        fill(places, own, np.broadcast_to(shared, (members.size, shared.size)))
+    binary = FactorGraph.from_arrays(
+        np.full(int(ptr[-1]), 2), scope_ptr, scopes, table_ptr, tables, name=model.name
+    )
     return BitModel(model, binary, ptr)

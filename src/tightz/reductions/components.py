@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tightz.elimination.exact import exact
 from tightz.elimination.graph import joined, scopes_of
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.selection import selected
 from tightz.reductions.reduction import Vectors
 
 _MAX_COMPONENTS = 1000
@@ -73,23 +74,21 @@ def solve_components(model: FactorGraph, log2_size: float) -> Components:
     if count < 2 or not small.size:
         return Components(model, model, np.arange(n), [])
     chosen = np.isin(label, small)
-    number = np.zeros(n, dtype=np.int64)
-    members = {int(c): np.flatnonzero(label == c) for c in small}
-    kept = np.flatnonzero(~chosen)
-    for variables in (kept, *members.values()):
-        number[variables] = np.arange(variables.size)
-    inside: dict[int, list[tuple[list[int], NDArray[np.float64]]]] = {c: [] for c in members}
-    rest: list[tuple[list[int], NDArray[np.float64]]] = []
-    for scope, table in model.factors:
-        home = inside[int(label[scope[0]])] if scope and chosen[scope[0]] else rest
-        home.append(([int(number[v]) for v in scope], table))
+    kept, taken = np.flatnonzero(~chosen), np.flatnonzero(chosen)
+    inside = np.zeros(model.n_factors, dtype=bool)  # a constant is no component's
+    named = model.arities > 0
+    inside[named] = chosen[model.scope_vars[model.scope_ptr[:-1][named]]]
+    parts = selected(model, taken, inside)
+    home = label[taken][parts.scope_vars[parts.scope_ptr[:-1]]]
+    rest: list[tuple[tuple[int, ...], NDArray[np.float64]]] = []
     solved = []
     rounding = 0.0
-    for c, variables in members.items():
-        part = FactorGraph(model.cardinalities[variables], inside[c])
+    for c in small.tolist():
+        members = np.flatnonzero(label[taken] == c)
+        part = selected(parts, members, home == c)
         result = exact(part)
-        rest.append(([], np.array(result.log_z)))
+        rest.append(((), np.array(result.log_z)))
         rounding += result.rounding
-        solved.append(Component(variables, result.marginals, part))
-    reduced = FactorGraph(model.cardinalities[kept], rest, name=model.name)
+        solved.append(Component(taken[members], result.marginals, part))
+    reduced = selected(model, kept, ~inside, rest)
     return Components(model, reduced, kept, solved, rounding)

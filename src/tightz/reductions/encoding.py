@@ -108,6 +108,8 @@ class SpinEncoding:
         They are chi_a for the non-empty subsets a of each variable's bits, variable by variable.
         """
         total = self.polynomial.n if self.coset is None else self.coset.polynomial.n
+        if self.bits is None and self.coset is None:
+            return Products(np.arange(total + 1), np.arange(total, dtype=np.int32), np.ones(total))
         if self.bits is None:
             subsets = [[i] for i in range(total)]
         else:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tightz.judge.verdict import LIBRARY, UNIT, log_weight
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.selection import naming, selected
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +75,11 @@ def sum_out_leaves(model: FactorGraph) -> Leaves:
     shared: dict[tuple[int, int], _Table] = {}
     parent = dict(order)
     tops: list[float] = []
-    factors: list[tuple[Sequence[int], NDArray[np.float64]]] = []
-    for scope, table in model.factors:
+    touched = naming(model, leaving)
+    for f in np.flatnonzero(touched).tolist():
+        scope, table = model.factor(f)
         gone = [v for v in scope if leaving[v]]
-        if not gone:
-            factors.append((scope, table))
-        elif len(scope) == 1:
+        if len(scope) == 1:
             own[scope[0]] = _below_top(table, tops).joined(own.get(scope[0]))
         else:
             v = gone[0] if parent[gone[0]] in scope else gone[1]  # the one that goes first
@@ -99,12 +99,9 @@ def sum_out_leaves(model: FactorGraph) -> Leaves:
             own[-1] = message.joined(own.get(-1))
     constant = own.pop(-1, _Table(np.zeros(1)))
     kept = np.flatnonzero(~leaving)
-    number = np.cumsum(~leaving) - 1
-    factors += [((u,), table.logs) for u, table in own.items()]
     value = math.fsum(tops) + float(constant.logs[0])
-    factors.append(((), np.array(value)))
-    renamed = [([int(number[v]) for v in scope], table) for scope, table in factors]
-    reduced = FactorGraph(model.cardinalities[kept], renamed, name=model.name)
+    added = [*(((u,), table.logs) for u, table in own.items()), ((), np.array(value))]
+    reduced = selected(model, kept, ~touched, added)
     rounding = _rounding(reduced, [*own.values(), constant])
     if math.isfinite(value):
         rounding += UNIT * abs(value)
@@ -177,12 +174,16 @@ def _rounding(reduced: FactorGraph, tables: list[_Table]) -> float:
     finite = [t.logs[t.logs > -np.inf] for t in tables]
     depth = math.fsum(-float(logs.min(initial=0.0)) for logs in finite)
     state = np.zeros(reduced.n_variables, dtype=np.int64)
-    unary: dict[int, NDArray[np.float64]] = {}
-    for f in np.flatnonzero(reduced.arities == 1).tolist():
-        (v,), table = reduced.factor(f)
-        unary[v] = unary.get(v, 0.0) + table
-    for v, table in unary.items():
-        state[v] = int(np.argmax(table))
+    first = np.concatenate([[0], np.cumsum(reduced.cardinalities)])[:-1]
+    fields = np.zeros(int(reduced.cardinalities.sum()))
+    for _, scopes, unary in reduced.batches():
+        if scopes.shape[1] == 1:
+            np.add.at(fields, first[scopes] + np.arange(unary.shape[1]), unary)
+    if state.size:
+        tops = np.repeat(np.maximum.reduceat(fields, first), reduced.cardinalities)
+        owner = np.repeat(np.arange(state.size), reduced.cardinalities)
+        heaviest = np.flatnonzero(fields == tops)
+        state[owner[heaviest]] = heaviest - first[owner[heaviest]]
     weight, _ = log_weight(reduced, state)
     if weight > -math.inf:
         tops = np.maximum.reduceat(reduced.log_tables, reduced.table_ptr[:-1])

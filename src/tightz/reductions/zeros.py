@@ -7,7 +7,6 @@ other variables. Dropping impossible states leaves Z and every other marginal as
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.selection import naming, selected
 from tightz.runtime.kernels import inner, kernel
 
 
@@ -76,7 +76,8 @@ def simplify(model: FactorGraph) -> Simplified:
     n = model.n_variables
     source = np.arange(n)
     fixed = np.full(n, -1, dtype=np.int64)
-    maps = [np.arange(int(d)) for d in model.cardinalities]
+    every = {int(d): np.arange(int(d)) for d in np.unique(model.cardinalities)}
+    maps = [every[d] for d in model.cardinalities.tolist()]
     current = model
     while True:
         kept = _kept_states(current)
@@ -85,51 +86,69 @@ def simplify(model: FactorGraph) -> Simplified:
             fixed[:] = 0
             fixed[list(model.evidence)] = list(model.evidence.values())
             return Simplified(model, nothing, source, maps, fixed)
-        single = np.array([k.size == 1 for k in kept], dtype=bool)
+        # Variables that lose nothing, by far the most, cost no step of their own.
+        single = np.zeros(current.n_variables, dtype=bool)
+        single[[u for u, states in kept.items() if states.size == 1]] = True
         number = np.cumsum(~single) - 1
-        for v in np.flatnonzero(fixed < 0):
-            u = source[v]
+        cut = np.zeros(current.n_variables, dtype=bool)
+        cut[list(kept)] = True
+        live = fixed < 0
+        for v in np.flatnonzero(live & cut[source]).tolist():
+            u = int(source[v])
             if single[u]:
                 fixed[v] = maps[v][kept[u][0]]
             else:
-                source[v], maps[v] = number[u], maps[v][kept[u]]
-        current = _restricted(current, kept, single, number)
+                maps[v] = maps[v][kept[u]]
+        live &= fixed < 0
+        source[live] = number[source[live]]
+        current = _restricted(current, kept, cut, single)
         ties = _ties(current)
         if not ties:
             return Simplified(model, current, source, maps, fixed)
         current = _merged(current, ties)
-        for v in np.flatnonzero(fixed < 0):
-            if source[v] in ties:  # the merged variable stays behind with one state
-                source[v], states = ties[int(source[v])]
-                maps[v] = maps[v][states]
+        tied = np.zeros(current.n_variables, dtype=bool)
+        tied[list(ties)] = True
+        for v in np.flatnonzero((fixed < 0) & tied[source]).tolist():
+            # the merged variable stays behind with one state
+            source[v], states = ties[int(source[v])]
+            maps[v] = maps[v][states]
 
 
-def _kept_states(model: FactorGraph) -> list[NDArray[np.int64]] | None:
-    """The possible states of each variable; None for a contradiction."""
-    ptr = state_ptr(model.cardinalities)
+def _kept_states(model: FactorGraph) -> dict[int, NDArray[np.int64]] | None:
+    """The possible states of variables that lose some or have one; None for a contradiction."""
+    cards = model.cardinalities
+    ptr = state_ptr(cards)
     alive = possible_states(model)
-    kept = [np.flatnonzero(alive[a:b]) for a, b in itertools.pairwise(ptr)]
+    counts = np.add.reduceat(alive, ptr[:-1], dtype=np.int64) if cards.size else cards
     # Tables without a variable are beyond propagation; one of them may be zero all the same.
     lone = model.log_tables[model.table_ptr[:-1][model.arities == 0]]
-    if (lone == -np.inf).any() or any(k.size == 0 for k in kept):
+    if (lone == -np.inf).any() or (counts == 0).any():
         return None
-    return kept
+    fewer = np.flatnonzero((counts < cards) | (counts == 1)).tolist()
+    return {v: np.flatnonzero(alive[ptr[v] : ptr[v + 1]]) for v in fewer}
 
 
 def _restricted(
-    model: FactorGraph, kept: list[NDArray[np.int64]], single: NDArray, number: NDArray
+    model: FactorGraph,
+    kept: dict[int, NDArray[np.int64]],
+    cut: NDArray[np.bool_],
+    single: NDArray[np.bool_],
 ) -> FactorGraph:
     """The model over the kept states; variables with a single one are sliced away."""
-    full = [k.size for k in kept] == model.cardinalities.tolist()
-    if full and not single.any():
+    if not kept:
         return model
-    factors = []
-    for scope, table in model.factors:
-        cut = table[np.ix_(*(kept[v] for v in scope))] if scope else table
+    cards = model.cardinalities.astype(np.int64)
+    cards[list(kept)] = [states.size for states in kept.values()]
+    touched = naming(model, cut)
+    sliced = []
+    for f in np.flatnonzero(touched).tolist():
+        scope, table = model.factor(f)
+        for axis, v in enumerate(scope):
+            if cut[v]:
+                table = np.take(table, kept[v], axis=axis)
         rest = [v for v in scope if not single[v]]
-        factors.append(([int(number[v]) for v in rest], cut.reshape([kept[v].size for v in rest])))
-    cards = [kept[v].size for v in np.flatnonzero(~single)]
-    return FactorGraph(np.array(cards, dtype=np.int64), factors, name=model.name)
+        sliced.append((rest, table.reshape([int(cards[v]) for v in rest])))
+    return selected(model, np.flatnonzero(~single), ~touched, sliced, cardinalities=cards)
 
 
 def _ties(model: FactorGraph) -> dict[int, tuple[int, NDArray[np.int64]]]:
@@ -155,8 +174,12 @@ def _ties(model: FactorGraph) -> dict[int, tuple[int, NDArray[np.int64]]]:
 
 def _merged(model: FactorGraph, ties: dict[int, tuple[int, NDArray[np.int64]]]) -> FactorGraph:
     """The model with x_j written as a function of x_i; j stays as a variable forced to state 0."""
+    tied = np.zeros(model.n_variables, dtype=bool)
+    tied[list(ties)] = True
+    touched = naming(model, tied)
     factors: list[tuple[list[int], NDArray[np.float64]]] = []
-    for scope, table in model.factors:
+    for f in np.flatnonzero(touched).tolist():
+        scope, table = model.factor(f)
         named = list(scope)
         for j in [v for v in scope if v in ties]:
             i, states = ties[j]
@@ -173,7 +196,7 @@ def _merged(model: FactorGraph, ties: dict[int, tuple[int, NDArray[np.int64]]]) 
         only = np.full(int(model.cardinalities[j]), -np.inf)
         only[0] = 0.0
         factors.append(([j], only))
-    return FactorGraph(model.cardinalities, factors, name=model.name)
+    return selected(model, np.arange(model.n_variables), ~touched, factors)
 
 
 def state_ptr(cardinalities: NDArray) -> NDArray[np.int64]:

@@ -36,6 +36,15 @@ class Feasibility(enum.Enum):
 _LEAST_BELIEF = 1e-9
 """Beliefs may be wrong: no state is ruled out by them."""
 
+MANY, FEW = 4096, 256
+"""Variables above which a decision looks at few of them, and at how many."""
+
+_LIMIT = 100
+"""Failures after which the first search gives up."""
+
+_FLIPS = 10
+"""Flips a variable that local repair makes at least: fewer never reach them all."""
+
 _ENDINGS = (Feasibility.FOUND, Feasibility.IMPOSSIBLE, Feasibility.UNKNOWN)
 
 
@@ -103,16 +112,19 @@ def feasible_states(
     # Failures counted per factor, over all restarts: later searches decide first what went wrong
     # before. They steer the search and take no part in its proof.
     weights = np.ones(model.n_factors)
-    limit = 100
+    limit = _LIMIT
     while True:
         # The Gumbel trick: the largest perturbed score is a draw in proportion to exp(score).
         wishes = scores + rng.gumbel(size=scores.size)
         state = np.zeros(model.n_variables, dtype=np.int64)
-        ending = _search(tables, alive.copy(), wishes, weights, limit, state)
+        # Large models are repaired first: that finds a state of loose constraints much sooner.
+        early = limit == _LIMIT and model.n_variables > MANY
+        ending = 2 if early else _search(tables, alive.copy(), wishes, weights, limit, state)
         status = _ENDINGS[ending]
-        if status is Feasibility.UNKNOWN and not clock.expired:
+        if status is Feasibility.UNKNOWN and (early or not clock.expired):
             state = _wished_state(tables.ptr, alive, wishes)
-            if repair(tables, alive, state, 100 * limit, 0.3, int(rng.integers(2**31))):
+            flips = max(100 * limit, _FLIPS * model.n_variables)
+            if repair(tables, alive, state, flips, 0.3, int(rng.integers(2**31))):
                 status = Feasibility.FOUND
         weight = -np.inf
         if status is Feasibility.FOUND:
@@ -238,12 +250,23 @@ def _undo(owner, alive, left, trail, used, mark):  # type: ignore[no-untyped-def
 
 
 @inner
-def _next_variable(t, left, weights):  # type: ignore[no-untyped-def]
-    """The undecided variable with the least (states left) / (failures around it); -1 if none."""
-    best, best_score = -1, np.inf
-    for v in range(left.size):
+def _next_variable(t, left, weights, after):  # type: ignore[no-untyped-def]
+    """The undecided variable with the least (states left) / (failures around it); -1 if none.
+
+    In large models of the next FEW undecided ones after `after`: looking at all of them for every
+    decision is quadratic.
+    """
+    best, best_score, seen = -1, np.inf, 0
+    n = left.size
+    few = n if n <= MANY else FEW
+    first = 0 if n <= MANY else after + 1
+    for k in range(first, first + n):
+        v = k % n
         if left[v] <= 1:
             continue
+        seen += 1
+        if seen > few:
+            break
         # The small start decides by the number of states where nothing has failed yet.
         blame = 1e-3
         for k in range(t.touch_ptr[v], t.touch_ptr[v + 1]):
@@ -273,11 +296,11 @@ def _search(t, alive, wishes, weights, limit, state):  # type: ignore[no-untyped
     now = _Search(alive, left, trail, queue, queued)
     marks = np.empty(n + 1, dtype=np.int64)
     decided = np.empty(n + 1, dtype=np.int64)
-    used, level, failures = 0, 0, 0
+    used, level, failures, v = 0, 0, 0, -1
     while True:
         # Every variable has one state left and propagation found no contradiction: each hard
         # factor allows the one tuple that remains, so this is a state of positive weight.
-        v = _next_variable(t, left, weights)
+        v = _next_variable(t, left, weights, v)
         if v < 0:
             for u in range(n):
                 for s in range(t.ptr[u], t.ptr[u + 1]):

@@ -31,6 +31,7 @@ from tightz.runtime.cores import usable_cores
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 from tightz.workspace.findings import Marginals, Mixing, Samples
+from tightz.workspace.once import Once
 from tightz.workspace.symmetry import flips_of, symmetrise_marginals, symmetrise_states
 
 if TYPE_CHECKING:  # loaded by the streams that use them: an exact sum needs none
@@ -48,6 +49,9 @@ POOL_SHARE = 0.2
 
 PLAN_SHARE = 0.05
 """Part of the time left that the search for an elimination order may take."""
+
+LARGE = 20_000
+"""Factors above which nothing waits for an elimination plan: it takes seconds there."""
 
 DENSE_SWEEPS = 1000
 """Tempering sweeps on dense models: only tempering finds the modes; the share may cut it short."""
@@ -74,20 +78,7 @@ class Working:
     backend: Backend = "auto"
     marginals: bool = True  # False: not worth any time once log Z is exact
     crewed: threading.Event = field(default_factory=threading.Event)  # the executor answers
-    _made: dict[str, Any] = field(default_factory=dict)
-    _locks: dict[str, Any] = field(default_factory=dict)
-    _lock: Any = field(default_factory=threading.Lock)
-
-    def _once(self, key: str, make: Callable[[], Any]) -> Any:
-        """`make()` by whichever stream asks first; others who need the same wait for it."""
-        # One lock per thing, so that a stream that waits for the pool does not hold up one that
-        # needs the elimination plan.
-        with self._lock:
-            own = self._locks.setdefault(key, threading.Lock())
-        with own:
-            if key not in self._made:
-                self._made[key] = make()
-            return self._made[key]
+    _once: Once = field(default_factory=Once)
 
     @property
     def crew(self) -> Crew:
@@ -161,7 +152,9 @@ class Working:
         return made
 
     def _make_orders(self) -> Orders:
-        found = self.plan if self.exact else None
+        # On large models the search for a plan takes seconds, and none is found that is of use.
+        known = self.exact and self.graph.n_factors <= LARGE
+        found = self.plan if known else None
         return Orders(self.graph, None if found is None else found.variables)
 
     @property
@@ -183,9 +176,19 @@ class Working:
             self.encoding,
             seed=self.seed,
             collapse=SHARED,
-            search_sweeps=DENSE_SWEEPS if is_dense(self.encoding.polynomial) else None,
+            search_sweeps=self._sweeps(),
             time_limit=None if math.isinf(self.clock.left) else POOL_SHARE * self.clock.left,
         )
+
+    def _sweeps(self) -> int | None:
+        """Of tempering: None for as many as the cost allows, 0 where no run would be of use."""
+        from tightz.search.pool import least_cost
+
+        if is_dense(self.encoding.polynomial):
+            return DENSE_SWEEPS
+        seconds, memory = least_cost(self.encoding.polynomial)
+        late = seconds > POOL_SHARE * self.clock.left or memory > self.max_memory / 8
+        return 0 if late else None
 
     @property
     def link(self) -> SpinLink:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +18,8 @@ from tightz.reductions.bits import BlockPolynomial
 from tightz.reductions.collapse import AUTO_NEIGHBOURS, Collapsed, collapse
 from tightz.reductions.encoding import Model, SpinEncoding, encode
 from tightz.runtime.seeds import Seed, seed_sequence, stream
-from tightz.search.pool import StatePool, joined, sample_pool
+from tightz.search.pool import StatePool, distinct, joined, sample_pool
+from tightz.workspace.once import Once
 
 MAX_STATES = 1500
 """Heavy states kept as starts; repairing and weighing them costs a few milliseconds a coset."""
@@ -56,7 +55,7 @@ def read_pool(pool: StatePool, working: SpinPolynomial, kept: NDArray[np.int64])
 
     Tempering runs on the original, where cluster moves apply, so one run serves every collapse.
     """
-    rows = np.unique(np.concatenate([pool.states, pool.samples])[:, kept], axis=0)
+    rows = distinct(np.concatenate([pool.states, pool.samples])[:, kept])
     states = rows[_heaviest(working, rows)[:MAX_STATES]].astype(np.int8)
     drawn = pool.samples if len(pool.samples) else pool.states
     drawn = np.concatenate([pool.states[:MAX_HEAVY], drawn])[:, kept].astype(np.int8)
@@ -72,8 +71,6 @@ SEARCH = 2**31
 
 SAMPLES = 1000
 """States at temperature 1 that a pool has about."""
-
-Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +125,7 @@ class Workspace:
     time_limit: float | None = None
     threads: int | None = None
     shared: Workspace | None = None
-    _made: dict[str, Any] = field(default_factory=dict, repr=False)
-    _locks: dict[str, Any] = field(default_factory=dict, repr=False)
+    _once: Once = field(default_factory=Once, repr=False)
 
     @classmethod
     def build(
@@ -154,15 +150,7 @@ class Workspace:
     def recollapsed(self, k: int) -> Workspace:
         """The same encoding and pool with another collapse."""
         made = self.shared or self
-        return replace(self, collapse=k, shared=made, _made={}, _locks={})
-
-    def _once(self, key: str, make: Callable[[], Part]) -> Part:
-        """`make()` by whichever thread asks first; the others wait for that part alone."""
-        with self._locks.setdefault(key, threading.Lock()):  # setdefault is atomic
-            if key not in self._made:
-                self._made[key] = make()
-        part: Part = self._made[key]
-        return part
+        return replace(self, collapse=k, shared=made, _once=Once())
 
     @property
     def encoding(self) -> SpinEncoding:

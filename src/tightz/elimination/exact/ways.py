@@ -46,6 +46,9 @@ COUNT_FIRST = 5.0
 LOGICAL = 0.5
 """Share of tables of zeros and one other number from which on counting is tried."""
 
+LOOK = 0.1
+"""Part of the time that a test of planarity may take."""
+
 _MAX_WIDTH = 60
 _MAX_LOG2_COST = 100.0
 _INSTEAD = (
@@ -353,7 +356,7 @@ def choose_way(
 
     clauses = counting_plan(reduced)
     logical = isinstance(clauses, CountingPlan) and clauses.share >= LOGICAL
-    planar = planar_plan(reduced, time_limit=time_limit)
+    planar = planar_plan(reduced, time_limit=LOOK * time_limit)
     if isinstance(planar, PlanarPlan) and planar.bytes <= max_memory:
         ways.append(ByPfaffians(planar))
     if plan is not None:

@@ -76,7 +76,8 @@ def takes_long(working: Working, clock: Clock) -> bool:
 
 def counting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     """Model counting, where no other way is within reach."""
-    way = working.way if working.exact else None
+    # Tables without zeros are never counted; the way to sum them may take seconds to choose.
+    way = working.way if working.exact and working.graph.has_zeros else None
     if not isinstance(way, ByCounting):
         return
     count = way.counting.start(max_memory=working.max_memory // 4)

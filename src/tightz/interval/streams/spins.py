@@ -76,14 +76,32 @@ def contradiction(working: Working, clock: Clock) -> Iterator[Bound]:
         )  # fmt: skip
 
 
+TRIES = 0.5
+"""Part of the time left that further starts of mean field may take."""
+
+FEW_SPINS, FIRST_SWEEPS = 20_000, 5
+"""Spins above which the first start of mean field is cut short, and its sweeps."""
+
+
+def _tries(n: int) -> list[tuple[int, int]]:
+    """Starts and sweeps of mean field, try by try."""
+    whole = [(1, 1000), (8, 1000)]
+    return whole if n <= FEW_SPINS else [(1, FIRST_SWEEPS), *whole]
+
+
 def plain_mean_field(working: Working, clock: Clock) -> Iterator[Finding]:
     """Mean field from a few random starts: a first lower end."""
     encoding = encoding_of(working)
     if encoding is None or encoding.bits is not None:  # a table per variable does better there
         return
     coset = Coset.build(encoding.polynomial)
-    for restarts in (1, 8):
-        q = MeanField(restarts).project(coset, generator(working.seed, restarts))
+    begun = clock.elapsed
+    for restarts, sweeps in _tries(encoding.polynomial.n):
+        # No step may hold a worker for long: on 10^5 spins one start takes seconds.
+        if restarts * (clock.elapsed - begun) > TRIES * clock.left:
+            return
+        begun = clock.elapsed
+        q = MeanField(restarts, max_sweeps=sweeps).project(coset, generator(working.seed, restarts))
         marginals = list(encoding.marginals(q.spin_means()))
         bound = lower_bound_of(q, "mean field", JENSEN, working.link)
         yield Finding(bound, Marginals(marginals, "mean field", q.log_gamma))

@@ -21,12 +21,15 @@ from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
 from tightz.search.feasible import Feasibility, feasible_states
 from tightz.workspace.findings import Finding, Marginals, PointEstimate
-from tightz.workspace.working import Working
+from tightz.workspace.working import LARGE, Working
 
 _GIBBS_STARTS = 4
 
 _MANY_FACTORS = 100_000
 """Above this belief propagation is left out."""
+
+_FIRST_SWEEPS, _SWEEPS = 5, 0.3
+"""Sweeps of the first ascent on a large model, and the part of the time left for the second."""
 
 _CLUSTER_SIZES = (10.0, 14.0, 17.0, 20.0)
 """log2 of the tables inside clusters, phase by phase."""
@@ -38,8 +41,23 @@ def blocks(working: Working, clock: Clock) -> Iterator[Finding]:
     if not _beyond_spins(working) or graph.has_zeros:
         return
     seed = stream(working.seed, KEY, 1)
-    r = block_mean_field(graph, config=BlockMeanField(restarts=2), seed=seed)
+    config = BlockMeanField(restarts=2)
+    if graph.n_factors > LARGE:
+        # A few sweeps for a first end, then as many as the time allows: no step may hold a worker
+        # for long.
+        begun = clock.elapsed
+        config = BlockMeanField(restarts=1, max_sweeps=_FIRST_SWEEPS, annealing=0)
+        r = block_mean_field(graph, config=config, seed=seed)
+        yield Finding(r.bound, Marginals(r.marginals, "block mean field", r.log_z))
+        pace = (clock.elapsed - begun) / _FIRST_SWEEPS
+        more = int(min(_SWEEPS * clock.left / max(pace, 1e-9), config.max_sweeps * 100))
+        if more <= 2 * _FIRST_SWEEPS:
+            return
+        config = BlockMeanField(restarts=1, max_sweeps=more, annealing=min(30, more // 4))
+    r = block_mean_field(graph, config=config, seed=seed)
     yield Finding(r.bound, Marginals(r.marginals, "block mean field", r.log_z))
+    if graph.n_factors > LARGE:
+        return
     if graph.arities.max(initial=0) == 2:
         yield from _clusters(working, clock, r.marginals)
 

@@ -51,6 +51,9 @@ PLANNING, PLANNED = 20.0, 1500
 """Seconds that must be left, and factors at most, for a search of elimination orders: it takes a
 second or two."""
 
+SETUP = 6e-5
+"""Seconds a factor until a first bound is judged: order, tables, iterations, judgement."""
+
 ROUGH = 8
 """Iterations at a new ibound before the next decision."""
 
@@ -124,6 +127,8 @@ class Tightening:
 
     def scout(self) -> Generator[Finding, None, Run | None]:
         """Which elimination order, by bounds at about equal work: the best and its run."""
+        if SETUP * self.graph.n_factors > LONGEST * self.clock.left:
+            return None
         orders = self.working.orders
         kinds = [kind for kind in orders.kinds if kind is not Order.CUTS]
         if self.graph.n_factors > MANY:  # setting up tables takes as long as iterating

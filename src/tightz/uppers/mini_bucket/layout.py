@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.models.selection import ranges
 from tightz.runtime.kernels import kernel
+from tightz.uppers.mini_bucket.flat import pointers, strides
 from tightz.uppers.mini_bucket.kernels import fill_offsets, part
 from tightz.uppers.mini_bucket.partition import Partition
 
@@ -49,82 +50,74 @@ class Skeleton(NamedTuple):
 
 def skeleton(parts: Partition) -> Skeleton:
     """Lay a partition out as flat arrays."""
-    cards, cliques, parents = parts.cardinalities.tolist(), parts.cliques, parts.parents.tolist()
-    count = len(cliques)
-    sizes = parts.table_sizes.astype(np.int64)
-    rows = np.array([sizes[c] // cards[s[-1]] for c, s in enumerate(cliques)], dtype=np.int64)
-    parent_strides: list[int] = []
-    stride_ptr = [0]
-    for c in range(count):
-        if parents[c] >= 0:
-            at = _strides(cliques[c][:-1], cards)
-            parent_strides += [at.get(v, 0) for v in cliques[parents[c]]]
-        stride_ptr.append(len(parent_strides))
-    pair_ptr, pairs, pair_sizes, pair_stride_ptr, pair_strides = [0], [], [], [0], []
-    for bucket in parts.pairs:
-        for i, j, shared in bucket:
-            at = _strides(shared, cards)
-            for c in (i, j):
-                pair_strides += [at.get(v, 0) for v in cliques[c]]
-                pair_stride_ptr.append(len(pair_strides))
-            pairs.append((i, j))
-            pair_sizes.append(math.prod(cards[v] for v in shared))
-        pair_ptr.append(len(pairs))
-    own_strides: list[int] = []
-    for c, own in enumerate(parts.own_scopes):
-        at = _strides(own, cards)
-        own_strides += [at.get(v, 0) for v in cliques[c]]
+    flat, cards, parents = parts.flat, parts.cardinalities, parts.parents
+    lengths = np.diff(flat.ptr)
+    sizes, dims = parts.table_sizes.astype(np.int64), cards[flat.members]
+    last = flat.ptr[1:] - 1
+    rows = sizes // dims[last]
+    # The message of a clique has its axes without the last one.
+    inner = dims.copy()
+    inner[last] = 1
+    steps = strides(flat.ptr, inner)
+    steps[last] = 0
+    sends = np.flatnonzero(parents >= 0)
+    above = np.where(parents >= 0, lengths[parents], 0) if parents.size else lengths
+    stride_ptr = pointers(above)
+    parent_strides = np.zeros(int(stride_ptr[-1]), dtype=np.int64)
+    # Where a clique's members stand in its parent; its own variable is not there.
+    sender = np.repeat(sends, lengths[sends] - 1)
+    child = ranges(flat.ptr[sends], lengths[sends] - 1)
+    home = flat.find(parents[sender], flat.members[child])
+    parent_strides[stride_ptr[sender] + home - flat.ptr[parents[sender]]] = steps[child]
+    own_dims = np.where(flat.own, dims, 1)
+    own_steps = strides(flat.ptr, own_dims)
+    pair_stride_ptr = pointers(lengths[flat.pairs].ravel())
+    pair_strides = np.zeros(int(pair_stride_ptr[-1]), dtype=np.int64)
+    shared_dims = cards[flat.shared]
+    shared_steps = strides(flat.shared_ptr, shared_dims)
+    pair = np.repeat(np.arange(len(flat.pairs)), np.diff(flat.shared_ptr))
+    for side in (0, 1):
+        within = flat.at[:, side] - flat.ptr[flat.pairs[pair, side]]
+        pair_strides[pair_stride_ptr[2 * pair + side] + within] = shared_steps
     cut = np.repeat(np.diff(parts.bucket_ptr) > 1, np.diff(parts.bucket_ptr))
-    binary = np.array([cards[s[-1]] == 2 for s in cliques], dtype=bool)
-    by_parent = np.argsort(parts.parents, kind="stable")
-    held = parts.parents[by_parent] >= 0
+    by_parent = np.argsort(parents, kind="stable")
+    held = parents[by_parent] >= 0
     return Skeleton(
         parts.bucket_ptr,
-        _pointers([len(s) for s in cliques]),
-        np.array([cards[v] for s in cliques for v in s], dtype=np.int64),
-        _pointers(sizes),
-        _pointers([math.prod(cards[v] for v in own) for own in parts.own_scopes]),
-        np.array(own_strides, dtype=np.int64),
-        _pointers(rows),
-        _pointers(np.where(binary, rows, sizes)),
-        _pointers(np.where(cut, rows, 0)),
-        parts.parents,
-        _pointers(np.bincount(parts.parents[by_parent[held]], minlength=count)),
+        flat.ptr,
+        dims,
+        pointers(sizes),
+        pointers(own_steps[flat.ptr[:-1]] * own_dims[flat.ptr[:-1]]),
+        np.where(flat.own, own_steps, 0),
+        pointers(rows),
+        pointers(np.where(dims[last] == 2, rows, sizes)),
+        pointers(np.where(cut, rows, 0)),
+        parents,
+        pointers(np.bincount(parents[by_parent[held]], minlength=parents.size)),
         by_parent[held].astype(np.int64),
-        np.array(stride_ptr, dtype=np.int64),
-        np.array(parent_strides, dtype=np.int64),
-        np.array(pair_ptr, dtype=np.int64),
-        np.array(pairs, dtype=np.int64).reshape(-1, 2),
-        _pointers(pair_sizes),
-        np.array(pair_stride_ptr, dtype=np.int64),
-        np.array(pair_strides, dtype=np.int64),
+        stride_ptr,
+        parent_strides,
+        flat.pair_ptr,
+        flat.pairs,
+        pointers(shared_steps[flat.shared_ptr[:-1]] * shared_dims[flat.shared_ptr[:-1]]),
+        pair_stride_ptr,
+        pair_strides,
     )
-
-
-def _strides(axes: tuple[int, ...], cards: list[int]) -> dict[int, int]:
-    out, stride = {}, 1
-    for v in reversed(axes):
-        out[v] = stride
-        stride *= cards[v]
-    return out
-
-
-def _pointers(counts: object) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))]).astype(np.int64)
 
 
 def own_tables(parts: Partition, skel: Skeleton) -> NDArray[np.float64]:
     """Each clique's factors added up, over the axes that they and its shifts have (flat)."""
     model, own = parts.model, np.zeros(int(skel.own_ptr[-1]))
-    source_ptr = _pointers([len(s) for s in parts.sources])
-    sources = np.array([f for s in parts.sources for f in s], dtype=np.int64)
-    members = np.array([v for s in parts.cliques for v in s], dtype=np.int64)
+    placed = np.flatnonzero(parts.tree.home >= 0)
+    homes = parts.tree.home[placed]
+    source_ptr = pointers(np.bincount(homes, minlength=parts.parents.size))
+    sources = placed[np.argsort(homes, kind="stable")]
     place = np.full(parts.cardinalities.size, -1, dtype=np.int64)
     offsets = np.empty(int(np.diff(skel.own_ptr).max(initial=1)), dtype=np.int32)
     most = int(np.diff(skel.axis_ptr).max(initial=1))
     scratch = np.empty((3, most), dtype=np.int64)
     _add_factors(
-        skel, source_ptr, sources, members, place, scratch, offsets, own,
+        skel, source_ptr, sources, parts.flat.members, place, scratch, offsets, own,
         model.scope_ptr.astype(np.int64), model.scope_vars.astype(np.int64),
         model.table_ptr.astype(np.int64), model.log_tables,
     )  # fmt: skip

@@ -7,8 +7,6 @@ Clique c sums out the last variable of its scope and sends a message over the re
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from tightz.elimination.buckets import BucketTree, bucket_tree, padded
 from tightz.elimination.graph import scopes_of
 from tightz.models.factor_graph import FactorGraph
+from tightz.uppers.mini_bucket.flat import FlatCliques, flat_cliques, segment_products
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,40 +56,39 @@ class Partition:
         return tuple(map(tuple, self.tree.sources))
 
     @cached_property
+    def flat(self) -> FlatCliques:
+        """Members, pairs and own axes as arrays: what the layout is made from."""
+        return flat_cliques(self.tree, self.model)
+
+    @cached_property
     def pairs(self) -> list[list[tuple[int, int, tuple[int, ...]]]]:
         """Per bucket the pairs of cliques that may shift costs, and the variables they share."""
-        scopes = [frozenset(s) for s in self.cliques]
-        return [
-            [
-                (i, j, tuple(v for v in self.cliques[i] if v in scopes[j]))
-                for i, j in _matching_pairs(scopes, low, high)
-            ]
-            for low, high in pairwise(self.bucket_ptr.tolist())
-        ]
+        flat = self.flat
+        shared = _cut(flat.shared, flat.shared_ptr)
+        listed = [(i, j, v) for (i, j), v in zip(flat.pairs.tolist(), shared, strict=True)]
+        return [listed[a:b] for a, b in pairwise(flat.pair_ptr.tolist())]
 
     @cached_property
     def own_scopes(self) -> list[tuple[int, ...]]:
         """Per clique the part of its scope that its factors and its shifts have, in its order."""
-        held: list[set[int]] = [set() for _ in self.cliques]
-        ends, variables = self.model.scope_ptr.tolist(), self.model.scope_vars.tolist()
-        for c, placed in enumerate(self.sources):
-            for f in placed:
-                held[c].update(variables[ends[f] : ends[f + 1]])
-        for bucket in self.pairs:
-            for i, j, shared in bucket:
-                held[i].update(shared)
-                held[j].update(shared)
-        return [tuple(v for v in s if v in h) for s, h in zip(self.cliques, held, strict=True)]
-
-    def _entries(self, scopes: Iterable[Sequence[int]]) -> float:
-        """Entries of tables over these, as a float like `table_sizes`."""
-        cards = self.cardinalities.astype(np.float64).tolist()
-        return float(sum(math.prod(cards[v] for v in scope) for scope in scopes))
+        flat = self.flat
+        counts = np.concatenate([[0], np.cumsum(flat.own)])
+        return _cut(flat.members[flat.own], counts[flat.ptr])
 
     @cached_property
     def shift_entries(self) -> float:
-        """Entries of all shifts."""
-        return self._entries(shared for bucket in self.pairs for _, _, shared in bucket)
+        """Entries of all shifts, as a float like `table_sizes`."""
+        return float(segment_products(self.flat.shared, self.flat.shared_ptr, self._states).sum())
+
+    @property
+    def own_entries(self) -> float:
+        """Entries of all cliques' own tables."""
+        states = np.where(self.flat.own, self._states[self.flat.members], 1.0)
+        return float(segment_products(np.arange(states.size), self.flat.ptr, states).sum())
+
+    @property
+    def _states(self) -> NDArray[np.float64]:
+        return self.cardinalities.astype(np.float64)
 
     @cached_property
     def table_sizes(self) -> NDArray[np.float64]:
@@ -111,12 +109,11 @@ class Partition:
         rows, lengths = sizes / states, np.diff(self.bucket_ptr)
         cut = np.repeat(lengths > 1, lengths)
         per_bucket = np.add.reduceat(np.where(cut, sizes, 0.0), self.bucket_ptr[:-1])
-        own = self._entries(self.own_scopes)
         kernels = (
             2 * 8 * rows.sum()  # messages up and down
             + 4 * np.where(states == 2, rows, sizes).sum()  # conditionals
             + 4 * rows[cut].sum()  # entropies
-            + 3 * 8 * own  # factors with shifts, the best ones, clean ones
+            + 3 * 8 * self.own_entries  # factors with shifts, the best ones, clean ones
             + 3 * 8 * self.shift_entries
             + 8 * per_bucket.max()
             + 4 * sizes.max()
@@ -137,17 +134,6 @@ def partition(model: FactorGraph, order: NDArray[np.int64], ibound: int) -> Part
     return Partition(tree, model, model.cardinalities.astype(np.int64))
 
 
-def _matching_pairs(scopes: list[frozenset[int]], low: int, high: int) -> list[tuple[int, int]]:
-    """All pairs of a small bucket; of a large one a spanning tree of largest intersections."""
-    if high - low <= 3:
-        return [(i, j) for i in range(low, high) for j in range(i + 1, high)]
-    nearest = {c: (len(scopes[c] & scopes[low]), low) for c in range(low + 1, high)}
-    tree = []
-    while nearest:
-        new = max(nearest, key=lambda c: nearest[c][0])
-        _, old = nearest.pop(new)
-        tree.append((min(old, new), max(old, new)))
-        for c, (shared, _) in nearest.items():
-            if len(scopes[c] & scopes[new]) > shared:
-                nearest[c] = (len(scopes[c] & scopes[new]), new)
-    return sorted(tree)
+def _cut(flat: NDArray[np.int64], ptr: NDArray[np.int64]) -> list[tuple[int, ...]]:
+    values = flat.tolist()
+    return [tuple(values[a:b]) for a, b in pairwise(ptr.tolist())]
