@@ -65,13 +65,17 @@ def tempering(working: Working, clock: Clock) -> Generator[Launch | Handout, Any
     yield Launch(FROM_STATES)
 
 
+TEMPERING, STRUCTURED = 0.15, 0.2
+"""Parts of it for the search for states and for the families that start from them: on a 100x100
+grid nothing of them came in a minute, and the lower end that holds always was all the width."""
+
 LOWER: tuple[Method, ...] = (
     solved,
     plain_mean_field,
     first_layer,
     contradiction,
     blocks,
-    tempering,
+    Planned(tempering, TEMPERING, proves=True),
     cutset_sums,
 )
 AT_ONCE = 1.0
@@ -100,5 +104,10 @@ since its rounds pay at their end, and a far upper end hides what a lower one ga
 QUICK: tuple[Method, ...] = (plain_mean_field, blocks, tree_reweighted)
 """Started first on large models, where the first step of others takes seconds: both ends."""
 
-FROM_STATES: tuple[Method, ...] = (layers, structured, projections, splitting)
+FROM_STATES: tuple[Method, ...] = (
+    layers,
+    Planned(structured, STRUCTURED, proves=True),
+    projections,
+    splitting,
+)
 """Started when tempering has found states."""

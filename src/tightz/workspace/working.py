@@ -292,11 +292,13 @@ class Planned:
     """A stream that plans its own time and gets at least `share` of all workers' time.
 
     The race measures what steps have brought; work that pays at its end (tables that cap draws)
-    would be starved by streams that pay at once.
+    would be starved by streams that pay at once. proves: its bounds hold always, so it keeps its
+    share where the confident interval is narrow already.
     """
 
     method: Method
     share: float
+    proves: bool = False
 
     @property
     def __name__(self) -> str:
