@@ -131,7 +131,6 @@ def structured(working: Working, clock: Clock) -> Iterator[Finding]:
         yield from _reshaped(working, clock, best, seconds)
 
 
-<<<<<<< HEAD
 def _reshaped(
     working: Working, clock: Clock, best: IProjection, seconds: float
 ) -> Iterator[Finding]:
@@ -173,14 +172,11 @@ def _structured_finding(spins: Workspace, q: IProjection) -> Finding:
     return Finding(lower_bound_of(q, name, JENSEN, spins.link), offered)
 
 
-def projections(working: Working, clock: Clock) -> Generator[Finding | Handout, Any, None]:
-=======
 MOST_PROJECTED = 5_000
 """Spins above which no parities are drawn: one trial on 20,000 takes more than 25 s."""
 
 
-def projections(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
->>>>>>> large
+def projections(working: Working, clock: Clock) -> Generator[Finding | Handout, Any, None]:
     """The paper's trials round by round, read through the anytime certificate as they come."""
     if encoding_of(working) is None:
         return
