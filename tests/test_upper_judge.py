@@ -94,7 +94,7 @@ def cut_model() -> FactorGraph:
 def cut_evidence(model: FactorGraph):
     """Fresh evidence, not yet judged, so that it can be spoiled."""
     result = mini_bucket(model, MiniBucket(3, iterations=10, order=Order.MIN_FILL))
-    return replace(result.bound.evidence, _judged={})
+    return replace(result.bound.evidence)
 
 
 def spoiled_weights(evidence):
@@ -170,6 +170,17 @@ def test_spoiled_cliques_are_refuted(spoil):
     assert evidence.verdict(model).upper >= float(precise_log_z(model))
     with pytest.raises(RefutedError):
         spoil(cut_evidence(model)).verdict(model)
+
+
+def test_a_copy_with_other_tables_is_judged_for_itself():
+    model = cut_model()
+    evidence = cut_evidence(model)
+    upper = evidence.verdict(model).upper
+    other = replace(evidence, shifts=0.0 * evidence.shifts, claimed=np.inf)
+    assert other.verdict(model).upper > upper
+    begun = replace(evidence, shift_ptr=np.concatenate([[-1], evidence.shift_ptr[1:]]))
+    with pytest.raises(RefutedError, match="shifts and pairs differ in number"):
+        begun.verdict(model)
 
 
 def test_broken_kernels_are_refuted(monkeypatch):
@@ -317,8 +328,8 @@ def test_spoiled_edges_are_refuted():
         {"forests": Forests(sound.forests.edges[::-1].copy(), None)},
     ):
         with pytest.raises(RefutedError):
-            replace(sound, _judged={}, **change).verdict(model)
-    free = replace(sound, _judged={}, into_first=np.zeros_like(sound.into_first))
+            replace(sound, **change).verdict(model)
+    free = replace(sound, into_first=np.zeros_like(sound.into_first))
     assert Decimal(free.verdict(model).upper) >= precise_log_z(model)
 
 

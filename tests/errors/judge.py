@@ -348,7 +348,7 @@ CUT = CliquesEvidence(
 
 
 def _cut(text: str, **changes: object) -> Case:
-    return about(TRIANGLE, text, replace(CUT, _judged={}, **changes))
+    return about(TRIANGLE, text, replace(CUT, **changes))
 
 
 EDGES = np.array([[0, 1], [0, 2], [1, 2]])

@@ -74,7 +74,8 @@ class CliquesEvidence:
     shifts: Any
     claimed: float
     tolerance: float = 0.0
-    _judged: dict[str, Verdict] = field(default_factory=dict, repr=False)
+    # of this object alone: a copy with other shifts is judged for itself
+    _judged: dict[str, Verdict] = field(default_factory=dict, init=False, repr=False)
 
     def verdict(self, model: FactorGraph) -> Verdict:
         if model.digest not in self._judged:
@@ -241,7 +242,8 @@ class CliqueTree:
         self.links: list[tuple[int, int, NDArray[np.float64]]] = []
         self.shifted: list[list[tuple[int, int, int]]] = [[] for _ in self.scopes]
         ends = self.evidence.shift_ptr.tolist()
-        if len(ends) != len(self.evidence.pairs) + 1 or ends[-1] != self.shifts.size:
+        whole = ends[:1] == [0] and ends[-1] == self.shifts.size
+        if len(ends) != len(self.evidence.pairs) + 1 or not whole:
             raise RefutedError("shifts and pairs differ in number")
         for p, (i, j) in enumerate(self.evidence.pairs.tolist()):
             if i == j or not 0 <= min(i, j) <= max(i, j) < len(self.scopes):

@@ -55,7 +55,7 @@ class CosetsEvidence:
     values: NDArray[np.float64]
     roundings: NDArray[np.float64]
     qs: Sequence[CosetQ | None] | None = None
-    _judged: list[tuple[float, float]] = field(default_factory=list, repr=False)
+    _judged: list[tuple[float, float]] = field(default_factory=list, init=False, repr=False)
 
     def log_sum(self) -> tuple[float, float]:
         """(a lower bound on log Z of the link's terms, the rounding already taken off)."""

@@ -46,7 +46,7 @@ class EdgesEvidence:
     weights: NDArray[np.float64]
     into_first: NDArray[np.float64]
     into_second: NDArray[np.float64]
-    _judged: dict[str, Verdict] = field(default_factory=dict, repr=False)
+    _judged: dict[str, Verdict] = field(default_factory=dict, init=False, repr=False)
 
     def verdict(self, model: FactorGraph) -> Verdict:
         if model.digest not in self._judged:

@@ -220,7 +220,7 @@ class Ceiling:
 
     graph: FactorGraph | None
     evidence: Evidence | None
-    _judged: tuple[SpinTerms, int, Verdict] | None = field(default=None, repr=False)
+    _judged: tuple[SpinTerms, int, Verdict] | None = field(default=None, init=False, repr=False)
 
     def judge(self, court: Court, region: Region) -> Verdict:
         """Through the evidence's own verdict; how far the graph is from the region is paid for."""
