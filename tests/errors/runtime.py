@@ -6,7 +6,10 @@ import os
 import sys
 import warnings
 from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import suppress
+from dataclasses import astuple
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import tightz as tz
 from tests.errors.table import Case, refuses
@@ -17,8 +20,10 @@ from tightz.runtime.cluster import connect, open_executor
 from tightz.runtime.executors import map_ordered
 from tightz.runtime.kernels import store
 from tightz.runtime.kernels.signatures import from_text
-from tightz.runtime.local_workers import LocalWorkers, local_workers
-from tightz.runtime.parcels import ExecutorError, Parcel, run_parcel
+from tightz.runtime.local_workers import GivenUpError, LocalWorkers, local_workers
+from tightz.runtime.parcels import ExecutorError, Parcel, TaskError, run_parcel
+from tightz.runtime.provenance import versions
+from tightz.workspace.once import Once
 
 
 class _Losing(Executor):
@@ -35,6 +40,10 @@ class _Losing(Executor):
 
 class KilledWorker(Exception):
     """The name by which dask says that a worker died."""
+
+
+class CommClosedError(OSError):
+    """The name by which dask says that a connection ended."""
 
 
 def _deadly():
@@ -99,6 +108,17 @@ def _run(executor):
     return list(map_ordered(abs, [-1], executor=executor))
 
 
+def _asked_twice():
+    once = Once()
+
+    def refuse():
+        raise ParameterError("there is no such part")
+
+    with suppress(ParameterError):
+        once("part", refuse)
+    once("part", lambda: "made after all")
+
+
 def _pack_lambda(patch):
     patch.setitem(sys.modules, "cloudpickle", None)
     Parcel.pack(lambda task: task)
@@ -137,7 +157,7 @@ CASES = [
         _no_dask,
     ),
     Case(
-        ExecutorError,
+        GivenUpError,
         "task -1 lost its worker 9 times and was given up: the worker is killed, runs out"
         " of memory, or cannot start (a script that starts processes needs `if __name__ "
         "== '__main__':`)",
@@ -145,6 +165,22 @@ CASES = [
     ),
     Case(
         ExecutorError,
+        "the cluster stopped answering: Stream is closed",
+        lambda: _run(_Losing(CommClosedError("Stream is closed"))),
+    ),
+    Case(
+        ExecutorError,
+        "the dask cluster stopped answering; see whether its scheduler and workers run "
+        "(ConnectionError: the client is connecting)",
+        lambda: cluster.DaskPool(SimpleNamespace(status="connecting")).submit(abs, 1),
+    ),
+    Case(
+        TaskError,
+        "SystemExit on a worker: 3",
+        lambda: run_parcel(versions(), *astuple(Parcel.pack(sys.exit)), 3),
+    ),
+    Case(
+        GivenUpError,
         "task 7 lost its worker 9 times and was given up: the worker is killed, runs out"
         " of memory, or cannot start (a script that starts processes needs `if __name__ "
         "== '__main__':`)",
@@ -179,6 +215,7 @@ CASES = [
         "compile is 'never'; expected 'before' or 'beside'",
         lambda: tz.log_partition(tz.ising_grid(2, seed=0), compile="never"),
     ),
+    Case(ParameterError, "there is no such part", _asked_twice),
     Case(ValueError, "not a signature: 'int64; bool'", lambda: from_text("int64; bool")),
     Case(PermissionError, "TMP/a/b can be written by others", _open_folder),
 ]

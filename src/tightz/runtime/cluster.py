@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -99,11 +99,16 @@ class DaskPool:
     @property
     def workers(self) -> int:
         """Threads of all the cluster's workers, asked for every RECOUNT seconds."""
-        if time.monotonic() > self._counted + RECOUNT:
-            with _connected():
+        if time.monotonic() > self._counted + RECOUNT and self._there:
+            with suppress(OSError):  # a scheduler that went away is noticed by what is sent
                 self._count = sum(self.client.nthreads().values())
             self._counted = time.monotonic()
         return self._count
+
+    @property
+    def _there(self) -> bool:
+        """Whether the scheduler is: a client that looks for it takes tasks and says nothing."""
+        return bool(self.client.status == "running")
 
     def share(self, parcel: bytes) -> Any:
         """The parcel as the result of a task: workers fetch it from each other.
@@ -112,12 +117,16 @@ class DaskPool:
         result is made again by whichever worker comes next.
         """
         # pure=False: equal bytes of two runs must not share a task that one of them cancels.
-        with _connected():
-            return self.client.submit(bytes, parcel, **self.options)
+        return self._send(bytes, parcel)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         """As Executor.submit; an argument may be what `share` returned."""
+        return self._send(fn, *args)
+
+    def _send(self, fn: Callable[..., Any], *args: Any) -> Any:
         with _connected():
+            if not self._there:
+                raise ConnectionError(f"the client is {self.client.status}")
             return self.client.submit(fn, *args, **self.options)
 
 

@@ -31,6 +31,10 @@ IN_FLIGHT = 4
 """Tasks submitted and not yet handed back, per worker: enough that none waits for this process."""
 
 
+CLOSED = "CommClosedError"
+"""dask's word for a connection that ended, to a worker or to its scheduler."""
+
+
 class Submits(Protocol):
     """What an executor must offer: concurrent.futures.Executor, a dask client, an MPI pool."""
 
@@ -185,6 +189,8 @@ class Crew:
             if isinstance(error, BrokenExecutor):
                 self._replace(pool, error)  # all its tasks are lost, and nobody knows by whom
             elif errand.losses == LIVES:
+                if type(error).__name__ == CLOSED:  # not the task's doing: nobody is there
+                    raise ExecutorError(f"the cluster stopped answering: {error}") from error
                 raise given_up(errand.task) from error
             else:
                 errand = errand._replace(losses=errand.losses + 1)
@@ -249,5 +255,5 @@ def _pool(executor: Any) -> Any:
 
 def _is_loss(error: BaseException) -> bool:
     """Whether the worker is to blame and not the task; dask's are known by name."""
-    names = ("KilledWorker", "FutureCancelledError", "FuturesCancelledError")
+    names = ("KilledWorker", "FutureCancelledError", "FuturesCancelledError", CLOSED)
     return isinstance(error, BrokenExecutor | CancelledError) or type(error).__name__ in names
