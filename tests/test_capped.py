@@ -272,6 +272,21 @@ def test_the_next_step_needs_no_measured_pace():
     assert outcome(bounds.larger(run, 1)) is not None
 
 
+def test_draws_that_begin_after_all_tables_have_a_share():
+    """Where no proposal was any good while tightening, the first outlook comes after it."""
+    working = Working(random_model(seed=1), Clock(30.0), exact=False)
+    job = CappedDraws(working, working.clock)
+    run = Run(working.orders, MiniBucket(2, 5), 0.0)
+    assert math.isinf(outcome(job._look(run)).gap)  # made when the time was over
+    for _ in run.steps:
+        pass
+    for _ in job._look(run):
+        pass
+    assert job.best is not None
+    assert not job.bounds.gaps
+    assert 0.0 < job.share < 1.0
+
+
 def test_evidence_and_an_empty_model():
     model = tz.ising_grid(10, seed=3).with_evidence({0: 1, 55: 0})
     r = tz.log_partition(model, time_limit=3, seed=1, exact=False, only=[capped])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import multiprocessing as mp
 import os
@@ -37,7 +38,7 @@ from tightz.reductions.encoding import encode
 from tightz.runtime import executors, parcels
 from tightz.runtime.executors import IN_FLIGHT, Crew, map_ordered
 from tightz.runtime.local_workers import LIVES, local_workers
-from tightz.runtime.parcels import KEPT, ExecutorError, Parcel, run_parcel
+from tightz.runtime.parcels import KEPT, ExecutorError, Parcel, TaskError, run_parcel
 from tightz.runtime.provenance import versions
 
 GRID = tz.ising_grid(5, coupling=(-2, 2), field=(-1, 1), seed=3)
@@ -205,6 +206,47 @@ def test_a_bug_is_raised_as_it_is_and_not_retried():
     with pytest.raises(ZeroDivisionError, match="a bug at 5"):
         next(results)
     assert [args[-1] for args in pool.sent].count(5) == 1
+
+
+class TwoParts(Exception):
+    """Can be pickled and not be read again."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def raise_one(error):
+    raise TwoParts("this", "that") if error is TwoParts else error("over")
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, TwoParts])
+def test_what_cannot_be_raised_in_another_process_is_told(error):
+    text = "this and that" if error is TwoParts else "over"
+    with pytest.raises(TaskError, match=f"{error.__name__} on a worker: {text}"):
+        list(map_ordered(raise_one, [error], executor=Here()))
+
+
+def test_a_thread_that_wants_to_exit_is_heard():
+    with ThreadPoolExecutor(1) as pool:
+        crew = Crew(pool)
+        assert isinstance(crew.send(raise_one, SystemExit).exception(60), SystemExit)
+        assert crew.send(square, 3).result(60).value == 9
+
+
+def test_without_room_for_a_file_the_parcel_goes_with_every_task(monkeypatch):
+    def full(**_):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(parcels.tempfile, "mkstemp", full)
+    with local_workers(1) as pool:
+        assert list(map_ordered(square, range(5), executor=pool)) == [0, 1, 4, 9, 16]
+
+
+def test_an_executor_that_takes_no_tasks_says_so():
+    pool = ProcessPoolExecutor(1)
+    pool.shutdown()
+    with pytest.raises(ExecutorError, match="ProcessPoolExecutor takes no tasks: RuntimeError"):
+        list(map_ordered(square, range(3), executor=pool))
 
 
 def test_a_pool_that_cannot_be_replaced_says_so():

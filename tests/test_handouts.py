@@ -134,6 +134,35 @@ def test_without_its_executor_a_run_goes_on_by_threads(after):
     assert failure == "the run went on without its executor: Gone broke: unplugged"
 
 
+class ShutDown(Gone):
+    """Refuses what comes after a few tasks, as executors do that were shut down."""
+
+    def submit(self, function, /, *args):
+        if self.sent == self.after:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        return super().submit(function, *args)
+
+
+@pytest.mark.parametrize("after", [0, 2, 5])
+def test_an_executor_that_is_shut_down_leaves_the_work_to_threads(after):
+    method = Sum()
+    r = run(method, executor=ShutDown(after))
+    assert method.seen == EXPECTED
+    (failure,) = r.failures
+    assert failure.startswith("the run went on without its executor: ShutDown takes no tasks")
+
+
+def leave_at_two(x):
+    if x == 2:
+        raise SystemExit
+    return x
+
+
+def test_a_piece_that_wants_to_exit_ends_its_stream():
+    r = run(Sum(leave_at_two, rounds=1))
+    assert any("stream Sum ended early: SystemExit" in failure for failure in r.failures)
+
+
 @FORKED
 def test_a_piece_that_kills_every_worker_ends_its_stream_and_nothing_else():
     with LocalWorkers(1, get_context("fork")) as pool:

@@ -83,6 +83,16 @@ def test_everything_together(model, log2_size):
     assert ((model.log_weight(lifted) > -np.inf) == possible)[possible].all()
 
 
+def test_ties_beside_variables_that_are_forced():
+    """Those forced in an earlier round have numbers that the model left has no longer."""
+    tie, edge = np.where(np.eye(2) > 0, 0.3, -np.inf), np.array([[0.1, 0.4], [-0.2, 0.9]])
+    factors = [((0, 1), tie), ((1, 2), tie), ((2, 3), edge), ((0, 3), edge)]
+    factors += [((v,), np.array([0.7, -np.inf])) for v in (4, 5)]
+    model = tz.FactorGraph([2] * 6, factors)
+    chain = prepare(model, log2_size=0.0)
+    assert_same(model, chain.reduced, chain.lift_marginals)
+
+
 def test_lifted_states_follow_the_model():
     rng = np.random.default_rng(0)
     pair = rng.normal(size=(2, 3))

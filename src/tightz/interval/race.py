@@ -187,7 +187,7 @@ def _work(
             continue
         try:
             done, error = run_timed(job.pieces.function, job.pieces.tasks[job.number]), None
-        except Exception as trouble:
+        except BaseException as trouble:  # as in _step; a piece that never ends stops its stream
             done, error = Done(None, 0.0), trouble
         schedule.deliver(job, done.value, done.seconds, error=error)
 

@@ -92,14 +92,14 @@ def simplify(model: FactorGraph) -> Simplified:
         number = np.cumsum(~single) - 1
         cut = np.zeros(current.n_variables, dtype=bool)
         cut[list(kept)] = True
-        live = fixed < 0
-        for v in np.flatnonzero(live & cut[source]).tolist():
+        live = np.flatnonzero(fixed < 0)  # the source of a fixed variable is of an earlier round
+        for v in live[cut[source[live]]].tolist():
             u = int(source[v])
             if single[u]:
                 fixed[v] = maps[v][kept[u][0]]
             else:
                 maps[v] = maps[v][kept[u]]
-        live &= fixed < 0
+        live = live[fixed[live] < 0]
         source[live] = number[source[live]]
         current = _restricted(current, kept, cut, single)
         ties = _ties(current)
@@ -108,7 +108,7 @@ def simplify(model: FactorGraph) -> Simplified:
         current = _merged(current, ties)
         tied = np.zeros(current.n_variables, dtype=bool)
         tied[list(ties)] = True
-        for v in np.flatnonzero((fixed < 0) & tied[source]).tolist():
+        for v in live[tied[source[live]]].tolist():
             # the merged variable stays behind with one state
             source[v], states = ties[int(source[v])]
             maps[v] = maps[v][states]

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tightz.errors import ParameterError
+from tightz.errors import ParameterError, TightzError
 from tightz.runtime.cores import usable_cores
 from tightz.runtime.local_workers import LIVES, LocalWorkers, given_up
 from tightz.runtime.parcels import KEPT, Done, ExecutorError, Parcel, run_parcel, run_timed
@@ -124,16 +124,22 @@ class Crew:
 
     def _submit(self, errand: _Errand) -> None:
         pool = self._pool
+        call: tuple[Any, ...] = run_timed, errand.function, errand.task
         try:
-            if isinstance(pool, ThreadPoolExecutor):
-                future = pool.submit(run_timed, errand.function, errand.task)
-            else:
+            if not isinstance(pool, ThreadPoolExecutor):
                 shared = self._shared(errand.function, pool)
-                future = pool.submit(
-                    run_parcel, versions(), shared.digest, shared.content, errand.task
-                )
+                call = run_parcel, versions(), shared.digest, shared.content, errand.task
+            future = pool.submit(*call)
         except (BrokenExecutor, CancelledError) as error:
             self._lost(errand, pool, error)
+            return
+        except TightzError:
+            raise
+        except Exception as error:  # shut down, or its cluster is gone: not the task's doing
+            name = type(pool).__name__
+            refusal = ExecutorError(f"{name} takes no tasks: {type(error).__name__}: {error}")
+            refusal.__cause__ = error
+            _end(errand.promise.set_exception, refusal)
             return
         with self._lock:
             self._flying[errand.promise] = future
@@ -148,7 +154,8 @@ class Crew:
                 if hasattr(pool, "share"):  # dask: the result of a task, which it can make again
                     content = pool.share(parcel.content)
                 elif isinstance(pool, LocalWorkers | ProcessPoolExecutor):
-                    content = self._stack.enter_context(parcel.on_disk())
+                    with suppress(OSError):  # no room: then it goes with every task
+                        content = self._stack.enter_context(parcel.on_disk())
                 known = _Shared(function, pool, parcel.digest, content or parcel.content)
                 self._parcels[id(function)] = known
             self._parcels.move_to_end(id(function))
@@ -162,7 +169,7 @@ class Crew:
             self._flying.pop(errand.promise, None)
         try:
             result = future.result()
-        except Exception as error:
+        except BaseException as error:  # SystemExit too: who waits must hear of it
             if _is_loss(error):
                 self._lost(errand, pool, error)
             else:

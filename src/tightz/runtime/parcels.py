@@ -28,6 +28,10 @@ class ExecutorError(TightzError, RuntimeError):
     """Workers that cannot be reached, do not match this process, or keep dying."""
 
 
+class TaskError(TightzError, RuntimeError):
+    """A task that raised what cannot be raised again in another process."""
+
+
 class Done(NamedTuple):
     """What a task came to, and the seconds it took where it ran."""
 
@@ -102,7 +106,21 @@ def run_parcel(sent_by: dict[str, str], digest: bytes, content: bytes | Path, ta
     _opened.move_to_end(digest)
     while len(_opened) > KEPT:
         _opened.popitem(last=False)
-    return run_timed(function, task)
+    try:
+        return run_timed(function, task)
+    except BaseException as error:
+        if _travels(error):
+            raise
+        # An exception that cannot be read at the other end would pass for a dead worker, one that
+        # ends processes would end the sender's.
+        raise TaskError(f"{type(error).__name__} on a worker: {error}") from error
+
+
+def _travels(error: BaseException) -> bool:
+    try:
+        return isinstance(pickle.loads(pickle.dumps(error)), Exception)
+    except Exception:
+        return False
 
 
 def _words(numbers: dict[str, str]) -> str:

@@ -121,7 +121,8 @@ class CappedDraws:
             return 0.0
         if self.drawing:
             return ONWARDS
-        if self.best is None or self.bounds.gaps[-1][0] < TELLING:
+        gaps = self.bounds.gaps  # none where the first draws come after all tables
+        if self.best is None or not gaps or gaps[-1][0] < TELLING:
             return PROMISED
         return PROMISED if self.best[1].width(self.left) < HOPELESS else UNPROMISING
 
@@ -172,7 +173,8 @@ class CappedDraws:
 
     def _look(self, run: Run) -> Generator[Finding, None, Outlook]:
         """What the bound promises as a proposal, and a first interval from it."""
-        assert run.descent is not None
+        if run.descent is None:  # the time ended before its first iteration
+            return Outlook(math.inf, math.inf, 0.0)
         try:
             proposal = proposal_of(run.model, run.descent)
         except ResourceError:  # no room for its tables beside the bound's: those before it serve
