@@ -6,19 +6,22 @@ import os
 import sys
 import warnings
 from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import suppress
 from multiprocessing import get_context
 
 import tightz as tz
 from tests.errors.table import Case, refuses
-from tightz.errors import MissingExtraError, ParameterError
+from tightz.errors import MissingExtraError, ParameterError, UnsupportedModelError
 from tightz.runtime import cluster
 from tightz.runtime.backends import on_device
 from tightz.runtime.cluster import connect, open_executor
 from tightz.runtime.executors import map_ordered
 from tightz.runtime.kernels import store
 from tightz.runtime.kernels.signatures import from_text
-from tightz.runtime.local_workers import LocalWorkers, local_workers
-from tightz.runtime.parcels import ExecutorError, Parcel, run_parcel
+from tightz.runtime.local_workers import GivenUpError, LocalWorkers, local_workers
+from tightz.runtime.parcels import ExecutorError, Parcel, TaskError, run_parcel
+from tightz.runtime.provenance import versions
+from tightz.workspace.once import Once
 
 
 class _Losing(Executor):
@@ -35,6 +38,22 @@ class _Losing(Executor):
 
 class KilledWorker(Exception):
     """The name by which dask says that a worker died."""
+
+
+def _raised(error):
+    raise error
+
+
+def _run_here(error):
+    parcel = Parcel.pack(_raised)
+    run_parcel(versions(), parcel.digest, parcel.content, error)
+
+
+def _refused_twice():
+    once = Once()
+    with suppress(UnsupportedModelError):
+        once("part", lambda: _raised(UnsupportedModelError("refused once, and for all who ask")))
+    once("part", lambda: None)
 
 
 def _deadly():
@@ -137,18 +156,28 @@ CASES = [
         _no_dask,
     ),
     Case(
-        ExecutorError,
+        GivenUpError,
         "task -1 lost its worker 9 times and was given up: the worker is killed, runs out"
         " of memory, or cannot start (a script that starts processes needs `if __name__ "
         "== '__main__':`)",
         lambda: _run(_Losing(KilledWorker("worker 3"))),
     ),
     Case(
-        ExecutorError,
+        GivenUpError,
         "task 7 lost its worker 9 times and was given up: the worker is killed, runs out"
         " of memory, or cannot start (a script that starts processes needs `if __name__ "
         "== '__main__':`)",
         _deadly,
+    ),
+    Case(
+        TaskError,
+        "SystemExit on a worker: over",
+        lambda: _run_here(SystemExit("over")),
+    ),
+    Case(
+        UnsupportedModelError,
+        "refused once, and for all who ask",
+        _refused_twice,
     ),
     Case(
         ExecutorError,
