@@ -343,5 +343,5 @@ def test_one_run_prepares_its_model_once(monkeypatch):
     grid = tz.ising_grid(12, coupling=(-1, 1), field=(-1, 1), seed=0)
     monkeypatch.setattr(Working, "way", None)  # no exact sum
     result = tz.log_partition(grid, time_limit=6, seed=0)
-    assert {b.method for b in result.bounds} & {"splitting", "tree-reweighted"}
+    assert any("tempering starts" in b.method or "structured" in b.method for b in result.bounds)
     assert counts == {"encode": 1, "plan": 1, "collapse": 1, "sample_pool": 1}

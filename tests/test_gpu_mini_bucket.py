@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -20,10 +21,13 @@ from tests.simulator import simulated
 from tightz.elimination.order import Order, Orders
 from tightz.errors import ResourceError
 from tightz.judge import RefutedError
+from tightz.runtime.clock import Clock
 from tightz.sampling.capped.proposal import proposal_of
+from tightz.uppers.mini_bucket.descent import Descent
 from tightz.uppers.mini_bucket.partition import partition
 from tightz.uppers.mini_bucket.places import Forecast, choose_place, forecast, main_memory
 from tightz.uppers.mini_bucket.run import MiniBucket, Run, Tried
+from tightz.workspace.working import Working
 
 cuda = pytest.importorskip("numba_cuda", reason="the extra gpu (numba-cuda) is not installed")
 
@@ -254,3 +258,37 @@ def test_a_device_makes_larger_tables_cheap(monkeypatch):
     assert forecast("auto", there, parts, 1.0, 1).pace == np.inf
     monkeypatch.setattr("tightz.runtime.gpu.why_no_device", lambda simulator: "no device")
     assert forecast("auto", here, parts, 1.0, 10) == Forecast(2.0**10, 0.0)
+
+
+def test_wide_tables_go_on_to_other_orders_and_end_with_a_device_that_fails(monkeypatch):
+    """On a pretended device: the CPU's descent, called one."""
+    from tightz.interval.streams import uppers
+    from tightz.uppers.mini_bucket import run as module
+
+    def pretended(backend, model, found, side, allowed):
+        return main_memory(allowed)._replace(device=True)
+
+    monkeypatch.setattr(module, "choose_place", pretended)
+    monkeypatch.setattr(uppers, "on_device", lambda backend, why: True)
+    monkeypatch.setattr(uppers, "WIDE", 4)
+    monkeypatch.setattr(uppers, "WIDER", 1)
+    model = tz.ising_grid(8, coupling=(-2, 2), seed=1)
+    exact = tz.exact(model).log_z
+    working = Working(model, Clock(60.0), exact=False)
+    stream = uppers.wide_tables(working, working.clock)
+    found = [item for item in itertools.islice(stream, 400) if isinstance(item, tz.Bound)]
+    assert len({bound.method for bound in found}) > 2  # wider and wider
+    assert all(exact <= bound.log_z < exact + 5.0 for bound in found)
+    assert not list(uppers.wide_tables(Working(model, Clock(9.0), backend="cpu"), Clock(9.0)))
+
+    calls, advance = itertools.count(), Descent.advance
+
+    def fails(self):
+        if next(calls) == 2:
+            raise RuntimeError("no memory")
+        return advance(self)
+
+    monkeypatch.setattr(Descent, "advance", fails)
+    stream = uppers.wide_tables(working, working.clock)
+    notes = [item.note for item in stream if not isinstance(item, tz.Bound) and item.note]
+    assert notes == ["mini-buckets left the GPU: RuntimeError: no memory"]

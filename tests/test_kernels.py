@@ -726,7 +726,7 @@ def test_compilation_counts_or_does_not(compile, monkeypatch):
         yield from ()
 
     monkeypatch.setattr(
-        "tightz.interval.race.kernels_of",
+        "tightz.interval.lanes.kernels_of",
         lambda name, kind: ("k",) if name == "needy" else (),
     )
     grid = tz.ising_grid(4, seed=0)

@@ -21,7 +21,8 @@ from scipy.stats import beta as beta_distribution
 from scipy.stats import binom
 
 from tightz.elimination.order import Order, Orders
-from tightz.sampling.capped.proposal import LANES, Proposal
+from tightz.sampling.capped.lanes import LANES
+from tightz.sampling.capped.proposal import Proposal
 from tightz.sampling.ledger import CAPPED_SHARES, LEVELS, SHARES, Ledger, stakes_of
 from tightz.uppers.mini_bucket.descent import Descent
 from tightz.uppers.mini_bucket.partition import partition

@@ -7,13 +7,12 @@ import sys
 import warnings
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import suppress
-from dataclasses import astuple
 from multiprocessing import get_context
 from types import SimpleNamespace
 
 import tightz as tz
 from tests.errors.table import Case, refuses
-from tightz.errors import MissingExtraError, ParameterError
+from tightz.errors import MissingExtraError, ParameterError, UnsupportedModelError
 from tightz.runtime import cluster
 from tightz.runtime.backends import on_device
 from tightz.runtime.cluster import connect, open_executor
@@ -44,6 +43,22 @@ class KilledWorker(Exception):
 
 class CommClosedError(OSError):
     """The name by which dask says that a connection ended."""
+
+
+def _raised(error):
+    raise error
+
+
+def _run_here(error):
+    parcel = Parcel.pack(_raised)
+    run_parcel(versions(), parcel.digest, parcel.content, error)
+
+
+def _refused_twice():
+    once = Once()
+    with suppress(UnsupportedModelError):
+        once("part", lambda: _raised(UnsupportedModelError("refused once, and for all who ask")))
+    once("part", lambda: None)
 
 
 def _deadly():
@@ -108,17 +123,6 @@ def _run(executor):
     return list(map_ordered(abs, [-1], executor=executor))
 
 
-def _asked_twice():
-    once = Once()
-
-    def refuse():
-        raise ParameterError("there is no such part")
-
-    with suppress(ParameterError):
-        once("part", refuse)
-    once("part", lambda: "made after all")
-
-
 def _pack_lambda(patch):
     patch.setitem(sys.modules, "cloudpickle", None)
     Parcel.pack(lambda task: task)
@@ -175,16 +179,21 @@ CASES = [
         lambda: cluster.DaskPool(SimpleNamespace(status="connecting")).submit(abs, 1),
     ),
     Case(
-        TaskError,
-        "SystemExit on a worker: 3",
-        lambda: run_parcel(versions(), *astuple(Parcel.pack(sys.exit)), 3),
-    ),
-    Case(
         GivenUpError,
         "task 7 lost its worker 9 times and was given up: the worker is killed, runs out"
         " of memory, or cannot start (a script that starts processes needs `if __name__ "
         "== '__main__':`)",
         _deadly,
+    ),
+    Case(
+        TaskError,
+        "SystemExit on a worker: over",
+        lambda: _run_here(SystemExit("over")),
+    ),
+    Case(
+        UnsupportedModelError,
+        "refused once, and for all who ask",
+        _refused_twice,
     ),
     Case(
         ExecutorError,
@@ -215,7 +224,6 @@ CASES = [
         "compile is 'never'; expected 'before' or 'beside'",
         lambda: tz.log_partition(tz.ising_grid(2, seed=0), compile="never"),
     ),
-    Case(ParameterError, "there is no such part", _asked_twice),
     Case(ValueError, "not a signature: 'int64; bool'", lambda: from_text("int64; bool")),
     Case(PermissionError, "TMP/a/b can be written by others", _open_folder),
 ]

@@ -22,7 +22,7 @@ from tightz.interval.streams.spins import (
     structured,
 )
 from tightz.interval.streams.states import blocks, cutset_sums
-from tightz.interval.streams.uppers import planar_fields, quadratic, tree_reweighted
+from tightz.interval.streams.uppers import planar_fields, quadratic, tree_reweighted, wide_tables
 from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import annealed
 from tightz.sampling.capped.stream import capped
@@ -58,8 +58,9 @@ def tempering(working: Working, clock: Clock) -> Generator[Launch | Handout, Any
     spins = working.spins
     search = spins.searches
     if search is not None:
-        # A search has two runs, on two threads here and one after the other elsewhere.
-        count = max(1, working.hands // 2)
+        # A search has two runs, on two threads here and one after the other elsewhere; more of
+        # them than these find little more, and all that follows waits for them.
+        count = max(1, working.hands // 8)
         spins.adopt((yield Handout(search, spins.seeds(count))))
     _ = spins.states
     yield Launch(FROM_STATES)
@@ -85,11 +86,15 @@ PLANAR = 0.5
 """Promised to planar models with weak fields: the sum without fields comes before any bound, and
 streams that pay at once left it no step in 20 s. On other models it ends at its first one."""
 
+WIDE = 0.1
+"""Promised to mini-buckets on a device: its steps are short here, and the device does the work."""
+
 UPPER: tuple[Method, ...] = (
     Planned(elimination, AT_ONCE),
     tree_reweighted,
     Planned(planar_fields, PLANAR),
     Planned(capped, AT_ONCE),
+    Planned(wide_tables, WIDE),
 )
 SIDE_BY_SIDE: tuple[Method, ...] = (
     Planned(annealing, AT_ONCE),

@@ -22,11 +22,15 @@ from tightz.uppers.mini_bucket.run import SCOUT_ITERATIONS, Run, Scouted, Tried,
 
 
 class Trials(NamedTuple):
-    """Orders to try at one ibound: given ones, and numbers of orders made for cuts."""
+    """Orders to try at one ibound: given ones, and numbers of orders made for cuts.
+
+    After `seconds` no further one is begun: forecasts of what they cost may be far off.
+    """
 
     ibound: int
     given: Sequence[Tried]
     numbers: Sequence[int]
+    seconds: float = math.inf
 
 
 class Attempt(NamedTuple):
@@ -46,9 +50,12 @@ class Scout:
     backend: Backend = "cpu"
 
     def __call__(self, trials: Trials) -> list[Attempt]:
-        out = []
+        out: list[Attempt] = []
+        start = time.perf_counter()
         for at in range(len(trials.given) + len(trials.numbers)):
             begun = time.perf_counter()
+            if out and begun - start > trials.seconds:
+                break
             late = at - len(trials.given)
             one = (
                 trials.given[at]

@@ -92,8 +92,9 @@ class Tightening:
         self.working, self.clock = working, clock
         self.widest = MAX_IBOUND
         self._made: dict[Backend, Scout] = {}
-        # which tables are worth a device is for each run to say
-        self.backend: Backend = "cpu" if working.backend == "cpu" else "auto"
+        # A device has a stream of its own; here only where it is asked for by name. Which tables
+        # are worth it is then for each run to say.
+        self.backend: Backend = "auto" if working.backend == "cuda" else "cpu"
         self.gaps: list[tuple[int, float]] = []  # ibound, log U - log Z after its first iterations
         self.ranking: list[Scouted] = []  # orders by their bounds at equal work, best first
         self.pace = 0.0  # seconds of an iteration
@@ -169,11 +170,12 @@ class Tightening:
         fair = SEARCH * min(self.clock.left, HORIZON)
         # Nothing was measured where the run before had settled at once.
         most = MOST * max(1, hands // 2)
-        count = int(min(most, max(FEWEST, hands * fair / max(cost, 1e-6))))
+        there = self._forecast(run, step).device
+        fewest = FEWEST if there else max(FEWEST, hands * fair / max(cost, 1e-6))
+        count = int(min(most, fewest))
         given = [scouted.tried for scouted in self.ranking[:2]]
         if ibound >= SCOUTED > run.config.ibound:
             given += self._planned()
-        there = self._forecast(run, step).device
         numbers = range(max(1, count - len(given)))
         found = yield from self._compare(ibound, given, numbers, hands, there)
         if not found:
@@ -201,7 +203,8 @@ class Tightening:
         """What orders come to in a few iterations, best first; each once."""
         if ibound > self.widest:
             return []
-        lots = [Trials(ibound, given[k::hands], numbers[k::hands]) for k in range(hands)]
+        seconds = SEARCH * min(self.clock.left, HORIZON)
+        lots = [Trials(ibound, given[k::hands], numbers[k::hands], seconds) for k in range(hands)]
         lots = [lot for lot in lots if lot.given or lot.numbers]
         scout = self._scout(self.backend if on_device else "cpu")
         attempts = [one for part in (yield Handout(scout, lots, near=on_device)) for one in part]
