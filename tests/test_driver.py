@@ -22,7 +22,7 @@ from tightz.runtime.kernels.farm import Farm
 from tightz.workspace import working as working_module
 from tightz.workspace import workspace as workspace_module
 from tightz.workspace.findings import Draws, Finding, Marginals, Mixing, Source
-from tightz.workspace.working import Working
+from tightz.workspace.working import Planned, Working
 
 MODEL = tz.ising_grid(3, coupling=(-2, 2), seed=0)
 LOG_Z, TRUTH = naive.enumerate_model(MODEL.cardinalities, MODEL.factors, MODEL.evidence)
@@ -284,6 +284,18 @@ def test_no_stream_is_starved():
     found.give_back(found.lanes[1], 100.0, ended=False)
     found.lanes[1].here.gain = 1e9
     assert found.take().lane is found.lanes[0]
+
+
+def test_promises_beyond_all_of_the_time_are_kept_in_proportion():
+    """The smallest is not starved by those that never get all they were promised."""
+    found = Schedule(Working(MODEL, Clock(100.0)), memory=10.0, farm=Farm())
+    shares = 0.6, 0.5, 0.2
+    found.add([Planned(lambda working, clock: idle(working, clock), share) for share in shares])
+    for _ in range(130):
+        lane = found.take().lane
+        found.give_back(lane, 1.0)
+    for lane, share in zip(found.lanes, shares, strict=True):
+        assert lane.here.seconds == pytest.approx(100.0 * share, abs=2.0)
 
 
 def test_gains_fade():

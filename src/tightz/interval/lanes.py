@@ -269,8 +269,9 @@ class Schedule:
         if self.confident < FINE:  # narrow enough: from here on by what is measured
             promised = [lane for lane in promised if getattr(lane.method, "proves", False)]
         if promised:
-            # the largest promise first: steps of others may hold the other workers for long
-            return min(promised, key=lambda lane: (-lane.share, lane.here.seconds))
+            # Promises may come to more than there is: then all get less in proportion. The largest
+            # comes first, since steps of others may hold the workers for long.
+            return min(promised, key=lambda lane: (lane.here.seconds / lane.share, -lane.share))
         # Starvation guard: rates are estimates from the past, and a stream that needs a long step
         # before its first finding would never be tried again.
         fair = LEAST_SHARE * sum(lane.here.seconds for lane in live) / len(live)
