@@ -152,6 +152,26 @@ def test_an_executor_that_is_shut_down_leaves_the_work_to_threads(after):
     assert failure.startswith("the run went on without its executor: ShutDown takes no tasks")
 
 
+class Forgets(Gone):
+    """Gives nothing for what a task returned."""
+
+    def submit(self, function, /, *args):
+        future = super().submit(function, *args)
+        forgotten = Future()
+        forgotten.set_result(None)
+        return future if self.sent < self.after else forgotten
+
+
+@pytest.mark.parametrize("after", [0, 5])
+def test_an_executor_that_forgets_results_leaves_the_work_to_threads(after):
+    method = Sum()
+    r = run(method, executor=Forgets(after))
+    assert method.seen == EXPECTED
+    assert r.failures == [
+        "the run went on without its executor: Forgets gave NoneType for what a task returned"
+    ]
+
+
 def leave_at_two(x):
     if x == 2:
         raise SystemExit

@@ -179,7 +179,12 @@ class Crew:
             else:
                 _end(errand.promise.set_exception, error)
         else:
-            _end(errand.promise.set_result, result)
+            if isinstance(result, Done):
+                _end(errand.promise.set_result, result)
+            else:  # who waits would wait for ever
+                name, what = type(pool).__name__, type(result).__name__
+                wrong = ExecutorError(f"{name} gave {what} for what a task returned")
+                _end(errand.promise.set_exception, wrong)
 
     def _lost(self, errand: _Errand, pool: Any, error: BaseException) -> None:
         """Send it again; who takes it is the executor's business, unless that is broken."""
