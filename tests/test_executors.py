@@ -209,10 +209,11 @@ def test_a_bug_is_raised_as_it_is_and_not_retried():
 
 
 class TwoParts(Exception):
-    """Can be pickled and not be read again."""
+    """Cannot be pickled, whatever other libraries teach exceptions (dask's tblib does)."""
 
     def __init__(self, one, two):
         super().__init__(f"{one} and {two}")
+        self.lock = threading.Lock()
 
 
 def raise_one(error):
