@@ -176,16 +176,9 @@ class SplittingTree:
     ) -> Generator[Bound | Handout, Any, None]:
         """As `run`, for a driver that has the rounds' looks done; `pool`: for all else."""
         pool = pool or ThreadPoolExecutor(self.threads)
-        steps, results = self._stages(pool), None
         try:
-            while True:
-                item = next(steps) if results is None else steps.send(results)
-                results = None
-                if item is None:
-                    yield from self._news()
-                else:
-                    results = yield item
-        except (StopIteration, _LateError):
+            yield from self._stages(pool)
+        except _LateError:
             pass
         finally:
             self._seconds = self.clock.elapsed
@@ -210,17 +203,17 @@ class SplittingTree:
             self.history.append(replace(bound, evidence=None))
             yield bound
 
-    def _stages(self, pool: Executor) -> Generator[Handout | None, Any, None]:
-        """From the cheapest bound to the tree's last round; yields where news may have come."""
+    def _stages(self, pool: Executor) -> Generator[Bound | Handout, Any, None]:
+        """From the cheapest bound to the tree's last round; with what is news on the way."""
         poly = self.work.original
         if poly.constant == -np.inf:
             self.standing.nothing()
-            yield None
+            yield from self._news()
             return
         whole = Region.whole(poly.n)
         ceiling = self._call(pool, self.bounder.bound, whole, Order.MIN_FILL, 0)
         self.standing.weigh(self.tree, ceiling.proof)
-        yield None
+        yield from self._news()
         working = self._call(pool, self._collapse)
         family = self.settings.family or choose_family(poly, self.clock.left)
         plain = family if isinstance(family, MeanField) else PRODUCT
@@ -228,7 +221,7 @@ class SplittingTree:
         q = self._call(pool, _first_q, plain, coset, generator(self.seed, 2), ceiling.exact)
         tree = self._plant(plain, q, ceiling, np.zeros((0, working.n), np.int8))
         self.standing.weigh(self.tree, q.proof())
-        yield None
+        yield from self._news()
         if ceiling.exact or working.n == 0:
             return
         wide = None
@@ -236,21 +229,21 @@ class SplittingTree:
             quick = min(4, self.bounder.width)
             ceiling = self._call(pool, self._ceiling, ceiling, Order.MIN_FILL, 2, quick)
             self.standing.weigh(self.tree, ceiling.proof)
-            yield None
+            yield from self._news()
             wide = pool.submit(self._ceiling, ceiling, self._orders(), 40, None)
         states = self._call(pool, self._samples, working.n)
         q = self._call(pool, self._root_q, family, q, states)
         self.standing.weigh(self.tree, q.proof())
-        yield None
+        yield from self._news()
         if wide is not None:
             ceiling = self._result(wide)
         tree = self._plant(family, q, ceiling, states)
         self.standing.weigh(self.tree, ceiling.proof)
-        yield None
+        yield from self._news()
         while not tree.finished and not self.clock.expired:
             yield from tree.round()
             self.standing.weigh(self.tree)
-            yield None
+            yield from self._news()
 
     def _call(self, pool: Executor, work: Callable[..., Result], *arguments: object) -> Result:
         """work(*arguments) on the pool; _LateError when the deadline comes first."""
