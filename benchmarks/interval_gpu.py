@@ -2,9 +2,9 @@
 
 Issue 19: 30x30, 50x50 and 100x100 grids (w = 1 and w = 10), cubic lattices, the public RBM; exact
 answers forbidden. Aims with the GPU: 50x50, w = 10: at most 2 nats always and 0.2 at 95%; 100x100,
-w = 1: at most 20 always and 1 at 95%. Every run is a process of its own, since a process is bound
-to its cores; GPU_SEED draws other models, GPU_ONLY="50x50 rbm" runs some, GPU_SECONDS sets the
-time, GPU_PLACES="gpu cores" where.
+w = 1: at most 20 always and 1 at 95%. Both runs of a model go side by side, each a process on
+cores of its own: two for the plain one, all others for the one with the GPU. GPU_SEED draws other
+models, GPU_ONLY="50x50 rbm" runs some, GPU_SECONDS sets the time, GPU_PLACES="gpu cores" where.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-
-import numpy as np
 
 import tightz as tz
 from benchmarks.above import lattice, public_rbm
@@ -40,10 +38,8 @@ AIMS = {"50x50 w=10": (2.0, 0.2), "100x100 w=1": (20.0, 1.0)}
 
 def one(name: str, place: str) -> None:
     """Run in the child: what was reached, as JSON."""
-    if not hasattr(np, "row_stack"):
-        np.vstack = np.vstack  # numba-cuda 0.30 asks numpy 2.5 for it
-    if place == "cores":
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:CORES] if place == "cores" else cores[CORES:] or cores)
     backend = "cpu" if place == "cores" else "auto"
     r = tz.log_partition(
         MODELS[name](), time_limit=SECONDS, exact=False, seed=SEED, backend=backend
@@ -59,6 +55,14 @@ def one(name: str, place: str) -> None:
     )  # fmt: skip
 
 
+def start(name: str, place: str) -> subprocess.Popen[str]:
+    call = f"from benchmarks.interval_gpu import one; one({name!r}, {place!r})"
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", call],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
 def main() -> None:
     only = os.environ.get("GPU_ONLY", "").lower().split()
     places = os.environ.get("GPU_PLACES", "gpu cores").split()
@@ -68,17 +72,12 @@ def main() -> None:
         if name == "public RBM" and "TIGHTZ_DATA" not in os.environ:
             print("public RBM: TIGHTZ_DATA is not set")
             continue
-        for place in places:
-            call = f"from benchmarks.interval_gpu import one; one({name!r}, {place!r})"
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", call], capture_output=True, text=True
-            )
-            if done.returncode:
-                print(f"{name} on {place}: {done.stderr.strip().splitlines()[-1]}")
+        for place, run in [(place, start(name, place)) for place in places]:
+            out, err = run.communicate()
+            if run.returncode:
+                print(f"{name} on {place}: {err.strip().splitlines()[-1]}")
                 continue
-            lower, upper, confident, estimate, seconds, failures = json.loads(
-                done.stdout.splitlines()[-1]
-            )
+            lower, upper, confident, estimate, seconds, failures = json.loads(out.splitlines()[-1])
             middle = estimate[0]
             aim = AIMS.get(name, ("-", "-"))
             print(
