@@ -249,7 +249,7 @@ class Board:
         When to look is free to choose: the certificate holds at any stopping time.
         """
         self.secure()
-        begun = time.perf_counter()
+        begun = time.thread_time()
         slack = self.slack() if self.ledger.accounts else 0.0
         low, high = self.ledger.lower() - slack, self.ledger.upper() + slack
         for side, value in ((Side.LOWER, low), (Side.UPPER, high)):
@@ -263,7 +263,7 @@ class Board:
                     confidence=1.0 - self.ledger.delta, why=BETS,
                 )
             )  # fmt: skip
-        self._reading += time.perf_counter() - begun
+        self._reading += time.thread_time() - begun
 
     def recall(self, bounds: list[Bound]) -> None:
         """Take over the records of earlier sessions as they are."""

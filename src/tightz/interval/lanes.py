@@ -44,6 +44,10 @@ PATIENCE = 6
 EARLY = 5.0
 """Seconds that streams may take together while the clock is held for compilation."""
 
+UNMERGED = 4
+"""Findings of a stream that may wait for the driver before it takes another step: what lies there
+at the deadline was found in vain."""
+
 FINE = 0.005
 """Nats of confident width down to which streams get the time that they were promised; those that
 prove what holds always (`proves`) get it to the end."""
@@ -132,6 +136,7 @@ class Lane:
     ended: bool = False  # no more steps to take
     kernels: tuple[Kernel, ...] = ()  # what it waits for before its first step
     merged: bool = False  # and all it found is merged
+    unmerged: int = 0  # findings that wait for the driver
     trail: list[tuple[float, float]] = field(default_factory=list)  # seconds, its upper bounds
 
     @property
@@ -164,7 +169,7 @@ class Lane:
     @property
     def ready(self) -> bool:
         """Whether its next step can be taken."""
-        idle = not (self.running or self.ended)
+        idle = not (self.running or self.ended) and self.unmerged < UNMERGED
         return idle and (self.pieces is None or self.pieces.done)
 
     def advance(self) -> Any:
@@ -285,14 +290,18 @@ class Schedule:
         """Others may now take the lane's pieces; its own next step waits for them."""
         with self.changed:
             lane.pieces = Pieces(handout)
-            self.changed.notify_all()
+            self.changed.notify(len(handout.tasks))
 
-    def give_back(self, lane: Lane, seconds: float, *, ended: bool = False) -> None:
-        """A step is over."""
+    def give_back(
+        self, lane: Lane, seconds: float, *, ended: bool = False, findings: int = 0
+    ) -> None:
+        """A step is over, and so many findings are on their way to the driver."""
         with self.changed:
             lane.running, lane.ended = False, ended
+            lane.unmerged += findings
             lane.here.spend(seconds, self.memory)
-            self.changed.notify_all()
+            # one more stream to take: waking all costs all of them the lock
+            self.changed.notify(len(self.lanes) if ended else 1)
 
     def deliver(
         self,
@@ -308,7 +317,7 @@ class Schedule:
         with self.changed:
             job.pieces.put(job.number, result, error)
             (job.lane.away if away else job.lane.here).spend(seconds, self.memory)
-            self.changed.notify_all()
+            self.changed.notify()
 
     def return_piece(self, job: Job) -> None:
         """The executor is gone: the threads here do what it had."""
@@ -318,10 +327,14 @@ class Schedule:
             job.pieces.give_up(job.number)
             self.changed.notify_all()
 
-    def reward(self, lane: Lane, gain: float) -> None:
+    def reward(self, lane: Lane, gain: float, *, findings: int = 0) -> None:
+        """So many findings of a stream were merged; together they gained this."""
         with self.changed:
             lane.here.gain += gain
             lane.away.gain += gain
+            lane.unmerged -= findings
+            if findings and lane.unmerged == UNMERGED - 1:
+                self.changed.notify()
 
     @property
     def finished(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 import time
 import traceback
@@ -26,6 +27,13 @@ from tightz.workspace.working import Handout, Launch, Method, Working
 
 log = logging.getLogger("tightz")
 log.addHandler(logging.NullHandler())
+
+LATE = 0.5
+"""Seconds at most after the deadline in which what was found before it is merged."""
+
+SWITCHING = 5e-4
+"""Seconds that a thread may keep the interpreter while others ask for it. Python's own 5 ms are
+paid by the driver for each of its short steps where a dozen workers are busy."""
 
 AHEAD = 2
 """Pieces under way for each of the executor's workers: one at work, one on its way."""
@@ -122,6 +130,17 @@ def race(
         threading.Thread(
             target=_work, args=(schedule, board, inbox, away), name=f"tightz worker {number}"
         ).start()
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual, SWITCHING))
+    try:
+        _drive(schedule, board, inbox, hold=hold)
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def _drive(schedule: Schedule, board: Board, inbox: queue.SimpleQueue[Any], *, hold: bool) -> None:
+    """Merge what workers find until time is up, nothing is left to do, or the answer is exact."""
+    clock, farm = schedule.working.clock, schedule.farm
     closing: Lane | None = None
     held = hold
     while not clock.expired:
@@ -137,21 +156,20 @@ def race(
             if schedule.finished and inbox.empty():
                 return
             continue
-        # Credit is what the merged answer gained: two streams that find the same bound are not
-        # both paid.
-        before = board.doubt
         if lane is None:
             _alone(item, board)
             continue
-        _merge(lane, item, board)
-        after = board.doubt
-        schedule.confident = after.confident[1] - after.confident[0]
-        schedule.reward(lane, before.narrowed_to(after))
+        _merge(lane, item, schedule, board)
         if board.closed and closing is None:
             closing = lane
         # The stream that closed the interval hands in its marginals after its bound.
         if closing is not None and (closing.merged or board.knows_marginals):
             return
+    until = time.perf_counter() + LATE
+    while time.perf_counter() < until and not inbox.empty():
+        lane, item = inbox.get()
+        if lane is not None:
+            _merge(lane, item, schedule, board)
 
 
 def _alone(item: _Alone, board: Board) -> None:
@@ -160,7 +178,19 @@ def _alone(item: _Alone, board: Board) -> None:
         board.failures.append(note)
 
 
-def _merge(lane: Lane, item: Any, board: Board) -> None:
+def _merge(lane: Lane, item: Any, schedule: Schedule, board: Board) -> None:
+    """Take what a stream said, and pay it for what the merged answer gained: two streams that find
+    the same bound are not both paid.
+    """
+    before = board.doubt
+    _enter(lane, item, board)
+    after = board.doubt
+    schedule.confident = after.confident[1] - after.confident[0]
+    said = isinstance(item, Finding | _Refused)
+    schedule.reward(lane, before.narrowed_to(after), findings=int(said))
+
+
+def _enter(lane: Lane, item: Any, board: Board) -> None:
     if isinstance(item, Ended):
         lane.merged = True
     elif isinstance(item, _Failed):
@@ -201,7 +231,7 @@ def _step(
 ) -> None:
     """One step of a stream; what it says goes to the inbox."""
     begun = time.perf_counter()
-    ended = True
+    ended, findings = True, 0
     try:
         item: Any = lane.advance()
         ended = isinstance(item, Ended)
@@ -214,13 +244,14 @@ def _step(
             if finding.bound is not None:
                 ended = lane.beaten(finding.bound, board.ends, schedule.working.clock.left)
             inbox.put((lane, _judged(finding, schedule.working, board)))
+            findings = 1
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a panic of an extension is no Exception
         ended = True
         inbox.put((lane, _Failed(error, traceback.format_exc())))
     finally:
-        schedule.give_back(lane, time.perf_counter() - begun, ended=ended)
+        schedule.give_back(lane, time.perf_counter() - begun, ended=ended, findings=findings)
         if ended:
             inbox.put((lane, Ended()))
     if away is not None:
