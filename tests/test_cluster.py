@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -78,6 +79,19 @@ def test_killed_workers_lose_nothing(client, victims):
     assert len(seen) > 20
     client.wait_for_workers(2)
     assert len(before - set(worker_pids(client))) >= victims
+
+
+def test_a_cluster_without_workers_is_given_up_with_the_remedy(client, monkeypatch):
+    monkeypatch.setattr("tightz.runtime.cluster.DESERTED", 1.0)
+    monkeypatch.setattr("tightz.runtime.cluster.RECOUNT", 0.1)
+    monkeypatch.setattr("tightz.runtime.executors.LOOK", 0.1)
+    client.cluster.scale(0)
+    while client.nthreads():
+        time.sleep(0.1)
+    with pytest.raises(ExecutorError, match=r"no worker for 1 s.*start some"):
+        tz.estimate(GRID, executor=client, **RUN)
+    client.cluster.scale(2)
+    client.wait_for_workers(2)
 
 
 def test_the_plan_is_shared_and_not_sent_with_tasks(client):

@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tightz.errors import ParameterError
 from tightz.families.mean_field import MeanField, PointMass
+from tightz.interval.board import Board
 from tightz.interval.portfolio import tempering
 from tightz.paper.trials import MIN_BATCHES, TrialPlan, batch_size
 from tightz.projections.hashing import DenseParity, FirstColumns
@@ -337,11 +338,19 @@ def test_estimate_on_local_workers_that_are_killed_midway():
         assert not before & set(pool.pids)
 
 
-def test_log_partition_runs_its_trials_on_processes():
+def test_log_partition_runs_its_trials_on_processes(monkeypatch):
     model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
+    count = Board._count
+
+    def until_trials(board, draws):
+        count(board, draws)
+        if draws.source.track.startswith("projections"):
+            board.clock.stop()  # processes take as long to start as the machine is busy
+
+    monkeypatch.setattr(Board, "_count", until_trials)
     with ProcessPoolExecutor(2, mp_context=mp.get_context("spawn")) as pool:
         r = tz.log_partition(
-            model, time_limit=20, seed=0, exact=False, only=(tempering,), executor=pool
+            model, time_limit=200, seed=0, exact=False, only=(tempering,), executor=pool
         )
         assert pool._processes
     assert any(a.source.track.startswith("projections") and a.drawn for a in r.ledger.accounts)

@@ -30,6 +30,10 @@ PATIENCE = 10.0
 RECOUNT = 5.0
 """Seconds after which a dask cluster's workers are counted again: they come and go."""
 
+DESERTED = 120.0
+"""Seconds without any worker after which a cluster is given up: a nanny whose worker dies while it
+starts ends with it, and dask's tasks then wait for ever."""
+
 
 def connect(address: str, *, timeout: float = PATIENCE) -> Any:
     """A dask client of the scheduler at `address`, once at least one worker is there.
@@ -95,6 +99,7 @@ class DaskPool:
         self.client = client
         self.options = {**options, "pure": False}
         self._counted, self._count = -math.inf, 0
+        self._manned = time.monotonic()  # when there was a worker
 
     @property
     def workers(self) -> int:
@@ -103,7 +108,18 @@ class DaskPool:
             with suppress(OSError):  # a scheduler that went away is noticed by what is sent
                 self._count = sum(self.client.nthreads().values())
             self._counted = time.monotonic()
+            if self._count:
+                self._manned = self._counted
         return self._count
+
+    def why_deserted(self) -> str:
+        """That nobody has been there for long, or nothing."""
+        if self.workers or time.monotonic() < self._manned + DESERTED:
+            return ""
+        return (
+            f"the dask cluster has had no worker for {DESERTED:g} s; see why its workers ended, "
+            "and start some"
+        )
 
     @property
     def _there(self) -> bool:

@@ -31,6 +31,9 @@ IN_FLIGHT = 4
 """Tasks submitted and not yet handed back, per worker: enough that none waits for this process."""
 
 
+LOOK = 2.0
+"""Seconds after which it is asked again whether anybody is left to wait for."""
+
 CLOSED = "CommClosedError"
 """dask's word for a connection that ended, to a worker or to its scheduler."""
 
@@ -99,6 +102,9 @@ class Crew:
         self._parcels: OrderedDict[int, _Shared] = OrderedDict()
         self._flying: dict[Future[Done], Any] = {}
         self._lock = threading.RLock()
+        self._dismissed = threading.Event()
+        if hasattr(self._pool, "why_deserted"):  # its tasks wait for ever where nobody comes
+            threading.Thread(target=self._watch, name="tightz crew", daemon=True).start()
 
     @property
     def size(self) -> int:
@@ -113,6 +119,18 @@ class Crew:
         promise: Future[Done] = Future()
         self._submit(_Errand(function, task, promise))
         return promise
+
+    def _watch(self) -> None:
+        """Fail what is under way where nobody is left to do it."""
+        while not self._dismissed.wait(LOOK):
+            if not (why := self._pool.why_deserted()):
+                continue
+            with self._lock:
+                flying, self._flying = self._flying, {}
+            for promise, future in flying.items():
+                _end(promise.set_exception, ExecutorError(why))
+                with suppress(Exception):
+                    future.cancel()
 
     def wake(self, answered: Callable[[BaseException | None], None]) -> None:
         """Have the workers started; `answered` is called once, when the first of them is there."""
@@ -169,22 +187,26 @@ class Crew:
 
     def _heard(self, errand: _Errand, pool: Any, future: Any) -> None:
         """A task came back: with a result, an exception of its own, or without its worker."""
-        with self._lock:
-            self._flying.pop(errand.promise, None)
         try:
-            result = future.result()
+            result = future.result()  # dask fetches it now, and may have to make it again
         except BaseException as error:  # SystemExit too: who waits must hear of it
+            self._landed(errand)
             if _is_loss(error):
                 self._lost(errand, pool, error)
             else:
                 _end(errand.promise.set_exception, error)
         else:
+            self._landed(errand)
             if isinstance(result, Done):
                 _end(errand.promise.set_result, result)
             else:  # who waits would wait for ever
                 name, what = type(pool).__name__, type(result).__name__
                 wrong = ExecutorError(f"{name} gave {what} for what a task returned")
                 _end(errand.promise.set_exception, wrong)
+
+    def _landed(self, errand: _Errand) -> None:
+        with self._lock:
+            self._flying.pop(errand.promise, None)
 
     def _lost(self, errand: _Errand, pool: Any, error: BaseException) -> None:
         """Send it again; who takes it is the executor's business, unless that is broken."""
@@ -221,6 +243,7 @@ class Crew:
 
     def dismiss(self) -> None:
         """Cancel what is under way, and end the workers that this crew started itself."""
+        self._dismissed.set()
         with self._lock:
             flying, self._flying = self._flying, {}
         for promise, future in flying.items():
