@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import tightz as tz
 from benchmarks.above import lattice, public_rbm
@@ -38,8 +39,6 @@ AIMS = {"50x50 w=10": (2.0, 0.2), "100x100 w=1": (20.0, 1.0)}
 
 def one(name: str, place: str) -> None:
     """Run in the child: what was reached, as JSON."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:CORES] if place == "cores" else cores[CORES:] or cores)
     backend = "cpu" if place == "cores" else "auto"
     r = tz.log_partition(
         MODELS[name](), time_limit=SECONDS, exact=False, seed=SEED, backend=backend
@@ -57,9 +56,13 @@ def one(name: str, place: str) -> None:
 
 def start(name: str, place: str) -> subprocess.Popen[str]:
     call = f"from benchmarks.interval_gpu import one; one({name!r}, {place!r})"
+    cores = sorted(os.sched_getaffinity(0))
+    own = cores[:CORES] if place == "cores" else cores[CORES:] or cores
+    # before the child starts: threads of its linear algebra are made when it is imported
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", call],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=partial(os.sched_setaffinity, 0, own),
     )  # fmt: skip
 
 

@@ -200,9 +200,11 @@ def test_bits_of_larger_variables_may_be_tied():
     assert encoding.polynomial.n == 5
     logs = encoding.polynomial.log_weight(naive.all_spins(5))
     assert naive.log_sum_exp(logs) == pytest.approx(log_z, abs=1e-10)
-    lifted = encoding.marginals_of(exact_expectations(encoding.polynomial))
-    for got, expected in zip(lifted, marginals, strict=True):
+    expectations = exact_expectations(encoding.polynomial)
+    for got, expected in zip(encoding.marginals_of(expectations), marginals, strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-10)
+    single = expectations(np.arange(6), np.arange(5, dtype=np.int32))
+    np.testing.assert_allclose(encoding.spin_means(marginals), single, atol=1e-10)
     assert tz.estimate(model, levels=[0], trials=1, seed=0).log_z <= log_z + 1e-9
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.strategies import projected_models
+from tightz.elimination.exact import exact
 from tightz.elimination.graph import scopes_from
 from tightz.errors import ParameterError, ResourceError
 from tightz.families.mean_field import MeanField
@@ -26,6 +27,7 @@ from tightz.families.structured.clusters import (
 )
 from tightz.families.structured.junction import build_forest, structured_bound
 from tightz.families.structured.thinning import keep_heaviest
+from tightz.interval.streams.spins import structured
 from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
@@ -34,6 +36,9 @@ from tightz.paper.setup import Projections
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, Parities
 from tightz.reductions.encoding import encode
+from tightz.runtime.clock import Clock
+from tightz.workspace.findings import Marginals, Mixing
+from tightz.workspace.working import Working
 
 TIGHT = {"tol": 1e-12, "max_sweeps": 3000}
 
@@ -518,3 +523,25 @@ def test_unconverged_ascents_say_so_and_still_bound():
         assert result.log_gamma <= log_z_on(coset)
         long = StructuredMeanField(width=1, restarts=1, partition=partition)
         assert long.project(coset, rng).status is Status.CONVERGED
+
+
+def test_a_samplers_means_lead_the_shapes_out_of_one_valley():
+    """Whatever the means say, bounds stay below; the exact ones do no worse than q's own."""
+    model = ising_grid(14, coupling=(-10, 10), field=(-1, 1), seed=14)
+    truth = exact(model)
+
+    def best(told):
+        working = Working(model, Clock(60.0), exact=False, seed=np.random.SeedSequence(14))
+        values = []
+        for found in structured(working, Clock(60.0)):
+            if found.bound is not None:
+                values.append(found.bound.log_z)
+                assert found.bound.log_z <= truth.log_z + 1e-9
+            if told:
+                vectors = list(truth.marginals)
+                working.sampled.marginals = Marginals(vectors, "exact", 0.0, Mixing.MIXED)
+            if len(values) >= 3:
+                break
+        return values[-1]
+
+    assert best(told=True) > best(told=False) - 1e-6

@@ -274,6 +274,8 @@ def _judged(finding: Finding, working: Working, board: Board) -> Finding | _Refu
             return _Refused(bound, str(refusal))  # what else it found rests on the same ground
     marginals, sampler = finding.marginals, finding.sampler
     if not finding.of_model:
+        if marginals is not None and marginals.mixing is Mixing.MIXED:
+            working.sampled.marginals = marginals
         # Exact ones end the run; others are replaced many times, and only the last need lifting.
         if marginals is not None and marginals.mixing is Mixing.EXACT:
             marginals = working.lift_marginals(marginals)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.gf2 import unpack
 from tightz.reductions.affine import absorb
-from tightz.reductions.bits import BitModel, BlockPolynomial, to_bits
+from tightz.reductions.bits import BitModel, BlockPolynomial, state_of_code, to_bits
 
 Expectations = Callable[[NDArray[np.int64], NDArray[np.int32]], NDArray[np.float64]]
 """(ptr, spins) -> E_q[prod of spins[ptr[a]:ptr[a+1]]] for each a."""
@@ -90,6 +90,19 @@ class SpinEncoding:
         """The same from q itself: `expectations(ptr, spins)` gives E_q of products of spins."""
         ptr, spins, signs = self.products
         return self.from_products(signs * expectations(ptr, spins))
+
+    def spin_means(self, marginals: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """(n,) means of the polynomial's spins from marginals of the model's variables.
+
+        The spare codes of a variable in bits have equal parts of their state's probability.
+        """
+        observed = self.observed
+        kept = self.variables if observed is None else observed.kept
+        if self.bits is None:
+            means = np.array([marginals[i][0] - marginals[i][1] for i in kept])
+        else:
+            means = np.concatenate([np.zeros(0), *(_bit_means(marginals[i]) for i in kept)])
+        return means if self.coset is None else means[self.coset.free]
 
     def lift_states(self, spins: NDArray) -> NDArray[np.int64]:
         """(S, n) states of the model's variables from rows of the polynomial's spins."""
@@ -198,6 +211,17 @@ def encode(model: Model, *, multivalued: bool = False) -> SpinEncoding:
         if coset is not None:
             owner = np.where(model.cardinalities[owner] > 2, -1, owner)
     return SpinEncoding(model, polynomial, owner, observed, bits, coset, reason)
+
+
+def _bit_means(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean of (-1)^bit for each bit of a variable's code, the leading one first."""
+    states = state_of_code(vector.size)
+    codes = np.arange(states.size)
+    each = (vector / np.bincount(states, minlength=vector.size))[states]
+    count = states.size.bit_length() - 1
+    bits = codes[None, :] >> np.arange(count - 1, -1, -1)[:, None] & 1
+    means: NDArray[np.float64] = (1.0 - 2.0 * bits) @ each
+    return means
 
 
 def _subsets(low: int, high: int) -> list[list[int]]:

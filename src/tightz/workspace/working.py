@@ -57,9 +57,17 @@ DENSE_SWEEPS = 1000
 """Tempering sweeps on dense models: only tempering finds the modes; the share may cut it short."""
 
 
+@dataclass(eq=False)
+class Sampled:
+    """Marginals of the working model that a sampler stands for, the last ones told; None: none."""
+
+    marginals: Marginals | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Working:
     """What streams read. Nothing in it changes while they run: they answer by yielding findings.
+    `sampled` alone is told: the driver puts there what samplers know of `graph`'s variables.
 
     Everything below is computed when it is first asked for, by whoever asks first, and kept:
     `graph` (the model reduced), its elimination `plan` and the exact `way` to go, its spin
@@ -78,6 +86,7 @@ class Working:
     backend: Backend = "auto"
     marginals: bool = True  # False: not worth any time once log Z is exact
     crewed: threading.Event = field(default_factory=threading.Event)  # the executor answers
+    sampled: Sampled = field(default_factory=lambda: Sampled())
     _once: Once = field(default_factory=Once)
 
     @property

@@ -211,17 +211,27 @@ class StructuredMeanField:
         shapes = self._shapes(coset, work, len(means), rng or np.random.default_rng(0))
         return self._ascend(coset, shapes, means)
 
-    def refit(self, q: IProjection, rng: np.random.Generator | None = None) -> StructuredProjection:
+    def refit(
+        self,
+        q: IProjection,
+        rng: np.random.Generator | None = None,
+        *,
+        shaped: NDArray[np.float64] | None = None,
+        start: NDArray[np.float64] | None = None,
+    ) -> StructuredProjection:
         """Ascend from q's means on a shape made for q: it keeps the terms that fluctuate under q.
 
-        Not always better than q: a new shape follows other terms. `rng` varies it.
+        Not always better than q: a new shape follows other terms. `rng` varies it. `shaped` and
+        `start` are other means to make the shape for and to start from: those of a sampler know
+        more than one valley.
         """
         if not q.coset.feasible or q.coset.polynomial.constant == -np.inf:
             return _nothing(q.coset, 1)
-        means = np.clip(q.means, -1.0, 1.0)
+        shaped = np.clip(q.means if shaped is None else shaped, -1.0, 1.0)
+        start = np.clip(q.means if start is None else start, -1.0, 1.0)
         work = merged_images(q.coset)
-        shapes = self._shapes(q.coset, work, 1, rng, means)
-        return self._ascend(q.coset, shapes, means[None, :])
+        shapes = self._shapes(q.coset, work, 1, rng, shaped)
+        return self._ascend(q.coset, shapes, start[None, :])
 
     def _ascend(
         self, coset: Coset, shapes: Sequence[Shape], means: NDArray[np.float64]
