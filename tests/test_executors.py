@@ -338,16 +338,22 @@ def test_estimate_on_local_workers_that_are_killed_midway():
         assert not before & set(pool.pids)
 
 
-def test_log_partition_runs_its_trials_on_processes(monkeypatch):
-    model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
+@pytest.fixture
+def until_trials(monkeypatch):
+    """Runs end with their first trial: processes take as long to start as the machine is busy."""
     count = Board._count
 
-    def until_trials(board, draws):
+    def counted(board, draws):
         count(board, draws)
         if draws.source.track.startswith("projections"):
-            board.clock.stop()  # processes take as long to start as the machine is busy
+            board.clock.stop()
 
-    monkeypatch.setattr(Board, "_count", until_trials)
+    monkeypatch.setattr(Board, "_count", counted)
+
+
+@pytest.mark.usefixtures("until_trials")
+def test_log_partition_runs_its_trials_on_processes():
+    model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
     with ProcessPoolExecutor(2, mp_context=mp.get_context("spawn")) as pool:
         r = tz.log_partition(
             model, time_limit=200, seed=0, exact=False, only=(tempering,), executor=pool
