@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tightz.families.ascent import SMALLEST, _commit, _local_field, _start_sweep, tanh
 from tightz.projections.grouped import GroupedPolynomial
+from tightz.runtime.gpu import alone
 from tightz.runtime.gpu.device import SIMULATED, arrays_to_device, cuda
 
 THREADS = 2 if SIMULATED else 64
@@ -62,6 +63,7 @@ def _ascend(poly, fields, means, scratch, tol, max_sweeps):  # type: ignore[no-u
             return
 
 
+@alone
 def ascend_on_device(
     poly: GroupedPolynomial,
     fields: NDArray[np.float64],

@@ -12,6 +12,7 @@ from tightz.paper.gpu.draws import draw_rows, draw_starts, start_from_heaviest, 
 from tightz.paper.gpu.evaluation import batch_moments, best_expectations, evaluate
 from tightz.paper.gpu.model import DeviceModel, slots_for
 from tightz.paper.gpu.reduction import list_members, reduce_rows, substitute
+from tightz.runtime.gpu import alone
 from tightz.runtime.gpu.device import GROUPS, THREADS, WIDTH, cuda
 from tightz.runtime.gpu.streams import pcg64_states
 
@@ -33,6 +34,7 @@ class Chunk:
     sweeps and gains (P, restarts).
     """
 
+    @alone
     def __init__(
         self, model: DeviceModel, levels: NDArray[np.int64], trials: NDArray[np.int64]
     ) -> None:
@@ -40,6 +42,7 @@ class Chunk:
         self.size = len(levels)
         self.d_levels = cuda.to_device(levels)
 
+    @alone
     def run(self) -> None:
         self.draw()
         self.reduce()
@@ -150,6 +153,7 @@ class Chunk:
                 "bug in the ascent kernel; backend='cpu' does without it"
             )
 
+    @alone
     def moments(self, products: tuple[Any, Any], log_weights: Any, batch: int) -> NDArray:
         """Averages over each batch of E_q of `products`, rows as `WeightedMoments.to_array`."""
         width = products[0].size - 1

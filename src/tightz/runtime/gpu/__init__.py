@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar, cast
 
 NO_DEVICE = (
     "no CUDA device or driver was found; `nvidia-smi` should list a GPU, and "
@@ -16,6 +17,23 @@ NO_DEVICE = (
 
 
 _ASKING = threading.Lock()
+
+_DEVICE = threading.RLock()
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def alone(function: Call) -> Call:
+    """One thread at a time on the device: what numba keeps about it (memory to let go, modules
+    loaded) is not made for several. Streams take turns by the call.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        with _DEVICE:
+            return function(*args, **options)
+
+    return cast(Call, call)
 
 
 def why_no_device(simulator: bool = True) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from numba import float64, int32, uint32
 from numpy.typing import NDArray
 
+from tightz.runtime.gpu import alone
 from tightz.runtime.gpu.device import (
     SIMULATED,
     arrays_to_device,
@@ -329,6 +330,7 @@ class DeviceSpinPath(SpinPath):
         ]
         return self._joined(each)._replace(ends=each[-1].ends)
 
+    @alone
     def _side_by_side(self, model, betas, states, with_slopes, octets, size, renewal) -> Walk:
         terms, base, phases = model
         n, count = self.base.fields.size, len(states)
@@ -507,6 +509,7 @@ class DeviceLayerPath(LayerPath):
         ends = self._ends(units[-ENDS:].astype(np.float64), states[-ENDS:])
         return Walk(self._start + logs, ends, slopes, np.arange(len(states)))
 
+    @alone
     def _side_by_side(
         self, layers: Any, betas: NDArray[np.float64], states: NDArray[np.uint64], steps: int
     ) -> tuple[NDArray[np.float64], NDArray[np.int8], NDArray[np.float64]]:

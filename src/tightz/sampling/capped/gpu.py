@@ -20,6 +20,7 @@ from tightz.errors import ResourceError
 from tightz.judge.gpu.proposals import Table, Tables, cap_excess, check_weights
 from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
+from tightz.runtime.gpu import alone
 from tightz.runtime.gpu.device import SIMULATED, cuda, device_kernel
 from tightz.sampling.capped.kernels import _FLUSH, _next
 from tightz.sampling.capped.lanes import Capped, Lanes
@@ -92,6 +93,7 @@ class DeviceProposal(Capped):
     tables: Tables
 
     @classmethod
+    @alone
     def of(cls, model: FactorGraph, descent: DeviceDescent) -> DeviceProposal:
         parts, program = descent.parts, descent.program
         if parts.cardinalities.max(initial=1) > MOST_STATES:
@@ -156,6 +158,7 @@ class DeviceProposal(Capped):
     def drawing(self, words: NDArray[np.uint64]) -> DeviceDrawing:
         return DeviceDrawing(self, words)
 
+    @alone
     def check(self, drawing: Lanes, count: int = 32) -> None:
         rows = drawing.states[:, :count].T.astype(np.int64)
         check_weights(
@@ -176,6 +179,7 @@ class DeviceDrawing(Lanes):
         self._states = cuda.to_device(self.states)
         self._log_x = cuda.to_device(self.log_x)
 
+    @alone
     def batch(self) -> NDArray[np.float64]:
         book, levels = self.proposal.book
         blocks = -(-self.log_x.size // THREADS)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ResourceError
 from tightz.judge.cliques import CliquesEvidence
+from tightz.runtime.gpu import alone
 from tightz.runtime.gpu.device import cuda, free_bytes
 from tightz.runtime.gpu.graphs import Recording, own_stream, wait
 from tightz.runtime.memory import format_bytes
@@ -40,6 +41,7 @@ class DeviceDescent(Steps):
     numbers, and the judge forms everything else anew.
     """
 
+    @alone
     def _begin(self, weights: NDArray[np.float64]) -> None:
         self.program: Program = program(self.parts, ITEMS)
         p = self.program
@@ -69,6 +71,7 @@ class DeviceDescent(Steps):
     def _shifts(self) -> Any:
         return self.pool[self.program.shifts.low : self.program.shifts.high]
 
+    @alone
     def _forward(self) -> float:
         levels = self.program.levels
         self._fill(self.reals, levels, -np.inf)
@@ -78,6 +81,7 @@ class DeviceDescent(Steps):
         self._magnitude = float(np.abs(found).sum())
         return float(self._constant + found.sum())
 
+    @alone
     def _backward(self, step: float, weight_rate: float) -> None:
         p = self.program
         self._fill(self.reals, p.sums, 0.0)
@@ -89,12 +93,14 @@ class DeviceDescent(Steps):
     def _weights(self) -> Any:
         return self.reals[: self.program.weights.high]
 
+    @alone
     def _keep(self) -> None:
         self._kept_weights = self._fetched(self._weights)
         if self._kept_shifts.size:
             self._kept_shifts.copy_to_device(self._shifts, stream=self.stream)
             wait(self.stream)
 
+    @alone
     def _restore(self) -> None:
         self._weights.copy_to_device(self._kept_weights, stream=self.stream)
         if self._kept_shifts.size:
@@ -110,6 +116,7 @@ class DeviceDescent(Steps):
         if blocks:
             reset[blocks, THREADS, self.stream](array, span.low, span.high, value)
 
+    @alone
     def snapshot(self) -> Snapshot:
         """A copy of the best bound's tables; ResourceError where there is no memory for one."""
         size = self.program.messages.high
@@ -126,6 +133,7 @@ class DeviceDescent(Steps):
         found = self._fetched(self.reals[levels.low : levels.high])
         return Snapshot(log_u, pool, found, self._kept_weights)
 
+    @alone
     def evidence(self, numbers: NDArray[np.int64]) -> CliquesEvidence:
         names, parts = numbers.tolist(), self.parts
         pairs = [pair for bucket in parts.pairs for pair in bucket]
