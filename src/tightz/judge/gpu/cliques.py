@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tightz.judge.verdict import UNIT, RefutedError
-from tightz.runtime.gpu import alone
 
 if not hasattr(np, "row_stack"):  # gone from numpy 2.5, still asked for by numba.cuda
     np.row_stack = np.vstack  # noqa: NPY201
@@ -122,7 +121,6 @@ class _Room:
         self.held = [one for one in self.held if one[0] != low]
 
 
-@alone
 def root_messages(tree: _DeviceTree, side: float) -> list[float]:
     """The message of every root; positive weights and no zeros only."""
     found = cuda.to_device(np.zeros(1, dtype=np.int32))

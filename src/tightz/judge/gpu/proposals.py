@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from tightz.judge.gpu.cliques import MOST_TERMS, SIMULATED, cuda
 from tightz.judge.verdict import UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
-from tightz.runtime.gpu import alone
 
 THREADS = 2 if SIMULATED else 128
 BLOCKS = 2 if SIMULATED else 2048
@@ -100,7 +99,6 @@ def _largest(pool, book, levels, at, weight, found, c):
         cuda.atomic.max(found, (1, c), widest)
 
 
-@alone
 def cap_excess(tables: Tables, weights: NDArray[np.float64]) -> tuple[float, float]:
     """sum_c w_c log R_c, rounded up: nats by which a weight may exceed U; and the sum over cliques
     of the largest sizes that their entries add up, with which the rounding of a weight scales."""
@@ -155,7 +153,6 @@ def _picked(pool, places, out):
         out[k] = pool[places[k]]
 
 
-@alone
 def check_weights(
     model: FactorGraph,
     tables: Tables,

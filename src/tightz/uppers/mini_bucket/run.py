@@ -21,6 +21,7 @@ from tightz.judge.cliques import CliquesEvidence
 from tightz.judge.verdict import UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.backends import Backend
+from tightz.runtime.gpu import alone
 from tightz.runtime.memory import format_bytes, parse_memory
 from tightz.uppers.mini_bucket.descent import Steps, predicted_bytes
 from tightz.uppers.mini_bucket.partition import Partition, partition
@@ -271,7 +272,9 @@ class Run:
         if self._bound is None or self._judged_at != self.descent.best:
             begun = time.perf_counter()
             evidence = self.descent.evidence(self.numbers)
-            verdict = evidence.verdict(self.source)
+            # tables on a device are judged there
+            weigh = alone(evidence.verdict) if self.place.device else evidence.verdict
+            verdict = weigh(self.source)
             self.judgement = time.perf_counter() - begun
             self.judging += self.judgement
             self._judged_at = self.descent.best
