@@ -30,6 +30,7 @@ EXTRAS_FOR_USERS = ("plot", "cluster", "gpu", "wish", "data", "h5")
 
 FROM_THE_HOST = {
     "IPython": "there wherever a notebook shows progress",
+    "pandas": "what results become where it is installed",
     "cloudpickle": "comes with dask.distributed; asked for only where pickle cannot carry a task",
     "tightz_experiments": "in the same wheel; `tightz reproduce` says so where it is missing",
 }

@@ -97,4 +97,9 @@ def figure(value: float | None, digits: int = 6) -> str:
         return "none"
     if math.isinf(value):
         return "infinity" if value > 0 else "-infinity"
-    return f"{value:.{digits}f}"
+    return no_minus(f"{value:.{digits}f}")
+
+
+def no_minus(text: str) -> str:
+    """A number that was rounded to nothing has no sign: 0.000, not -0.000."""
+    return text.removeprefix("-") if not text.strip("-0.") else text
