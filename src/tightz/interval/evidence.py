@@ -45,7 +45,10 @@ class EvidenceProbability:
             return f"P(evidence) = {probability(self.log_p)}   (log {figure(self.log_p, 8)}, exact)"
         ends = f"[{probability(self.lower)}, {probability(self.upper)}]"
         logs = f"log in [{figure(self.lower)}, {figure(self.upper)}]"
-        return f"P(evidence) in {ends}   ({logs}, holds always)"
+        return (
+            f"P(evidence) in {ends}   ({logs}, holds always; about {probability(self.log_p, 3)}, "
+            "not proven)"
+        )
 
 
 def _outward(a: float, b: float, towards: float) -> float:

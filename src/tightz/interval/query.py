@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 PRIOR = 1 / 3
 """Part of the time for log Z without the evidence, where the tables do not say it."""
 
+NARROW = 1e-6
+"""Ends closer than this are shown as a value and its error."""
+
 MANY = 64
 """States in all that are bounded one by one where nobody chose the variables."""
 
@@ -96,9 +99,7 @@ class Query(Result):
         """{state: (lower, upper)}; both hold always."""
         table = self._table(variable)
         labels = self.naming.state_labels(table.variable)
-        return {
-            s: (low, high) for s, (low, high) in zip(labels, table.bounds.tolist(), strict=True)
-        }
+        return {s: tuple(ends) for s, ends in zip(labels, table.bounds.tolist(), strict=True)}
 
     def _table(self, variable: Any) -> Table:
         v = self.naming.index(variable)
@@ -143,7 +144,9 @@ class Query(Result):
         rows = []
         for label, p, (low, high) in zip(labels, table.probabilities, table.bounds, strict=True):
             ends = f"   in [{low:.6f}, {high:.6f}]" if table.proven else ""
-            rows.append(f"  {label:<{width}}  {p:.6f}{ends}")
+            if high - low < NARROW:  # both ends would look the same
+                ends = f" +- {max(high - p, p - low):.0e}" if high > low else ""
+            rows.append(f"  {label:<{width}}  {'?' if math.isnan(p) else f'{p:.8f}'}{ends}")
         return rows
 
     def __repr__(self) -> str:
@@ -254,9 +257,10 @@ def shares(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.fl
     below = least / (least + np.where(others, most, 0.0).sum(axis=1))
     above = most / (most + np.where(others, least, 0.0).sum(axis=1))
     slack = (800.0 + 4.0 * k) * 2.0**-52  # exp is 0 below -745
-    return np.stack(
-        [below * (1.0 - slack), np.minimum(1.0, above * (1.0 + slack) + 1e-300)], axis=1
-    )
+    tiny = 1e-300  # what exp leaves of a weight that it cannot hold is less
+    lower = np.maximum(0.0, below * (1.0 - slack) - tiny)
+    upper = np.minimum(1.0, above * (1.0 + slack) + np.where(high > -np.inf, tiny, 0.0))
+    return np.stack([lower, upper], axis=1)
 
 
 def _estimated(model: FactorGraph, v: int, whole: LogPartition) -> Table:
