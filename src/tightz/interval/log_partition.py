@@ -28,7 +28,7 @@ from tightz.runtime.cores import usable_cores
 from tightz.runtime.gpu import why_no_device
 from tightz.runtime.kernels.farm import Farm, missing
 from tightz.runtime.kernels.registry import kernels_of
-from tightz.runtime.memory import parse_memory
+from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.ledger import Ledger
@@ -48,7 +48,7 @@ def log_partition(
     seed: Seed = None,
     exact: bool = True,
     marginals: bool = True,
-    max_memory: str | int = "8GB",
+    max_memory: str | int = MAX_MEMORY,
     methods: Sequence[Method] = (),
     only: Sequence[Method] | None = None,
     threads: int | None = None,

@@ -22,6 +22,7 @@ from tightz.models.names import Names
 from tightz.results import Result, dataframe
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
+from tightz.runtime.memory import MAX_MEMORY
 from tightz.runtime.seeds import Seed, seed_sequence, stream
 from tightz.workspace.findings import Mixing
 
@@ -161,7 +162,7 @@ def query(
     evidence: Evidence | None = None,
     time_limit: float = 60.0,
     seed: Seed = None,
-    max_memory: str | int = "8GB",
+    max_memory: str | int = MAX_MEMORY,
     backend: Backend = "auto",
 ) -> Query:
     """The distribution of each of `targets` given the evidence, and P(evidence).

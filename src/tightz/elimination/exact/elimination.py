@@ -28,7 +28,7 @@ from tightz.models.observed import observe
 from tightz.models.prepared import prepared
 from tightz.results import ByVariable, OneBound
 from tightz.runtime.backends import Backend
-from tightz.runtime.memory import parse_memory
+from tightz.runtime.memory import MAX_MEMORY, parse_memory
 
 NO_DIGITS = 0.01
 """Rounding of log Z, in nats, above which marginals are refused: states differ by less."""
@@ -210,7 +210,7 @@ def exact(
     model: FactorGraph,
     *,
     evidence: Evidence | None = None,
-    max_memory: str | int = "8GB",
+    max_memory: str | int = MAX_MEMORY,
     marginals: bool = True,
     backend: Backend = "auto",
     time_limit: float = math.inf,
