@@ -36,7 +36,7 @@ def given(model: FactorGraph, evidence: Evidence | None) -> FactorGraph:
         return model
     if isinstance(evidence, str | os.PathLike):
         text = os.fspath(evidence)
-        if "=" in str(text) and not os.path.exists(text):
+        if not os.path.exists(text) and ("=" in str(text) or text in (model.names or ())):
             return model.with_evidence(dict([_pair(model, str(text))]))
         evidence = _from_file(evidence, model)
     if not isinstance(evidence, Mapping):
@@ -69,13 +69,17 @@ def _from_file(path: FilePath, model: FactorGraph) -> dict[int, int]:
 
 
 def _pair(model: FactorGraph, text: str) -> tuple[int, int]:
-    """`name=state` as numbers; a name may hold = itself."""
-    ends = [at for at, letter in enumerate(text) if letter == "="]
-    if not ends:
-        raise ModelError(f"evidence is {text.strip()[:40]!r}; expected a pair such as rain=yes")
+    """`name=state` as numbers; names may hold = themselves."""
     known = model.names or ()
-    at = next((k for k in ends if text[:k].strip() in known), ends[0])
-    name, state = text[:at].strip(), text[at + 1 :].strip()
+    parts = [(text[:k].strip(), text[k + 1 :].strip()) for k, c in enumerate(text) if c == "="]
+    if not parts:
+        name = text.strip()[:40]
+        like = name if name in known else "rain"
+        state = model.naming.state_labels(model.index(name))[0] if name in known else "yes"
+        raise ModelError(f"evidence is {name!r}; expected a pair such as {like}={state}")
+    named = [part for part in parts if part[0] in known]
+    whole = [part for part in named if part[1] in model.naming.state_labels(model.index(part[0]))]
+    name, state = (whole or named or parts)[0]
     ((v, found),) = model.naming.numbered({name: state}, text=True).items()
     return v, found
 
