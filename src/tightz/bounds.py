@@ -100,6 +100,14 @@ def figure(value: float | None, digits: int = 6) -> str:
     return no_minus(f"{value:.{digits}f}")
 
 
+def at_most(error: float) -> str:
+    """An error for people, to one digit and never smaller than it is."""
+    if not 0.0 < error < math.inf:
+        return f"{error:g}"
+    power = math.floor(math.log10(error))
+    return f"{math.ceil(error * 10.0**-power):d}e{power:+03d}"
+
+
 def no_minus(text: str) -> str:
     """A number that was rounded to nothing has no sign: 0.000, not -0.000."""
     return text.removeprefix("-") if not text.strip("-0.") else text

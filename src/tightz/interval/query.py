@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.bounds import Bound
+from tightz.bounds import Bound, at_most
 from tightz.errors import ParameterError, require_seconds
 from tightz.interval.evidence import EvidenceProbability, log_z_of_network
 from tightz.interval.interval import LogPartition
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 PRIOR = 1 / 3
 """Part of the time for log Z without the evidence, where the tables do not say it."""
+
+PRINTED = 1e-9
+"""Nats within which the tables must say log Z without the evidence; their digits may be few."""
 
 NARROW = 1e-6
 """Ends closer than this are shown as a value and its error."""
@@ -146,7 +149,7 @@ class Query(Result):
         for label, p, (low, high) in zip(labels, table.probabilities, table.bounds, strict=True):
             ends = f"   in [{low:.6f}, {high:.6f}]" if table.proven else ""
             if high - low < NARROW:  # both ends would look the same
-                ends = f" +- {max(high - p, p - low):.0e}" if high > low else ""
+                ends = f" +- {at_most(max(high - p, p - low))}" if high > low else ""
             rows.append(f"  {label:<{width}}  {'?' if math.isnan(p) else f'{p:.8f}'}{ends}")
         return rows
 
@@ -187,9 +190,10 @@ def query(
         return log_partition(asked, time_limit=left, seed=stream(root, key), **options, **more)
 
     prior = log_z_of_network(seen)
-    if seen.evidence and prior is None:
+    if seen.evidence and (prior is None or prior[1] - prior[0] > PRINTED):
         without = run(seen.without_evidence(), 0, PRIOR, marginals=False)
-        prior = without.lower, without.upper
+        low, high = prior or (-math.inf, math.inf)
+        prior = max(low, without.lower), min(high, without.upper)
     count = sum(int(seen.cardinalities[v]) for v in chosen if v not in seen.evidence)
     one_by_one = targets is not None or count <= MANY
     whole = run(seen, 1, marginals=not one_by_one)
