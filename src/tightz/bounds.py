@@ -102,10 +102,11 @@ def figure(value: float | None, digits: int = 6) -> str:
 
 def at_most(error: float) -> str:
     """An error for people, to one digit and never smaller than it is."""
-    if not 0.0 < error < math.inf:
-        return f"{error:g}"
-    power = math.floor(math.log10(error))
-    return f"{math.ceil(error * 10.0**-power):d}e{power:+03d}"
+    text = f"{error:.0e}"
+    if not float(text) < error:
+        return text
+    digit, power = text.split("e")
+    return f"{int(digit) + 1}e{power}"
 
 
 def no_minus(text: str) -> str:
