@@ -30,6 +30,7 @@ EXTRAS_FOR_USERS = ("plot", "cluster", "gpu", "wish", "data", "h5")
 
 FROM_THE_HOST = {
     "IPython": "there wherever a notebook shows progress",
+    "pandas": "what results become where it is installed",
     "cloudpickle": "comes with dask.distributed; asked for only where pickle cannot carry a task",
     "tightz_experiments": "in the same wheel; `tightz reproduce` says so where it is missing",
 }
@@ -184,13 +185,13 @@ def test_what_is_declared_is_imported_and_what_is_imported_is_declared():
 
 
 def test_a_dependency_in_vain_and_a_hidden_one_are_found(tmp_path):
-    toy = _tree(tmp_path, a="import numpy.linalg, json\ndef f():\n    import pandas")
+    toy = _tree(tmp_path, a="import numpy.linalg, json\ndef f():\n    import polars")
     project = {
         "dependencies": ["numpy>=2", "scipy"],
         "optional-dependencies": {"gpu": ["numba-cuda>=0.2"]},
     }
     assert _unused(project, toy) == ["scipy", "numba-cuda"]
-    assert _undeclared(project, toy) == ["pandas"]
+    assert _undeclared(project, toy) == ["polars"]
 
 
 # Names that the prose mentions --------------------------------------------------------------
