@@ -21,7 +21,7 @@ from tightz.errors import ModelError, ParameterError, UnsupportedModelError
 from tightz.judge.claims import Audited, total_scale
 from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_model
+from tightz.models.given import GraphOrPath, given_model
 from tightz.models.observed import observe
 from tightz.models.prepared import prepared
 from tightz.results import OneBound
@@ -201,7 +201,7 @@ def plan(
 
 @prepared("exact")
 def exact(
-    model: FactorGraph,
+    model: GraphOrPath,
     *,
     max_memory: str | int = "8GB",
     marginals: bool = True,
@@ -220,7 +220,7 @@ def exact(
     `marginals=False` they are computed when first asked for. `plan`: what `plan(model)` found, so
     that it need not be found again: elimination on the CPU then.
     """
-    as_model(model, "exact", only="FactorGraph")
+    model = given_model(model, "exact", only="FactorGraph")
     allowed = parse_memory(max_memory)
     start = time.perf_counter()
     reduced, free = _without_fixed(model)

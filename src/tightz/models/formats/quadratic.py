@@ -14,7 +14,8 @@ import numpy as np
 from tightz.errors import ModelError, UnsupportedModelError
 from tightz.models.builders import ising
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_model, as_number, shown
+from tightz.models.given import GraphOrPath, given_model
+from tightz.models.inputs import as_number, shown
 from tightz.models.observed import observe
 from tightz.models.spin_polynomial import SpinPolynomial
 
@@ -106,12 +107,12 @@ def from_dimod(bqm: Any, *, beta: float = 1.0, name: str = "bqm") -> FactorGraph
     return from_qubo(both, offset=as_number(bqm.offset, "offset"), beta=beta, name=name)
 
 
-def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int], float], float]:
+def to_ising(model: GraphOrPath) -> tuple[dict[int, float], dict[tuple[int, int], float], float]:
     """(h, J, offset) with energy = -log p~, for a positive binary model of degree two at most.
 
     Observed and one-state variables are taken out; labels are the model's variable numbers.
     """
-    as_model(model, "to_ising", only="FactorGraph")
+    model = given_model(model, "to_ising", only="FactorGraph")
     poly = SpinPolynomial.from_factor_graph(observe(model).reduced)
     if poly.degree > 2:
         raise UnsupportedModelError(
@@ -132,9 +133,9 @@ def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int]
     return h, couplings, -poly.constant
 
 
-def to_qubo(model: FactorGraph) -> tuple[dict[tuple[int, int], float], float]:
+def to_qubo(model: GraphOrPath) -> tuple[dict[tuple[int, int], float], float]:
     """(Q, offset) with energy = -log p~; see `to_ising` for which models have one."""
-    as_model(model, "to_qubo", only="FactorGraph")
+    model = given_model(model, "to_qubo", only="FactorGraph")
     h, couplings, offset = to_ising(model)
     out = {(v, v): -2.0 * value for v, value in h.items()}  # s = 1 - 2x
     offset += math.fsum(h.values()) + math.fsum(couplings.values())
