@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models.factor_checks import MAX_STATES
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.evidence import Evidence, observed
+from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
 from tightz.models.inputs import as_model
@@ -59,8 +59,7 @@ def read_fg(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
     words.require_end(at, "the last factor")
     cards = np.ones(max(states, default=-1) + 1, dtype=np.int64)
     cards[list(states)] = list(states.values())
-    known = observed(evidence, cards)
-    return FactorGraph(cards, factors, evidence=known, name=Path(path).name)
+    return given(FactorGraph(cards, factors, name=Path(path).name), evidence)
 
 
 def _read_scope(
