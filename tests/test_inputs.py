@@ -76,9 +76,15 @@ def test_what_is_not_a_model_is_refused_with_advice(name, kind, tmp_path, monkey
     assert not list(tmp_path.iterdir())
 
 
+TIMED = ("theorem_forecast", "to_pgmpy")
+"""Functions whose results are seconds, or do not show themselves."""
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_path_stands_for_its_model(name, tmp_path, monkeypatch):
     """The function receives the very model that tz.read returns, however it is given."""
+    if name == "to_pgmpy":
+        pytest.importorskip("pgmpy")
     monkeypatch.chdir(tmp_path)
     tz.write(GRAPH, "model.uai")
     more, seeds = FUNCTIONS[name], {}
@@ -91,7 +97,7 @@ def test_a_path_stands_for_its_model(name, tmp_path, monkeypatch):
         result = getattr(tz, name)(model, *more, **seeds)
         if name == "write":
             result = tz.read("out.uai").digest
-        told.append(_seconds_left_out(result))
+        told.append(type(result) if name in TIMED else _seconds_left_out(result))
     assert told[0] == told[1] == told[2]
     assert getattr(tz, name)(model="model.uai", **_named(name), **seeds) is not Ellipsis
 

@@ -18,6 +18,8 @@ from tightz.models.inputs import as_count, as_range, real_array, vector
 from tightz.runtime.seeds import Seed, generator
 
 _SPIN = np.array([1.0, -1.0])
+SPIN_STATES = ("+1", "-1")
+"""Names of a spin's states, where spins have names."""
 
 
 def ising(
@@ -33,6 +35,9 @@ def ising(
                 have an attribute `coupling` or `weight` (see `from_networkx`)
     fields      h_i for each spin, one number for all, or a mapping i -> h_i that leaves out
                 zeros; an array over the lattice where couplings name its coordinates
+
+    Spins that are no numbers keep what they were called as names (str of it), and their states are
+    called +1 and -1. Coordinates are sorted, other names stand in the order of their appearance.
     """
     return spins(coupled(couplings), fields, name=name)
 
@@ -48,7 +53,7 @@ def spins(
     found, field = fields_of(found, fields)
     require_finite("fields", field)
     tables = found.weights[:, None] * np.outer(_SPIN, _SPIN).ravel()
-    return _pairwise(field[:, None] * _SPIN, found, tables, name, layout)
+    return _pairwise(field[:, None] * _SPIN, found, tables, name, layout, SPIN_STATES)
 
 
 def ising_grid(
@@ -129,10 +134,16 @@ def _bias(values: ArrayLike, what: str, size: int) -> NDArray[np.float64]:
 
 
 def _pairwise(
-    unary: NDArray, found: Coupled, tables: NDArray, name: str, layout: Layout
+    unary: NDArray,
+    found: Coupled,
+    tables: NDArray,
+    name: str,
+    layout: Layout,
+    called: tuple[str, ...] | None = None,
 ) -> FactorGraph:
     """A table (n, states) for each variable and one (E, states^2) for each pair."""
     (n, states), count = unary.shape, len(found.pairs)
+    names = found.names
     square = states * states
     return FactorGraph.from_arrays(
         np.full(n, states),
@@ -142,6 +153,8 @@ def _pairwise(
         np.concatenate([unary.ravel(), tables.ravel()]),
         name=name,
         layout=layout,
+        names=names,
+        states=None if names is None or called is None else [called] * n,
     )
 
 
