@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.interval.streams.exact import exactly, takes_long
+from tightz.interval.streams.exact import barren_marginals, exactly, takes_long
 from tightz.interval.streams.first import first_state, solved
 from tightz.judge import LargestEntries, StatesEvidence
 from tightz.models.factor_graph import FactorGraph
@@ -24,6 +24,8 @@ def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch
     """The exact answer where it is within reach, with all streams beside it where not soon."""
     yield from solved(working, clock)
     if not working.graph.n_variables:
+        if not working.reduction.contradiction:
+            yield from barren_marginals(working, clock)
         return
     yield from first_state(working, clock)
     large = working.graph.n_factors > LARGE

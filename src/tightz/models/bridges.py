@@ -88,12 +88,8 @@ def from_sklearn_rbm(rbm: Any, *, name: str = "rbm") -> FactorGraph:
     parts = ("components_", "intercept_visible_", "intercept_hidden_")
     if not all(hasattr(rbm, part) for part in parts):
         if hasattr(rbm, "fit") and hasattr(rbm, "n_components"):
-            raise ModelError(
-                f"{shown(rbm)} has no {parts[0]}; expected one that was fitted: fit(X)"
-            )
-        raise _other(
-            "from_sklearn_rbm", rbm, "a sklearn.neural_network.BernoulliRBM", "scikit-learn"
-        )
+            raise ModelError(f"{shown(rbm)} has no {parts[0]}; expected a fitted one: rbm.fit(X)")
+        raise _other("from_sklearn_rbm", rbm, "a BernoulliRBM of sklearn", "scikit-learn")
     model = rbm_of(
         rbm.components_,
         np.atleast_1d(rbm.intercept_visible_),
@@ -120,8 +116,9 @@ def from_pyagrum(network: Any, *, name: str = "pyagrum") -> FactorGraph:
         if hasattr(network, "cpt")
         else [network.factor(scope) for scope in network.factors()]
     )
-    # pyAgrum's arrays have the first of a table's variables as their last axis.
-    pairs = [(list(t.names), real_array(t.toarray(), f"the table of {t.names}").T) for t in tables]
+    # Not toarray(), which returns garbage for tables that are functions (a noisy-or in 3.3.1). The
+    # first of a table's variables is the last axis.
+    pairs = [(list(t.names), np.array(t[:], dtype=np.float64).T) for t in tables]
     return _model(variables, pairs, name)
 
 

@@ -56,7 +56,7 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
             known = known or found.marginals is not None
             yield found
     if known:
-        yield from _barren_marginals(working, clock)
+        yield from barren_marginals(working, clock)
     else:
         yield from _other_marginals(working, way, clock)
 
@@ -113,9 +113,9 @@ def _other_marginals(working: Working, known: Way, clock: Clock) -> Iterator[Fin
     yield from plain_mean_field(working, clock)
 
 
-def _barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:
+def barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:
     """Exact marginals of barren variables with several parents need the model with them in it."""
-    full = working.with_barren
+    full = working.with_barren if working.exact and working.marginals else None
     if full is None:
         return
     try:
