@@ -43,9 +43,10 @@ def random_network(seed: int, n: int = 6) -> tz.FactorGraph:
     for v in range(n):
         parents = sorted(rng.choice(v, size=min(v, int(rng.integers(0, 3))), replace=False))
         shape = (cards[v], *(cards[p] for p in parents))
-        table = rng.random(shape) * (rng.random(shape) > 0.2) + 1e-3 * (np.arange(cards[v]) == 0)[
-            (...,) + (None,) * len(parents)
-        ]
+        table = (
+            rng.random(shape) * (rng.random(shape) > 0.2)
+            + 1e-3 * (np.arange(cards[v]) == 0)[(...,) + (None,) * len(parents)]
+        )
         factors.append(((v, *map(int, parents)), table / table.sum(axis=0)))
     names = [f"node {v}" for v in range(n)]
     states = [[f"s{v}.{k}" for k in range(d)] for v, d in enumerate(cards)]
@@ -317,7 +318,8 @@ def marginals_of(theirs, evidence: dict, names) -> dict[str, dict]:
     for name in names:
         if name not in evidence:
             table = engine.query([name], evidence=evidence, show_progress=False)
-            out[name] = dict(zip(table.state_names[name], table.values, strict=True))
+            values = table.values / table.values.sum()  # Markov networks are left unnormalised
+            out[name] = dict(zip(table.state_names[name], values, strict=True))
     return out
 
 
