@@ -209,7 +209,7 @@ def test_sklearns_score_is_that_of_the_model():
     machine, rows = trained(["p", "q", "r", "s", "t"])
     model = tz.from_sklearn_rbm(machine)
     assert model.names == ("p", "q", "r", "s", "t", "h0", "h1", "h2")
-    flips = np.random.RandomState(0).randint(0, 5, len(rows))  # noqa: NPY002, as sklearn draws
+    flips = np.random.RandomState(0).randint(0, 5, len(rows))  # as sklearn draws
     expected = machine.score_samples(rows)
     for row, at, score in zip(rows.astype(int), flips, expected, strict=True):
         other = row.copy()

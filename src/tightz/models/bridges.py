@@ -133,9 +133,7 @@ def from_pgmpy(network: Any, *, name: str = "pgmpy") -> FactorGraph:
     elif hasattr(network, "get_factors"):
         tables = list(network.get_factors())
     else:
-        raise _other(
-            "from_pgmpy", network, "a Bayesian or Markov network of pgmpy", "pgmpy"
-        )
+        raise _other("from_pgmpy", network, "a Bayesian or Markov network of pgmpy", "pgmpy")
     variables: dict[Any, Sequence[Any]] = {}
     for table in tables:
         if not hasattr(table, "values") or not hasattr(table, "state_names"):
@@ -269,12 +267,14 @@ def _in_order(
     return moved
 
 
-def _variable_nodes(model: Any) -> list[Any]:
-    if hasattr(model, "get_variable_nodes"):  # a factor graph: its other nodes are factors
-        return list(model.get_variable_nodes())
-    if hasattr(model, "get_factors") and all(isinstance(node, tuple) for node in model.nodes()):
+def _variable_nodes(network: Any) -> list[Any]:
+    """The nodes of a network of pgmpy that must be variables of some table."""
+    nodes = list(network.nodes())
+    if hasattr(network, "get_variable_nodes"):  # other nodes of a factor graph are factors
+        return [node for node in nodes if not network.degree(node)]
+    if hasattr(network, "get_factors") and all(isinstance(node, tuple) for node in nodes):
         return []  # the nodes of a junction tree are cliques
-    return list(model.nodes())
+    return nodes
 
 
 def _other(where: str, value: Any, expected: str, package: str) -> ModelError:
