@@ -167,11 +167,6 @@ def to_pgmpy(model: GraphOrPath) -> Any:
     without the variables observed.
     """
     graph = given_model(model, "to_pgmpy", only="FactorGraph")
-    try:
-        import pgmpy.models as theirs
-        from pgmpy.factors.discrete import DiscreteFactor, TabularCPD
-    except ImportError as error:
-        raise MissingExtraError("to_pgmpy needs pgmpy: pip install pgmpy") from error
     if graph.evidence:
         raise ModelError(
             "the model has evidence, which models of pgmpy have not; expected one without: "
@@ -183,6 +178,11 @@ def to_pgmpy(model: GraphOrPath) -> Any:
             f"a log potential is beyond {_EXPONENT:g}, and pgmpy multiplies potentials themselves; "
             "expected smaller ones: take a constant off the table"
         )
+    try:
+        import pgmpy.models as theirs
+        from pgmpy.factors.discrete import DiscreteFactor, TabularCPD
+    except ImportError as error:
+        raise MissingExtraError("to_pgmpy needs pgmpy: pip install pgmpy") from error
     labels = [graph.naming.label(v) for v in range(graph.n_variables)]
     states = {label: list(graph.naming.state_labels(v)) for v, label in enumerate(labels)}
     tables = network_tables(graph, slack=_COLUMNS)

@@ -51,7 +51,6 @@ def spins(
 ) -> FactorGraph:
     """The Ising model of pairs that were found, and fields in any form."""
     found, field = fields_of(found, fields)
-    require_finite("fields", field)
     tables = found.weights[:, None] * np.outer(_SPIN, _SPIN).ravel()
     return _pairwise(field[:, None] * _SPIN, found, tables, name, layout, SPIN_STATES)
 
@@ -178,7 +177,6 @@ def _potts(
     found: Coupled, states: int, fields: Any, *, name: str, layout: Layout = None
 ) -> FactorGraph:
     found, field = fields_of(found, fields, states)
-    require_finite("fields", field)
     tables = found.weights[:, None] * np.eye(states).ravel()
     return _pairwise(field, found, tables, name, layout)
 

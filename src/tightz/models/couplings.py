@@ -57,11 +57,11 @@ def coupled(couplings: Any) -> Coupled:
         return _matrix(couplings.shape[0], entries.row, entries.col, values)
     if isinstance(couplings, Mapping):
         return _listed(couplings)
+    labels = _table_labels(couplings)
     matrix = real_array(couplings, "couplings")
     _require_square(matrix.shape)
     rows, columns = np.nonzero(matrix)
-    found = _matrix(len(matrix), rows, columns, matrix[rows, columns])
-    return found._replace(labels=_table_labels(couplings))
+    return _matrix(len(matrix), rows, columns, matrix[rows, columns])._replace(labels=labels)
 
 
 def is_graph(value: Any) -> bool:
@@ -78,9 +78,10 @@ def coupled_graph(
     field      the attribute of the nodes; None: they have no fields
     """
     if graph.is_directed():
+        network = other_library(graph) if hasattr(graph, "get_cpds") else ""
         raise ModelError(
             f"the graph is {shown(graph)}, whose edges have a direction; expected an undirected "
-            f"one, since couplings have none: {other_library(graph)}, graph.to_undirected() is one"
+            f"one, since couplings have none: {network or 'graph.to_undirected() is one'}"
         )
     nodes = list(graph.nodes)
     number = {node: v for v, node in enumerate(nodes)}
@@ -282,9 +283,13 @@ def _listed_fields(
     array = np.zeros((n, *shape))
     for label, value in fields.items():
         what = f"fields[{label!r}]"
-        row = vector(value, what) if shape else as_number(value, what)
-        if shape and np.shape(row) != shape:
-            raise ModelError(f"{what} has {np.size(row)} numbers; expected one a state, {shape[0]}")
+        if not shape:
+            array[number[label]] = as_number(value, what)
+            continue
+        row = vector(value, what)
+        require_finite(what, row)
+        if row.shape != shape:
+            raise ModelError(f"{what} has {row.size} numbers; expected one a state, {shape[0]}")
         array[number[label]] = row
     return found._replace(n=n, labels=labels), array
 
