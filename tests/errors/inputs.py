@@ -227,6 +227,11 @@ TEXTS = [
         lambda: tz.ising(Table("ab", "ba")),
     ),
     (
+        "couplings are a str, 'a.npz'; expected a matrix, a mapping or a graph: tz.read(path) "
+        "makes a model of a file",
+        lambda: tz.ising("a.npz"),
+    ),
+    (
         "W has shape (3,); expected a matrix (visible, hidden)",
         lambda: tz.rbm([1.0, 2.0, 3.0]),
     ),

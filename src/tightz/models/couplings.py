@@ -7,6 +7,7 @@ lattice, a node of a graph), which becomes its name.
 from __future__ import annotations
 
 import numbers
+import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -57,6 +58,11 @@ def coupled(couplings: Any) -> Coupled:
         return _matrix(couplings.shape[0], entries.row, entries.col, values)
     if isinstance(couplings, Mapping):
         return _listed(couplings)
+    if isinstance(couplings, str | os.PathLike):
+        raise ModelError(
+            f"couplings are {shown(couplings)}; expected a matrix, a mapping or a graph: "
+            "tz.read(path) makes a model of a file"
+        )
     labels = _table_labels(couplings)
     matrix = real_array(couplings, "couplings")
     _require_square(matrix.shape)
