@@ -36,6 +36,7 @@ _HOME = {
     "Training": "tightz.models.train_rbm",
     "load_mnist": "tightz.models.mnist",
     "log_partition": "tightz.interval.log_partition",
+    "query": "tightz.interval.query",
     "mean_field": "tightz.paper.mean_field",
     "mfrp": "tightz.paper.estimate",
     "estimate": "tightz.paper.estimate",
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from tightz.families.block import BlockMeanField as BlockMeanField
     from tightz.families.layer import LayerMeanField as LayerMeanField
     from tightz.interval.log_partition import log_partition as log_partition
+    from tightz.interval.query import query as query
     from tightz.models import FactorGraph as FactorGraph
     from tightz.models import ising as ising
     from tightz.models import ising_grid as ising_grid

@@ -97,4 +97,18 @@ def figure(value: float | None, digits: int = 6) -> str:
         return "none"
     if math.isinf(value):
         return "infinity" if value > 0 else "-infinity"
-    return f"{value:.{digits}f}"
+    return no_minus(f"{value:.{digits}f}")
+
+
+def at_most(error: float) -> str:
+    """An error for people, to one digit and never smaller than it is."""
+    text = f"{error:.0e}"
+    if not float(text) < error:
+        return text
+    digit, power = text.split("e")
+    return f"{int(digit) + 1}e{power}"
+
+
+def no_minus(text: str) -> str:
+    """A number that was rounded to nothing has no sign: 0.000, not -0.000."""
+    return text.removeprefix("-") if not text.strip("-0.") else text

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tightz.bounds import Bound
+from tightz.errors import MissingExtraError, TightzError
 from tightz.shown import Shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pandas import DataFrame
+
+    from tightz.models.names import Names
 
 
 class Result(Shown):
@@ -48,6 +53,52 @@ class Result(Shown):
         from tightz.plots import plot_bounds
 
         return plot_bounds(self, ax=ax)
+
+
+class ByVariable(Shown):
+    """What has `marginals`, one vector per variable of the model, and knows its `naming`."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def marginals(self) -> Any: ...
+
+        @property
+        def naming(self) -> Names: ...
+
+    def marginal(self, variable: Any) -> dict[str, float]:
+        """The distribution of a variable, given by name or number, as {state: probability}."""
+        v = self.naming.index(variable)
+        return self.naming.distribution(v, self._vectors()[v])
+
+    def to_dataframe(self) -> DataFrame:
+        """A pandas table of all marginals: variable, state, probability."""
+        names, vectors = self.naming, self._vectors()
+        rows = [
+            (names.label(v), state, p)
+            for v, vector in enumerate(vectors)
+            for state, p in names.distribution(v, vector).items()
+        ]
+        return dataframe(rows, ("variable", "state", "probability"))
+
+    def _vectors(self) -> Any:
+        if self.marginals is None:
+            raise TightzError(
+                "the run ended without marginals; give it more time (time_limit), and "
+                "marginals=True"
+            )
+        return self.marginals
+
+
+def dataframe(rows: Sequence[Any] | Mapping[str, Any], columns: Sequence[str]) -> DataFrame:
+    """A pandas table, or an error that says how to get pandas."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtraError("to_dataframe needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows, columns=list(columns))
 
 
 class OneBound(Result):

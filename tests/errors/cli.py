@@ -82,7 +82,12 @@ CASES = [
     Case(
         ModelError,
         "e.evid does not exist",
-        lambda tmp: options.Source(str(_weights(tmp)), "e.evid").load(),
+        lambda tmp: options.Source(str(_weights(tmp)), ("e.evid",)).load(),
+    ),
+    Case(
+        ParameterError,
+        "--time-limit is 5 and --method trw; expected --iterations to end it",
+        lambda tmp: _run(main.commands["upper"], _grid(tmp), "--method", "trw", "-T", 5),
     ),
     Case(
         ModelError,

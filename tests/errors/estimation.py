@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 
 import tightz as tz
 from tests.errors.table import Case, refuses
 from tightz.bounds import Bound, Proof, Side
-from tightz.errors import ParameterError, TightzError
+from tightz.errors import MissingExtraError, ModelError, ParameterError, TightzError
 from tightz.families.evidence import link_of
 from tightz.interval.board import judged
 from tightz.judge import RefutedError, StatesEvidence
@@ -250,4 +251,34 @@ SPLITTING = [
     Case(ArithmeticError, "leaf 3 claims ...; its q attains -inf", _boasting_leaf),
 ]
 
-CASES = [*ESTIMATES, *INTERVALS, *SPLITTING]
+
+def _no_pandas(patch):
+    patch.setitem(sys.modules, "pandas", None)
+    tz.exact(GRID).to_dataframe()
+
+
+QUERIES = [
+    Case(
+        ParameterError,
+        "variable 1 was not asked for; the query has variable 0",
+        lambda: tz.query(GRID, [0])[1],
+    ),
+    Case(
+        ParameterError,
+        "time_limit is 0; expected a positive number of seconds",
+        lambda: tz.query(GRID, [0], time_limit=0),
+    ),
+    Case(
+        ModelError,
+        "query names variable 9; the model has variables 0 to 8...",
+        lambda: tz.query(GRID, [9]),
+    ),
+    Case(
+        TightzError,
+        "the run ended without marginals; give it more time (time_limit), and marginals=True",
+        lambda: tz.log_partition(IMPOSSIBLE, marginals=False, seed=0).marginal(0),
+    ),
+    Case(MissingExtraError, "to_dataframe needs pandas: pip install pandas", _no_pandas),
+]
+
+CASES = [*ESTIMATES, *INTERVALS, *SPLITTING, *QUERIES]

@@ -241,6 +241,31 @@ def _network(path, evidence):
     return tz.read(path, evidence)
 
 
+def _observed(path):
+    return _network(path.with_name("n.bif"), path)
+
+
+EVIDENCE = [
+    (
+        "a=no\nb",
+        "evidence is 'b'; expected a pair such as rain=yes (TMP/e, line 2)",
+    ),
+    (
+        "a=maybe",
+        "evidence puts 'a' in state 'maybe'; it has 'no', 'yes' (n.bif) (TMP/e, line 1)",
+    ),
+    (
+        "a=no\n\na=yes",
+        "evidence puts 'a' in a second state; expected one (TMP/e, line 3)",
+    ),
+    ('{"a": "no", "b": 1}', "evidence names 'b'; the model has 'a' (n.bif) (TMP/e)"),
+    (
+        '{"a": ',
+        'the evidence is no JSON object such as {"rain": "yes"}: ... (TMP/e)',
+    ),
+]
+
+
 def _new_matlab(tmp, patch):
     (tmp / "w.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(512) + b"\x89HDF\r\n\x1a\n")
     tz.read(tmp / "w.mat")
@@ -341,6 +366,12 @@ CASES = [
         ModelError,
         "evidence puts 'a' in state 'maybe'; it has 'no', 'yes' (n.bif)",
         lambda tmp: _network(tmp / "n.bif", {"a": "maybe"}),
+    ),
+    *(reads(_observed, "e", content, text) for content, text in EVIDENCE),
+    Case(
+        ModelError,
+        "evidence is 'a'; expected a pair such as a=no",
+        lambda tmp: _network(tmp / "n.bif", "a"),
     ),
     *(reads(tz.read, "n.xml", content, text) for content, text in XMLBIF),
     *(reads(tz.read, "f.cnf", content, text) for content, text in CNF),

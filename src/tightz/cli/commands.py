@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tightz.bounds import figure
 from tightz.cli.options import (
     LEVELS_HELP,
     T_HELP,
@@ -19,7 +21,10 @@ from tightz.cli.options import (
     common_options,
     delta_option,
     emit,
+    evidence_record,
     executor_options,
+    marginals_record,
+    max_memory_option,
     model_argument,
     parse_levels,
     progress,
@@ -27,9 +32,11 @@ from tightz.cli.options import (
     require_writable,
     store_options,
     table,
+    time_limit_option,
     trial_options,
 )
 from tightz.errors import ParameterError
+from tightz.runtime.memory import MAX_MEMORY
 
 if TYPE_CHECKING:
     from tightz.interval.interval import LogPartition
@@ -78,7 +85,7 @@ def mean_field(
             }
         )
         return
-    click.echo(f"log Z >= {r.log_z:.6f}   (holds always; best of {restarts} ascents)")
+    click.echo(f"log Z >= {figure(r.log_z)}   (holds always; best of {restarts} ascents)")
     click.echo(f"status: {r.status.value}; {r.sweeps} sweeps, {r.seconds:.2f} s")
 
 
@@ -184,9 +191,10 @@ def mfrp(
         for r in e.by_level
     ]
     table(["m", "median", "mean", "best", "infeasible"], rows, "log(2^m gamma) over projections")
-    click.echo(f"estimate log Z ~  {e.log_z:.4f}   (max over m of the median; not a bound)")
-    click.echo(f"lower    log Z >= {e.lower:.4f}   (holds always: {e.lower_proof.why})")
-    click.echo(f"lower    log Z >= {certificate.log_z:.4f}   (with confidence {1 - delta:g})")
+    lower, drawn = figure(e.lower, 4), figure(certificate.log_z, 4)
+    click.echo(f"estimate log Z ~  {figure(e.log_z, 4)}   (max over m of the median; not a bound)")
+    click.echo(f"lower    log Z >= {lower}   (holds always: {e.lower_proof.why})")
+    click.echo(f"lower    log Z >= {drawn}   (with confidence {1 - delta:g})")
 
 
 @dataclass(frozen=True)
@@ -194,7 +202,7 @@ class Machine:
     """What `logz` may use."""
 
     exact: bool = True
-    max_memory: str = "8GB"
+    max_memory: str = MAX_MEMORY
     threads: int | None = None
     backend: str = "auto"
     compile: str = "before"
@@ -241,13 +249,13 @@ class Output:
 
 @click.command("logz")
 @model_argument
-@click.option("--time-limit", "-T", type=float, default=60.0, show_default=True, help="Seconds.")
+@time_limit_option(60.0)
 @delta_option
 @bundle(
     "machine",
     Machine,
     click.option("--exact/--no-exact", default=True, help="Allow elimination of the whole model."),
-    click.option("--max-memory", default="8GB", show_default=True, help="Work space allowed."),
+    max_memory_option,
     click.option("--threads", type=int, help="Streams advanced at a time.  [default: all cores]"),
     click.option(
         "--backend",
@@ -352,7 +360,9 @@ def _logz_record(r: LogPartition) -> dict[str, Any]:
         "estimate": r.estimate,
         "estimate_error": r.estimate_error,
         "estimate_source": r.estimate_source,
-        "marginals": r.marginals,
+        "evidence": evidence_record(r.model),
+        "log_p_evidence": None if r.evidence is None else asdict(r.evidence),
+        "marginals": marginals_record(r.model, r.marginals),
         "marginal_source": r.marginal_source,
         "marginal_status": None if r.marginal_status is None else r.marginal_status.name,
         "bounds": [record(bound) for bound in r.bounds],
@@ -374,13 +384,15 @@ def _logz_record(r: LogPartition) -> dict[str, Any]:
     help="auto: exact where it fits in --max-memory, else mfrp.",
 )
 @trial_options(5, T_HELP, f"For mfrp. {LEVELS_HELP}  [default: 0:20]")
-@click.option("--max-memory", default="4GB", show_default=True, help="Limit for exact.")
+@time_limit_option(None, "Take no exact sum that is predicted to take more seconds.")
+@max_memory_option
 @click.option("--uai-output", type=click.Path(), help="Also write a UAI .MAR file.")
 @common_options
 def marginals(
     source: Source,
     method: str,
     size: Trials,
+    time_limit: float | None,
     max_memory: str,
     uai_output: str | None,
     seed: int,
@@ -401,7 +413,8 @@ def marginals(
     rows = None
     if method != "mfrp":
         try:
-            rows = tz.exact(graph, max_memory=max_memory).marginals
+            limit = math.inf if time_limit is None else time_limit
+            rows = tz.exact(graph, max_memory=max_memory, time_limit=limit).marginals
             label = "exact"
         except ResourceError:
             if method == "exact":
@@ -419,12 +432,80 @@ def marginals(
     if uai_output:
         tz.write(rows, uai_output, format="MAR")
     if as_json:
-        emit({"command": "marginals", "method": label, "marginals": rows, "spread": spread})
+        told = marginals_record(graph, rows)
+        emit({"command": "marginals", "method": label, "marginals": told, "spread": spread})
         return
     click.echo(f"# {label}")
+    names = graph.naming
+    width = max(map(len, names.variables or ("",)))
     for v, row in enumerate(rows):
         note = "" if spread is None else f"  +- {spread[v]:.4f}"
-        click.echo(f"{v} " + " ".join(f"{p:.6f}" for p in row) + note)
+        cells = [f"{p:.6f}" for p in row]
+        if names.given:
+            labels = names.state_labels(v)
+            cells = [f" {state} {p}" for state, p in zip(labels, cells, strict=True)]
+        click.echo(f"{names.label(v):<{width}} " + " ".join(cells) + note)
 
 
-COMMANDS: list[click.Command] = [logz, mean_field, mfrp, marginals]
+@click.command("query")
+@model_argument
+@click.option(
+    "--query",
+    "-q",
+    "targets",
+    multiple=True,
+    metavar="NAME",
+    help="A variable whose distribution is wanted; may be repeated, and further ones may follow "
+    "it.  [default: all that are not observed]",
+)
+@click.argument("more", metavar="[NAME]...", nargs=-1)
+@time_limit_option(60.0)
+@max_memory_option
+@common_options
+def query(
+    source: Source,
+    targets: tuple[str, ...],
+    more: tuple[str, ...],
+    time_limit: float,
+    max_memory: str,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Distributions of variables given evidence, with their bounds, and P(evidence).
+
+    \b
+    Where the model is summed exactly, each probability is followed by how far float64 sums can be
+    off, which holds always; elsewhere by where the estimate comes from.
+
+    \b
+    Example: tightz query asia.bif -e smoke=yes -e xray=no -q dysp lung
+    """
+    import tightz as tz
+
+    graph = source.load()
+    asked = [graph.naming.index(name, "query", text=True) for name in (*targets, *more)]
+    r = tz.query(graph, asked or None, time_limit=time_limit, seed=seed, max_memory=max_memory)
+    if not as_json:
+        click.echo(r.summary())
+        return
+    emit(
+        {
+            "command": "query",
+            "evidence": evidence_record(r.model),
+            "log_p_evidence": None if r.evidence is None else asdict(r.evidence),
+            "log_z": {"lower": r.interval.lower, "upper": r.interval.upper},
+            "posteriors": {
+                r.naming.label(v): {
+                    "probabilities": r[v],
+                    "bounds": r.marginal_bounds(v) if table.proven else None,
+                    "source": table.source,
+                }
+                for v, table in r.tables.items()
+            },
+            "seconds": r.seconds,
+            "provenance": r.provenance,
+        }
+    )
+
+
+COMMANDS: list[click.Command] = [logz, query, mean_field, mfrp, marginals]

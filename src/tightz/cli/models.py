@@ -14,7 +14,7 @@ def info(source: Source, as_json: bool) -> None:
     """What a model file holds, and how it would be summed exactly: width, memory, seconds.
 
     \b
-    Example: tightz info model.uai --evidence model.uai.evid
+    Example: tightz info model.uai -e model.uai.evid
     """
     import numpy as np
 
@@ -45,6 +45,8 @@ def info(source: Source, as_json: bool) -> None:
         "exact_by": None if way is None else way.name,
         "exact_bytes": None if way is None else int(way.bytes),
         "exact_seconds": None if way is None or way.seconds != way.seconds else way.seconds,
+        "names": graph.names,
+        "states": graph.states,
         "sha256": graph.digest,
     }
     if as_json:
@@ -52,6 +54,8 @@ def info(source: Source, as_json: bool) -> None:
         return
     arities = ", ".join(f"{c} of arity {a}" for a, c in enumerate(counts) if c)
     click.echo(f"variables     {record['variables']} (up to {record['max_states']} states)")
+    if graph.names is not None:
+        click.echo(f"names         {', '.join(graph.names)}")
     click.echo(f"observed      {record['observed']}")
     click.echo(f"factors       {arities or 'none'}")
     click.echo(f"zero entries  {record['zero_entries']} of {record['table_entries']}")

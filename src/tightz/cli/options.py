@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tightz.errors import ModelError, ParameterError
+from tightz.runtime.memory import MAX_MEMORY
 
 if TYPE_CHECKING:
     from tightz.bounds import Bound
@@ -55,7 +56,7 @@ class Source:
     """MODEL and the options that say how it is read."""
 
     path: str
-    evidence: str | None = None
+    evidence: tuple[str, ...] = ()
     format: str | None = None
     zeros_below: float | None = None
     rbm_rows: str | None = None
@@ -64,12 +65,17 @@ class Source:
         """Read the model by the ending of its name; --zeros-below is applied."""
         from tightz.models.factor_graph import FactorGraph
         from tightz.models.formats import read
+        from tightz.models.formats.evidence import given
         from tightz.models.scale import log_removed
 
-        options = {} if self.rbm_rows is None else {"transposed": self.rbm_rows == "hidden"}
-        model = read(self.path, self.evidence, format=self.format, **options)
+        options: dict[str, Any] = {}
+        if self.rbm_rows is not None:
+            options["transposed"] = self.rbm_rows == "hidden"
+        model = read(self.path, format=self.format, **options)
         if not isinstance(model, FactorGraph):
             raise ModelError(f"{self.path} holds results; expected a model")
+        for one in self.evidence:
+            model = given(model, one)
         if self.zeros_below is None:
             return model
         zeroed = model.with_zeros(self.zeros_below)
@@ -81,13 +87,22 @@ class Source:
         return zeroed
 
 
+evidence_option = click.option(
+    "--evidence",
+    "-e",
+    multiple=True,
+    metavar="NAME=STATE|FILE",
+    help="What is observed: smoke=yes by names, 3=1 by numbers, or a file of such lines, of UAI's "
+    "evidence or a JSON object. May be repeated.",
+)
+"""-e, as often as there is evidence."""
+
+
 model_argument = bundle(
     "source",
     Source,
     click.argument("path", metavar="MODEL", type=click.Path()),
-    click.option(
-        "--evidence", "-e", type=click.Path(), help="UAI evidence file; both dialects are read."
-    ),
+    evidence_option,
     click.option(
         "--format", metavar="ENDING", help="Read it as uai, fg, cnf, ... whatever its own ending."
     ),
@@ -105,6 +120,46 @@ model_argument = bundle(
     ),
 )
 """MODEL, and how it is read."""
+
+
+def time_limit_option(default: float | None, help: str = "Seconds.") -> Callable:
+    """-T."""
+    return click.option(
+        "--time-limit", "-T", type=float, default=default, show_default=default is not None,
+        help=help,
+    )  # fmt: skip
+
+
+max_memory_option = click.option(
+    "--max-memory", default=MAX_MEMORY, show_default=True, help="Work space allowed."
+)
+"""--max-memory."""
+
+
+def marginals_record(graph: FactorGraph, vectors: Any) -> Any:
+    """Marginals for JSON: {variable: {state: p}} where the model has names, else rows."""
+    if vectors is None or not graph.naming.given:
+        return vectors
+    names = graph.naming
+    return {names.label(v): names.distribution(v, row) for v, row in enumerate(vectors)}
+
+
+def evidence_record(graph: FactorGraph) -> dict[str, str]:
+    """What is observed, {variable: state}, by name where there are names."""
+    names = graph.naming
+    return {names.label(v): names.state_labels(v)[s] for v, s in graph.evidence.items()}
+
+
+def state_record(graph: FactorGraph, state: Any) -> Any:
+    """A state for JSON: {variable: state} where the model has names, else a list of numbers."""
+    return graph.naming.assignment(state) if graph.naming.given else state
+
+
+def state_text(graph: FactorGraph, state: Any) -> str:
+    """A state for people: numbers in a row, or lines name=state that -e takes again."""
+    if not graph.naming.given:
+        return " ".join(str(int(s)) for s in state)
+    return "\n".join(f"{name}={value}" for name, value in graph.naming.assignment(state).items())
 
 
 def common_options(command: Callable) -> Callable:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
+from tightz.bounds import figure
 from tightz.cli.options import (
     Source,
     common_options,
     delta_option,
     emit,
+    max_memory_option,
     model_argument,
     progress,
+    state_record,
+    state_text,
+    time_limit_option,
 )
+from tightz.errors import ParameterError
 from tightz.runtime.backends import Backend
 
 
 @click.command("exact")
 @model_argument
-@click.option("--max-memory", default="8GB", show_default=True, help="Work space allowed.")
+@time_limit_option(None, "Refuse at once what is predicted to take more seconds.")
+@max_memory_option
 @click.option(
     "--backend",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -25,19 +34,30 @@ from tightz.runtime.backends import Backend
     show_default=True,
     help="auto: a GPU where there is one and it is faster.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
-def exact(source: Source, max_memory: str, backend: Backend, as_json: bool) -> None:
+@common_options
+def exact(
+    source: Source,
+    time_limit: float | None,
+    max_memory: str,
+    backend: Backend,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Exact log Z by whatever way is fastest, refused in advance where none fits.
 
     Elimination by an order or a contraction tree, Pfaffians (planar, no fields), model counting
-    (clauses). The model is taken as it is; `tightz logz` reduces it first.
+    (clauses). The model is taken as it is; `tightz logz` reduces it first. Nothing is drawn:
+    --seed is taken, as by every command, and changes nothing.
 
     \b
     Example: tightz exact grid.uai --max-memory 8GB
     """
     import tightz as tz
 
-    r = tz.exact(source.load(), max_memory=max_memory, marginals=False, backend=backend)
+    limit = math.inf if time_limit is None else time_limit
+    r = tz.exact(
+        source.load(), max_memory=max_memory, marginals=False, backend=backend, time_limit=limit
+    )
     if as_json:
         emit(
             {
@@ -53,7 +73,7 @@ def exact(source: Source, max_memory: str, backend: Backend, as_json: bool) -> N
         )
         return
     rounding = f" +- {r.rounding:.1g}" if r.log_z > float("-inf") else ""
-    click.echo(f"log Z = {r.log_z:.10f}{rounding}   (exact)")
+    click.echo(f"log Z = {figure(r.log_z, 10)}{rounding}   (exact)")
     click.echo(f"{r.seconds:.2f} s; {r.way.describe()}")
 
 
@@ -69,12 +89,24 @@ def exact(source: Source, max_memory: str, backend: Backend, as_json: bool) -> N
 )
 @click.option("--ibound", type=int, default=10, show_default=True, help="Mini-bucket width.")
 @click.option("--iterations", type=int, default=100, show_default=True, help="At most this many.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
-def upper(source: Source, method: str, ibound: int, iterations: int, as_json: bool) -> None:
+@time_limit_option(None, "Seconds for the descent; not with trw.")
+@max_memory_option
+@common_options
+def upper(
+    source: Source,
+    method: str,
+    ibound: int,
+    iterations: int,
+    time_limit: float | None,
+    max_memory: str,
+    seed: int,
+    as_json: bool,
+) -> None:
     """A deterministic upper bound on log Z: mini-bucket, tree-reweighted or quadratic elimination.
 
     An ibound of i keeps tables within 2^(i+1) entries: raising it by one doubles time and memory
-    and tightens the bound, until it reaches the width and the value is exact.
+    and tightens the bound, until it reaches the width and the value is exact. Nothing is drawn:
+    --seed is taken, as by every command, and changes nothing.
 
     \b
     Example: tightz upper grid.uai --ibound 12
@@ -83,12 +115,16 @@ def upper(source: Source, method: str, ibound: int, iterations: int, as_json: bo
 
     graph = source.load()
     chosen: tz.TreeReweighted | tz.MiniBucket | tz.Quadratic
+    if method == "trw" and time_limit is not None:
+        raise ParameterError(
+            f"--time-limit is {time_limit:g} and --method trw; expected --iterations to end it"
+        )
     if method == "trw":
         chosen = tz.TreeReweighted(max_iterations=iterations)
     elif method == "quadratic":
-        chosen = tz.Quadratic(iterations=iterations)
+        chosen = tz.Quadratic(iterations=iterations, time_limit=time_limit)
     else:
-        chosen = tz.MiniBucket(ibound=ibound, iterations=iterations)
+        chosen = tz.MiniBucket(ibound, iterations, time_limit=time_limit, max_memory=max_memory)
     r = tz.upper_bound(graph, method=chosen)
     if as_json:
         emit(
@@ -101,7 +137,7 @@ def upper(source: Source, method: str, ibound: int, iterations: int, as_json: bo
             }
         )
         return
-    click.echo(f"log Z <= {r.log_z:.6f}   (holds always: {r.bound.why})")
+    click.echo(f"log Z <= {figure(r.log_z)}   (holds always: {r.bound.why})")
     click.echo(f"status: {r.status.value}; {r.seconds:.2f} s")
 
 
@@ -109,7 +145,7 @@ def upper(source: Source, method: str, ibound: int, iterations: int, as_json: bo
 @model_argument
 @click.option("--chains", type=int, default=128, show_default=True, help="Independent chains.")
 @click.option("--temperatures", type=int, help="Intermediate distributions; default 2000.")
-@click.option("--time-limit", type=float, help="Choose the temperatures to fit [seconds].")
+@time_limit_option(None, "Choose the temperatures to fit [seconds].")
 @delta_option
 @common_options
 def ais(
@@ -150,14 +186,15 @@ def ais(
             }
         )
         return
-    click.echo(f"log Z ~  {r.log_z:.4f} +- {r.standard_error:.4f}   (estimate; nothing is proven)")
-    click.echo(f"log Z >= {certificate.log_z:.4f}   (with confidence {1 - delta:g})")
+    value = f"{figure(r.log_z, 4)} +- {r.standard_error:.4f}"
+    click.echo(f"log Z ~  {value}   (estimate; nothing is proven)")
+    click.echo(f"log Z >= {figure(certificate.log_z, 4)}   (with confidence {1 - delta:g})")
     click.echo(f"status: {r.status.value}; {r.effective_sample_size:.1f} effective chains")
 
 
 @click.command("map")
 @model_argument
-@click.option("--time-limit", type=float, default=5.0, show_default=True, help="Seconds.")
+@time_limit_option(5.0)
 @common_options
 def map_state(source: Source, time_limit: float, seed: int, as_json: bool) -> None:
     """The heaviest state found by parallel tempering with cluster moves.
@@ -167,22 +204,23 @@ def map_state(source: Source, time_limit: float, seed: int, as_json: bool) -> No
     """
     import tightz as tz
 
-    r = tz.ground_state(source.load(), time_limit=time_limit, seed=seed)
+    graph = source.load()
+    r = tz.ground_state(graph, time_limit=time_limit, seed=seed)
     if as_json:
         emit(
             {
                 "command": "map",
                 "log_weight": r.log_weight,
-                "state": r.state,
+                "state": state_record(graph, r.state),
                 "status": r.status.name,
                 "seconds": r.seconds,
                 "provenance": r.provenance,
             }
         )
         return
-    click.echo(f"log weight {r.log_weight:.6f}   (log Z is at least this)")
+    click.echo(f"log weight {figure(r.log_weight)}   (log Z is at least this)")
     click.echo(f"status: {r.status.value}; {r.seconds:.2f} s")
-    click.echo(" ".join(str(s) for s in r.state.tolist()))
+    click.echo(state_text(graph, r.state))
 
 
 @click.command("wish")
@@ -195,7 +233,7 @@ def map_state(source: Source, time_limit: float, seed: int, as_json: bool) -> No
     help="Random projections per level (T).  [default: ln(n/delta)/0.0042, at n = 16 and "
     "delta = 0.05 T = 1374]",
 )
-@click.option("--time-limit", type=float, help="Seconds for the whole run.")
+@time_limit_option(None, "Seconds for the whole run.")
 @common_options
 def wish(
     source: Source,

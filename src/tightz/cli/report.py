@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tightz.cli.options import Source
+from tightz.cli.options import Source, evidence_option
 from tightz.errors import ParameterError
 
 
@@ -18,15 +18,15 @@ from tightz.errors import ParameterError
     show_default=True,
     help="Where to write the page.",
 )
-@click.option("--model", type=click.Path(), help="The run's model file: shows its sizes and grid.")
-@click.option("--evidence", "-e", type=click.Path(), help="UAI evidence file of --model.")
+@click.option("--model", type=click.Path(), help="The run's model file: for sizes, names and grid.")
+@evidence_option
 @click.option("--shape", help="Draw the first R*C variables as a picture: 20x20, 28x28.")
 @click.option("--title", help="Heading; default the model's name or the file's.")
 def report(
     run: str,
     output: str,
     model: str | None,
-    evidence: str | None,
+    evidence: tuple[str, ...],
     shape: str | None,
     title: str | None,
 ) -> None:

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound
 from tightz.families.projection import Status
-from tightz.results import OneBound
+from tightz.models.names import Names, numbers_of
+from tightz.results import ByVariable, OneBound
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MeanFieldResult(OneBound):
+class MeanFieldResult(ByVariable, OneBound):
     """The best q found; `lower` (and `log_z`) is the deterministic bound it gives.
 
     It is what the judge makes of q, rounding taken off; `bound` carries q as evidence.
@@ -32,6 +33,11 @@ class MeanFieldResult(OneBound):
     sweeps: int
     seconds: float
     provenance: dict[str, Any] = field(default_factory=dict)
+    named: Names | None = None
+
+    @property
+    def naming(self) -> Names:
+        return self.named or numbers_of(self.marginals)
 
     @property
     def log_z(self) -> float:

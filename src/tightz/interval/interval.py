@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.bounds import Bound, Proof, Side
+from tightz.bounds import Bound, Proof, Side, no_minus
 from tightz.interval.board import Quarantined
+from tightz.interval.evidence import EvidenceProbability, log_z_of_network
 from tightz.models.factor_graph import FactorGraph
-from tightz.results import Result
+from tightz.models.names import Names
+from tightz.results import ByVariable, Result
 from tightz.runtime.seeds import Seed
 from tightz.sampling.calibration import mixing_of
 from tightz.sampling.ledger import Ledger
@@ -63,7 +66,7 @@ class Confident:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LogPartition(Result):
+class LogPartition(ByVariable, Result):
     """An interval on log Z (natural log) with the proof of each end.
 
     lower, upper     the best proven ends, rounding included; `lower_proof` and `upper_proof` are
@@ -105,6 +108,11 @@ class LogPartition(Result):
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def naming(self) -> Names:
+        """Names of the model's variables and states."""
+        return self.model.naming
+
+    @property
     def lower(self) -> float:
         return self.lower_proof.low
 
@@ -131,6 +139,7 @@ class LogPartition(Result):
                 lines = ["log Z  = -inf   (the partition function is zero: no state has weight)"]
         else:
             lines = self.statements()
+        lines += [] if self.evidence is None else [self.evidence.summary()]
         if self.marginals is not None and self.marginal_status is not Mixing.EXACT:
             lines.append(f"marginals: {self.marginal_origin}")
         if self.quarantined:
@@ -142,6 +151,16 @@ class LogPartition(Result):
         if self.compile_seconds:
             lines[-1] += f", {self.compile_seconds:.0f} of them compiling, once on this machine"
         return "\n".join(lines)
+
+    @cached_property
+    def evidence(self) -> EvidenceProbability | None:
+        """P(evidence) of a Bayesian network; None without evidence, and where Z is no constant 1.
+
+        Whether the model is a network shows in its tables: without evidence the reductions sum
+        every one of them to a constant.
+        """
+        prior = log_z_of_network(self.model)
+        return None if prior is None else EvidenceProbability.of(self, *prior)
 
     def statements(self) -> list[str]:
         """What is said about log Z where it is not exact: always, with confidence, not proven."""
@@ -179,7 +198,7 @@ class LogPartition(Result):
             from tightz.splitting import Splitting, split
 
             draw = split(self.model, Splitting(upper=False), time_limit=5.0, seed=seed).sample
-        drawn = draw(k, seed)
+        drawn = replace(draw(k, seed), naming=self.naming)
         if drawn.status is Mixing.VARIATIONAL and k > 1:
             point = PointEstimate(
                 self.estimate, self.estimate_error, "", "exact" if self.is_exact else "result"
@@ -196,7 +215,7 @@ class LogPartition(Result):
     def __repr__(self) -> str:
         if self.is_exact:
             log_z = self.lower_proof.log_z
-            return f"LogPartition(log_z={log_z:.8f}, exact, {self.seconds:.2f} s)"
+            return f"LogPartition(log_z={_figure(log_z, 8)}, exact, {self.seconds:.2f} s)"
         c = self.confident
         return (
             f"LogPartition([{self.lower:.6f}, {self.upper:.6f}] always, [{c.lower:.6f}, "
@@ -206,7 +225,8 @@ class LogPartition(Result):
 
 def _figure(value: float, digits: int = 6) -> str:
     """A number with its decimals, unless it is so large that they would be noise."""
-    return f"{value:.{digits}f}" if abs(value) < 1e12 or math.isinf(value) else f"{value:.17g}"
+    decimals = abs(value) < 1e12 or math.isinf(value)
+    return no_minus(f"{value:.{digits}f}" if decimals else f"{value:.17g}")
 
 
 def _between(low: float, high: float) -> str:

@@ -17,6 +17,7 @@ from tightz.interval.opening import (
     trivial,
 )
 from tightz.interval.race import race
+from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
 from tightz.models.scale import scale_warnings
 from tightz.runtime.backends import Backend, on_device
@@ -26,7 +27,7 @@ from tightz.runtime.cores import usable_cores
 from tightz.runtime.gpu import why_no_device
 from tightz.runtime.kernels.farm import Farm, missing
 from tightz.runtime.kernels.registry import kernels_of
-from tightz.runtime.memory import parse_memory
+from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.ledger import Ledger
@@ -40,12 +41,13 @@ if TYPE_CHECKING:
 def log_partition(
     model: GraphOrPath,
     *,
+    evidence: Evidence | None = None,
     time_limit: float = 60.0,
     delta: float = 0.05,
     seed: Seed = None,
     exact: bool = True,
     marginals: bool = True,
-    max_memory: str | int = "8GB",
+    max_memory: str | int = MAX_MEMORY,
     methods: Sequence[Method] = (),
     only: Sequence[Method] | None = None,
     threads: int | None = None,
@@ -58,6 +60,7 @@ def log_partition(
 ) -> LogPartition:
     """An interval on log Z within `time_limit` seconds, each end with its proof.
 
+    evidence     {variable: state} by name or number, or a file, beside what the model has observed
     delta        `confident` holds with confidence 1 - delta, both ends together
     exact        False forbids eliminating the whole model, and nothing else
     marginals    False ends the run with an exact log Z: its marginals take longer than itself
@@ -89,6 +92,7 @@ def log_partition(
     depends on the machine's speed; every end is valid all the same.
     """
     model = given_model(model, "log_partition", only="FactorGraph")
+    model = given(model, evidence)
     require_seconds("time_limit", time_limit)
     require_probability("delta", delta)
     require_range("threads", 1 if threads is None else threads, 1)

@@ -24,8 +24,7 @@ def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch
     """The exact answer where it is within reach, with all streams beside it where not soon."""
     yield from solved(working, clock)
     if not working.graph.n_variables:
-        if not working.reduction.contradiction:
-            yield from barren_marginals(working, clock)
+        yield from barren_marginals(working, clock)
         return
     yield from first_state(working, clock)
     large = working.graph.n_factors > LARGE

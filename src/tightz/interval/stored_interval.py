@@ -63,7 +63,7 @@ class IntervalSession:
                 "seed": seed_record(root),
                 "parameters": {"delta": delta, "exact": exact, "methods": names},
             },
-            {"n": model.n_variables, "shape": model_shape(model)},
+            {"n": model.n_variables, "shape": model_shape(model), **model.naming.record()},
             resume=resume,
             options={"time_limit": time_limit, "max_memory": max_memory},
         )

@@ -311,6 +311,14 @@ class FactorGraph(Shown):
             layout=self.layout,
         )._named(self.names, self.states)
 
+    def without_evidence(self) -> FactorGraph:
+        """The same model with nothing observed."""
+        bare = self._named(self.names, self.states)
+        for made in ("digest", "free_variables"):  # they depend on what is observed
+            bare.__dict__.pop(made, None)
+        bare.evidence = {}
+        return bare
+
     def with_zeros(self, below: float = -1e9) -> FactorGraph:
         """A copy in which log potentials that only stand for zeros are zeros (-inf).
 

@@ -118,6 +118,24 @@ class Names:
                 )
         return found
 
+    def assignment(self, states: Iterable[int]) -> dict[str, str]:
+        """A state of the model, {variable: state}, in the words of the model."""
+        rows = enumerate(states)
+        return {self.label(v): self.state_labels(v)[int(state)] for v, state in rows}
+
+    def distribution(self, variable: int, probabilities: Iterable[float]) -> dict[str, float]:
+        """A marginal, {state: probability}."""
+        return dict(zip(self.state_labels(variable), map(float, probabilities), strict=True))
+
+    @property
+    def given(self) -> bool:
+        """Whether anything has a name."""
+        return self.variables is not None or self.states is not None
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values, for `names_kept`."""
+        return {"names": self.variables, "states": self.states}
+
     def of(self, variables: NDArray[np.int64]) -> tuple[tuple[str, ...] | None, States | None]:
         """Names and states of some of the variables, in that order."""
         names, states, chosen = self.variables, self.states, variables.tolist()
@@ -125,6 +143,20 @@ class Names:
             None if names is None else tuple([names[v] for v in chosen]),
             None if states is None else tuple([states[v] for v in chosen]),
         )
+
+
+def names_kept(record: Mapping[str, Any], vectors: Sequence[Any]) -> Names | None:
+    """The names that a run kept, of variables with these marginals; None where it kept none."""
+    known, cards = record.get("names"), numbers_of(vectors).cardinalities
+    if known is None and record.get("states") is None:
+        return None
+    names = checked_names(known, len(cards))
+    return Names(cards, names, checked_states(record.get("states"), names, cards))
+
+
+def numbers_of(vectors: Iterable[Any]) -> Names:
+    """The names of variables that have none, by their vectors of probabilities."""
+    return Names(np.array([len(vector) for vector in vectors], dtype=np.int64))
 
 
 def checked_names(names: Any, n: int) -> tuple[str, ...] | None:

@@ -172,6 +172,7 @@ def run_setup(
             lower_proof=replace(lower, seconds=seconds),
             seconds=seconds,
             provenance=provenance(setup.plan.seed, setup.digest, **setup.parameters),
+            named=getattr(setup.model, "naming", None),
         )
         if writer is not None:
             writer.append_answer(

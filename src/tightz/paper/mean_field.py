@@ -59,12 +59,15 @@ def mean_field(
              bound can then be judged on that one
     """
     model = given_model(model, "mean_field")
+    named = getattr(model, "naming", None)
     if isinstance(family, BlockMeanField) and isinstance(model, FactorGraph):
         rows = None if states is None else integer_array(states, "states")
-        return block_mean_field(model, config=family, states=rows, seed=seed)
+        found = block_mean_field(model, config=family, states=rows, seed=seed)
+        return replace(found, named=named)
     if isinstance(family, LayerMeanField):
         starts = None if states is None else _spins(encode(model), states)
-        return layer_mean_field(model, family, starts=starts, seed=seed, link=link)
+        found = layer_mean_field(model, family, starts=starts, seed=seed, link=link)
+        return replace(found, named=named)
     start = time.perf_counter()
     root = seed_sequence(seed)
     encoding = encode(model, multivalued=True)
@@ -92,6 +95,7 @@ def mean_field(
         sweeps=best.sweeps,
         seconds=seconds,
         provenance=provenance(root, model_digest(model), family=chosen),
+        named=named,
     )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError
 from tightz.families.projection import Status
+from tightz.models.names import Names, numbers_of
 from tightz.paper.theorems import (
     Assumptions,
     TheoremStatement,
@@ -22,7 +23,7 @@ from tightz.paper.theorems import (
     theorem_1,
     theorem_2,
 )
-from tightz.results import Result
+from tightz.results import ByVariable, Result
 from tightz.sampling.certificates import (
     anytime_certificate,
     mean_certificate,
@@ -58,7 +59,7 @@ class LevelSummary:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Estimate(Result):
+class Estimate(ByVariable, Result):
     """The table of trials over levels and what follows from it.
 
     levels            (L,) numbers of parities m; those reached, where the first repetition was cut
@@ -88,6 +89,11 @@ class Estimate(Result):
     seconds: float
     lower_proof: Bound = UNJUDGED
     provenance: dict[str, Any] = field(default_factory=dict)
+    named: Names | None = None
+
+    @property
+    def naming(self) -> Names:
+        return self.named or numbers_of(self.marginals)
 
     @property
     def lower(self) -> float:

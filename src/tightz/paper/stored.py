@@ -13,6 +13,7 @@ import numpy as np
 from tightz.bounds import Bound
 from tightz.families.projection import Status
 from tightz.models.factor_graph import FactorGraph, Grid
+from tightz.models.names import names_kept
 from tightz.paper.batches import TrialTable
 from tightz.paper.results import UNJUDGED, Estimate
 from tightz.paper.setup import Setup
@@ -98,6 +99,7 @@ def open_table(
             "strongly_universal": plan.hashing.strongly_universal,
             "shape": model_shape(setup.model),
             "spins_are_variables": setup.spins_are_variables,
+            **(setup.model.naming.record() if isinstance(setup.model, FactorGraph) else {}),
         },
         resume=resume,
         options=options,
@@ -220,6 +222,7 @@ def read_estimate(path: str | Path) -> Estimate:
         lower_proof=_stored_lower(answer),
         seconds=seconds,
         provenance={**meta.versions, **meta.identity},
+        named=names_kept(meta.description, marginals) if len(marginals) else None,
     )
 
 

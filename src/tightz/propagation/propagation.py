@@ -23,6 +23,7 @@ from tightz.judge.attractive import AttractiveEvidence
 from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.given import GraphOrPath, given_model
+from tightz.models.names import Names
 from tightz.models.observed import Observed, observe, per_variable
 from tightz.models.prepared import prepared
 from tightz.propagation.arrays import (
@@ -37,7 +38,7 @@ from tightz.propagation.arrays import (
     widest_scope,
 )
 from tightz.propagation.kernels import bethe_log_z, propagate
-from tightz.results import OneBound
+from tightz.results import ByVariable, OneBound
 from tightz.runtime.provenance import provenance
 
 _SAFE = 1e290
@@ -56,7 +57,7 @@ class BetheStatus(enum.Enum):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BetheResult(OneBound):
+class BetheResult(ByVariable, OneBound):
     """What belief propagation says about log Z.
 
     `log_z` is the Bethe estimate. `lower` (and `proven`) is a proven lower bound where the theorem
@@ -75,6 +76,7 @@ class BetheResult(OneBound):
     provenance: dict[str, Any]
     rounding: float
     evidence: AttractiveEvidence | None
+    naming: Names
     _factor_tables: Callable[[], list[NDArray[np.float64]]]
 
     @cached_property
@@ -182,6 +184,7 @@ def bethe(
         ),
         rounding=verdict.rounding,
         evidence=evidence if proven else None,
+        naming=model.naming,
         _factor_tables=partial(_factor_tables, model, free, arrays, state, flat),
     )
 

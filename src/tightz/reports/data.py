@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError
 from tightz.models.factor_graph import Bipartite, FactorGraph, Grid
+from tightz.models.names import Names
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,16 @@ class Marginals:
     source: str
     shape: tuple[int, int] | None = None
     spins: bool = False
+    names: Names | None = None
 
     @property
     def binary(self) -> bool:
-        return all(len(vector) <= 2 for vector in self.vectors)
+        """Whether P(state 1) says all; not where each variable names its own states."""
+        named = self.names is not None and self.names.states is not None
+        return not named and all(len(vector) <= 2 for vector in self.vectors)
+
+    def label(self, variable: int) -> str:
+        return str(variable) if self.names is None else self.names.label(variable)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -175,8 +182,9 @@ def as_marginals(
     *,
     model: FactorGraph | None = None,
     shape: tuple[int, int] | None = None,
+    names: Names | None = None,
 ) -> Marginals | None:
-    """Marginals with the shape given, or the one the model's layout suggests."""
+    """Marginals with the shape given, or the one the model's layout suggests; the model's names."""
     if vectors is None or len(vectors) == 0:
         return None
     rows = [np.asarray(vector, dtype=np.float64) for vector in vectors]
@@ -186,4 +194,6 @@ def as_marginals(
             "give the model of the run"
         )
     chosen = checked_shape(shape, len(rows)) or (None if model is None else model_picture(model))
-    return Marginals(rows, source, chosen, _is_ising_grid(model))
+    known = names if model is None else model.naming
+    known = known if known is not None and known.given else None
+    return Marginals(rows, source, chosen, _is_ising_grid(model), known)

@@ -50,9 +50,19 @@ def marginal_chart(marginals: Marginals) -> Spec | None:
     return base | {
         "title": f"{label} of each variable, largest first", "xlabel": "variables, largest first",
         "ylabel": label, "short_x": "rank", "integer_x": True, "last": order.size - 1,
-        "names": [f"variable {v}" for v in order.tolist()],
+        "names": [_titled(marginals, v) for v in order.tolist()],
         "series": [bars], "view": {"x": [-0.6, order.size - 0.4], "y": [0.0, 1.02]},
     }  # fmt: skip
+
+
+def _titled(marginals: Marginals, v: int) -> str:
+    """A variable by name, with its likeliest state; by number where it has none."""
+    if marginals.names is None:
+        return f"variable {v}"
+    if marginals.binary:
+        return marginals.label(v)
+    likeliest = int(np.argmax(marginals.vectors[v]))
+    return f"{marginals.label(v)} = {marginals.names.state_labels(v)[likeliest]}"
 
 
 def pictures(marginals: Marginals) -> list[tuple[str, NDArray[np.float64]]]:

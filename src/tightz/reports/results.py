@@ -131,7 +131,9 @@ def from_estimate(
         estimate_source=f"max over m of the median, at m = {result.best_level}; a selection",
         table=LevelTable(result.levels, result.log_g),
         statements=statements,
-        marginals=as_marginals(result.marginals, source, model=model, shape=shape),
+        marginals=as_marginals(
+            result.marginals, source, model=model, shape=shape, names=result.naming
+        ),
         seconds=result.seconds,
         provenance=result.provenance,
     )
@@ -198,6 +200,7 @@ def from_bound(
             last.method,
             model=model,
             shape=shape,
+            names=getattr(result, "naming", None),
         ),
         notes=[] if status is None else [status.value],
         seconds=result.seconds,

@@ -190,19 +190,25 @@ def _probabilities(marginals: Marginals, shown: int) -> str:
     vectors = marginals.vectors[:shown]
     if marginals.binary:
         _, values = marginal_value(marginals)
-        cells = [[str(v), number(float(values[v]))] for v in range(len(vectors))]
+        cells = [[marginals.label(v), number(float(values[v]))] for v in range(len(vectors))]
         rows = [
             [text for cell in cells[i : i + PER_LINE] for text in cell]
             for i in range(0, len(cells), PER_LINE)
         ]
         head = ["variable", "P(state 1)"] * min(PER_LINE, len(cells))
         return "<h3>P(state 1)</h3>" + _table(head, rows, numeric=range(2 * PER_LINE))
+    names = marginals.names
     rows = [
-        [str(v), "  ".join(number(p, 4) for p in vector.tolist())]
+        [marginals.label(v), "  ".join(number(p, 4) for p in vector.tolist())]
         for v, vector in enumerate(vectors)
     ]
-    head = ["variable", "probabilities"]
-    return "<h3>Probabilities of states 0, 1, ...</h3>" + _table(head, rows, numeric=(0,))
+    head, title = ["variable", "probabilities"], "Probabilities of states 0, 1, ..."
+    if names is not None and names.states is not None:
+        title = "Probabilities of the states"
+        for v, row in enumerate(rows):
+            told = names.distribution(v, vectors[v]).items()
+            row[1] = ", ".join(f"{state} {number(p, 4)}" for state, p in told)
+    return f"<h3>{title}</h3>" + _table(head, rows, numeric=() if names is not None else (0,))
 
 
 def certificate_section(data: ReportData) -> str:

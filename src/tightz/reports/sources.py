@@ -13,6 +13,7 @@ import numpy as np
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError
+from tightz.models.names import names_kept
 from tightz.reports.data import LevelTable, ReportData, as_marginals
 from tightz.reports.results import (
     best_confident,
@@ -82,7 +83,11 @@ def _stream(reader: RunReader, model: FactorGraph | None, shape: Shape) -> Repor
         estimate_error=error,
         estimate_source=str(told.get("estimate_source", "")),
         marginals=as_marginals(
-            marginals, str(told.get("marginal_source", "")), model=model, shape=shape
+            marginals,
+            str(told.get("marginal_source", "")),
+            model=model,
+            shape=shape,
+            names=None if marginals is None else names_kept(reader.meta().description, marginals),
         ),
     )
 
@@ -191,11 +196,18 @@ def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Sh
     error = _number(record, "estimate_error", _number(record, "standard_error"))
     if "estimate_error" in record and not math.isfinite(error):
         estimate = math.nan  # logz says the lower end where it reached no estimate
+    told = record.get("marginals") or ()
+    names = None
+    if isinstance(told, Mapping):  # by names
+        states = [tuple(row) for row in told.values()]
+        told = [list(row.values()) for row in told.values()]
+        names = names_kept({"names": tuple(record["marginals"]), "states": states}, told)
     marginals = as_marginals(
-        [[float(p) for p in row] for row in record.get("marginals") or ()],
+        [[float(p) for p in row] for row in told],
         str(record.get("marginal_source", record.get("method", ""))),
         model=model,
         shape=shape,
+        names=names,
     )
     table = None
     if levels and "log_gammas" in record:

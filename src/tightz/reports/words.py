@@ -29,9 +29,12 @@ def describe(model: FactorGraph) -> str:
     else:
         kind = ""
     seen = f", {len(model.evidence):,} observed" if model.evidence else ""
+    named = ""
+    if model.names:
+        named = f": {', '.join(model.names[:8])}{', ...' if model.n_variables > 8 else ''}"
     return (
         f"{kind}{model.n_variables:,} variables of {states} states, {model.n_factors:,} factors "
-        f"of arity up to {model.arities.max(initial=0)}{seen}"
+        f"of arity up to {model.arities.max(initial=0)}{seen}{named}"
     )
 
 

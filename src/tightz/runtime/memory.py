@@ -8,6 +8,9 @@ import re
 
 from tightz.errors import ParameterError
 
+MAX_MEMORY = "8GB"
+"""What every `max_memory` is unless given."""
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY_UNITS = {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)

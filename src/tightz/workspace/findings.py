@@ -16,8 +16,12 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound
 from tightz.errors import ModelError
+from tightz.models.names import Names
+from tightz.results import dataframe
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from tightz.elimination.exact import ExactResult
 
 
@@ -128,6 +132,27 @@ class Samples:
     log_weights: NDArray[np.float64]
     status: Mixing = Mixing.VARIATIONAL
     most: float = math.inf
+    naming: Names | None = None
+
+    def assignments(self) -> list[dict[str, str]]:
+        """Every draw as {variable: state}, by the model's names."""
+        return [self._names.assignment(row) for row in self.states.tolist()]
+
+    def to_dataframe(self) -> DataFrame:
+        """A pandas table: a row for each draw, a column for each variable, and log_weight."""
+        names = self._names
+        columns: dict[str, Any] = {
+            names.label(v): np.array(names.state_labels(v), dtype=object)[column]
+            for v, column in enumerate(self.states.T)
+        }
+        columns["log_weight"] = self.log_weights
+        return dataframe(columns, list(columns))
+
+    @property
+    def _names(self) -> Names:
+        if self.naming is not None:
+            return self.naming
+        return Names(self.states.max(axis=0, initial=0) + 1)
 
     def __iter__(self) -> Iterator[NDArray]:
         """states, log_weights = result.sample(k)"""

@@ -28,7 +28,7 @@ from tightz.reductions.reduction import Chain
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
 from tightz.runtime.cores import usable_cores
-from tightz.runtime.memory import parse_memory
+from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 from tightz.workspace.findings import Marginals, Mixing, Samples
 from tightz.workspace.once import Once
@@ -72,7 +72,7 @@ class Working:
     delta: float = 0.05
     seed: np.random.SeedSequence = field(default_factory=lambda: seed_sequence(None))
     exact: bool = True
-    max_memory: int = field(default_factory=lambda: parse_memory("8GB"))
+    max_memory: int = field(default_factory=lambda: parse_memory(MAX_MEMORY))
     threads: int = field(default_factory=usable_cores)
     executor: Submits | None = None
     backend: Backend = "auto"

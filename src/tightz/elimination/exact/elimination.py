@@ -21,12 +21,14 @@ from tightz.errors import ModelError, ParameterError, UnsupportedModelError
 from tightz.judge.claims import Audited, total_scale
 from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
+from tightz.models.names import Names
 from tightz.models.observed import observe
 from tightz.models.prepared import prepared
-from tightz.results import OneBound
+from tightz.results import ByVariable, OneBound
 from tightz.runtime.backends import Backend
-from tightz.runtime.memory import parse_memory
+from tightz.runtime.memory import MAX_MEMORY, parse_memory
 
 NO_DIGITS = 0.01
 """Rounding of log Z, in nats, above which marginals are refused: states differ by less."""
@@ -35,7 +37,7 @@ _MAX_WEIGHT = 1e300  # nats; sums of tables must not overflow
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ExactResult(OneBound):
+class ExactResult(ByVariable, OneBound):
     """Exact log Z, and marginals that are computed on first use unless they were asked for.
 
     log Z of the tables as given lies within `rounding` nats of `log_z`: a proven bound on what the
@@ -49,6 +51,10 @@ class ExactResult(OneBound):
     way: Way
     max_memory: int
     _beliefs: Beliefs | None = field(default=None)
+
+    @property
+    def naming(self) -> Names:
+        return self.model.naming
 
     @property
     def method(self) -> str:
@@ -203,7 +209,8 @@ def plan(
 def exact(
     model: GraphOrPath,
     *,
-    max_memory: str | int = "8GB",
+    evidence: Evidence | None = None,
+    max_memory: str | int = MAX_MEMORY,
     marginals: bool = True,
     backend: Backend = "auto",
     time_limit: float = math.inf,
@@ -215,12 +222,14 @@ def exact(
     or (`backend`) a GPU, sliced over a few variables where memory is short; Pfaffians for planar
     spin models without fields; model counting where zeros make elimination unnecessary and tables
     would be too large. `max_memory` bounds the work space (the model itself and the returned
-    marginals come on top). Where every way is out of reach, `ResourceError` says what would be
+    marginals come on top). `evidence` ({variable: state} by name or number, or a file) is beside
+    what the model has observed. Where every way is out of reach, `ResourceError` says what would be
     needed; also where all are predicted to take longer than `time_limit` seconds. With
     `marginals=False` they are computed when first asked for. `plan`: what `plan(model)` found, so
     that it need not be found again: elimination on the CPU then.
     """
     model = given_model(model, "exact", only="FactorGraph")
+    model = given(model, evidence)
     allowed = parse_memory(max_memory)
     start = time.perf_counter()
     reduced, free = _without_fixed(model)

@@ -115,12 +115,12 @@ def _other_marginals(working: Working, known: Way, clock: Clock) -> Iterator[Fin
 
 def barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:
     """Exact marginals of barren variables with several parents need the model with them in it."""
-    full = working.with_barren if working.exact and working.marginals else None
+    wanted = working.exact and working.marginals and not working.reduction.contradiction
+    full = working.with_barren if wanted else None
     if full is None:
         return
     try:
-        wanted = plan(full.reduced)
-        way = by_elimination(full.reduced, wanted, working.max_memory, marginals=True)
+        way = by_elimination(full.reduced, plan(full.reduced), working.max_memory, marginals=True)
     except ResourceError:
         return
     if MARGINALS * way.seconds < MOST * clock.left:

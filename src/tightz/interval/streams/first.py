@@ -31,7 +31,7 @@ def solved(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         why="evidence, zeros and exact sums leave no variable, or contradict each other",
         evidence=Audited(value, 0.0 if value == -math.inf else UNIT * abs(value)),
     )  # fmt: skip
-    if value > -math.inf:
+    if value > -math.inf and working.marginals:
         yield Finding(marginals=Marginals([], "exact", math.inf, Mixing.EXACT))
 
 

@@ -1,10 +1,12 @@
-"""Evidence that comes with a model: a UAI evidence file, or a mapping variable -> state.
+"""Evidence on a model: a mapping variable -> state, the text `rain=yes`, or a file.
 
-Where a format has names, variables and states may be given by name or by number.
+A file is a UAI evidence file, a JSON object, or a line `name=state` for each variable observed.
+Variables and states go by name where the model has names, and by number.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +15,17 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.text_files import FilePath, Words
+from tightz.models.formats.text_files import FilePath, Words, read_bytes
 from tightz.models.inputs import shown
 
 Evidence = FilePath | Mapping[Any, Any]
 
 
 def given(model: FactorGraph, evidence: Evidence | None) -> FactorGraph:
-    """The model with evidence from a file or a mapping, beside what it has; None: itself.
+    """The model with evidence beside what it has; None: itself.
+
+    evidence   {"rain": "yes"}, "rain=yes", or the name of a file: a UAI evidence file, a JSON
+               object, or lines `rain=yes` (empty ones and those that begin with # do not count)
 
     A UAI evidence file is `k v1 s1 ... vk sk`, or the number of samples, which must be 1, and then
     the same. The number of words tells them apart: it is 1 + 2k, odd, in the first dialect and
@@ -30,7 +35,10 @@ def given(model: FactorGraph, evidence: Evidence | None) -> FactorGraph:
     if evidence is None:
         return model
     if isinstance(evidence, str | os.PathLike):
-        evidence = _from_file(evidence, model.cardinalities)
+        text = os.fspath(evidence)
+        if not os.path.exists(text) and ("=" in str(text) or text in (model.names or ())):
+            return model.with_evidence(dict([_pair(model, str(text))]))
+        evidence = _from_file(evidence, model)
     if not isinstance(evidence, Mapping):
         raise ModelError(
             f"evidence is {shown(evidence)}; expected the name of a file or a mapping of variables "
@@ -39,7 +47,57 @@ def given(model: FactorGraph, evidence: Evidence | None) -> FactorGraph:
     return model.with_evidence(evidence) if evidence else model
 
 
-def _from_file(path: FilePath, cards: NDArray) -> dict[int, int]:
+def _from_file(path: FilePath, model: FactorGraph) -> dict[int, int]:
+    data = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    if data.lstrip()[:1] == b"{":
+        return _from_json(path, data, model)
+    if b"=" not in data:
+        return _from_uai(path, model.cardinalities)
+    found: dict[int, int] = {}
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+        if not line.strip() or line.lstrip()[0] == "#":
+            continue
+        try:
+            v, state = _pair(model, line)
+            if found.setdefault(v, state) != state:
+                raise ModelError(
+                    f"evidence puts {model.naming.said(v)} in a second state; expected one"
+                )
+        except ModelError as error:
+            raise ModelError(f"{error} ({path}, line {number})") from None
+    return found
+
+
+def _pair(model: FactorGraph, text: str) -> tuple[int, int]:
+    """`name=state` as numbers; names may hold = themselves."""
+    known = model.names or ()
+    parts = [(text[:k].strip(), text[k + 1 :].strip()) for k, c in enumerate(text) if c == "="]
+    if not parts:
+        name = text.strip()[:40]
+        like = name if name in known else "rain"
+        state = model.naming.state_labels(model.index(name))[0] if name in known else "yes"
+        raise ModelError(f"evidence is {name!r}; expected a pair such as {like}={state}")
+    named = [part for part in parts if part[0] in known]
+    whole = [part for part in named if part[1] in model.naming.state_labels(model.index(part[0]))]
+    name, state = (whole or named or parts)[0]
+    ((v, found),) = model.naming.numbered({name: state}, text=True).items()
+    return v, found
+
+
+def _from_json(path: FilePath, data: bytes, model: FactorGraph) -> dict[int, int]:
+    try:
+        told = json.loads(data)
+    except ValueError as error:
+        raise ModelError(
+            f'the evidence is no JSON object such as {{"rain": "yes"}}: {error} ({path})'
+        ) from None
+    try:
+        return model.naming.numbered(told, text=True)
+    except ModelError as error:
+        raise ModelError(f"{error} ({path})") from None
+
+
+def _from_uai(path: FilePath, cards: NDArray) -> dict[int, int]:
     words = Words(path)
     if not len(words):
         return {}

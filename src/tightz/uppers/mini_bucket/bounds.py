@@ -28,6 +28,7 @@ from tightz.errors import ParameterError, ResourceError, require_range
 from tightz.models.factor_graph import FactorGraph
 from tightz.results import OneBound
 from tightz.runtime.cores import usable_cores
+from tightz.runtime.memory import MAX_MEMORY
 from tightz.runtime.provenance import provenance
 from tightz.uppers.mini_bucket.run import MAX_IBOUND, MiniBucket, MiniBucketStatus, Run
 
@@ -137,7 +138,7 @@ def mini_bucket_bounds(
     *,
     ibounds: Iterable[int] | None = None,
     time_limit: float | None = None,
-    max_memory: str | int = "2GB",
+    max_memory: str | int = MAX_MEMORY,
     side: Side = Side.UPPER,
     iterations: int = 60,
     orders: Orders | None = None,

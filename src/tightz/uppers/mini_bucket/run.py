@@ -21,7 +21,7 @@ from tightz.judge.cliques import CliquesEvidence
 from tightz.judge.verdict import UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.backends import Backend
-from tightz.runtime.memory import format_bytes, parse_memory
+from tightz.runtime.memory import MAX_MEMORY, format_bytes, parse_memory
 from tightz.uppers.mini_bucket.descent import Steps, predicted_bytes
 from tightz.uppers.mini_bucket.partition import Partition, partition
 from tightz.uppers.mini_bucket.places import WORTH, Place, choose_place, main_memory
@@ -56,7 +56,7 @@ class MiniBucket:
     tol: float = 1e-3
     order: Order = Order.AUTO
     side: Side = Side.UPPER
-    max_memory: str | int = "2GB"
+    max_memory: str | int = MAX_MEMORY
     time_limit: float | None = None
 
     def __post_init__(self) -> None:

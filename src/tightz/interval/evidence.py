@@ -1,0 +1,106 @@
+"""P(evidence): how much of Z agrees with what is observed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tightz.bounds import at_most, figure
+from tightz.judge.verdict import UNIT
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.selection import factors_of_each
+from tightz.workspace.working import LARGE
+
+if TYPE_CHECKING:
+    from tightz.interval.interval import LogPartition
+
+LOG_10 = math.log(10.0)
+
+SLACK = 0.01
+"""Nats by which the sums of a network's table may differ from 1, as in `models/formats/bif.py`."""
+
+
+@dataclass(frozen=True)
+class EvidenceProbability:
+    """log P(evidence) = log Z with it less log Z without: a value (an estimate unless the ends
+    meet), and the ends that hold always."""
+
+    log_p: float
+    lower: float
+    upper: float
+    exact: bool
+
+    @classmethod
+    def of(cls, with_it: LogPartition, low: float, high: float) -> EvidenceProbability:
+        """From the interval with the evidence and [low, high] for log Z without it."""
+        value = with_it.lower_proof.log_z if with_it.is_exact else with_it.estimate
+        if math.isinf(value) or math.isinf(low):
+            return cls(value, with_it.lower, min(0.0, with_it.upper), with_it.is_exact)
+        upper = min(0.0, _outward(with_it.upper, low, math.inf))
+        log_p = min(0.0, value - (low + high) / 2.0)
+        exact = with_it.is_exact and high - low < SLACK
+        return cls(log_p, _outward(with_it.lower, high, -math.inf), upper, exact)
+
+    def summary(self) -> str:
+        """P(evidence) and its log, and in which interval it lies."""
+        if self.exact:
+            error = max(self.upper - self.log_p, self.log_p - self.lower, 0.0)
+            value = probability(self.log_p, min(8, max(3, round(-math.log10(max(error, 1e-9))))))
+            logs = f"log {figure(self.log_p, 8)} +- {at_most(error)}"
+            return f"P(evidence) = {value}   ({logs}, holds always)"
+        ends = f"[{probability(self.lower)}, {probability(self.upper)}]"
+        logs = f"log in [{figure(self.lower)}, {figure(self.upper)}]"
+        return (
+            f"P(evidence) in {ends}   ({logs}, holds always; about {probability(self.log_p, 3)}, "
+            "not proven)"
+        )
+
+
+def _outward(a: float, b: float, towards: float) -> float:
+    """a - b, on the safe side of its rounding."""
+    return math.nextafter(a - b, towards)
+
+
+def probability(log_p: float, digits: int = 8) -> str:
+    """exp(log_p) for people: as a power of ten where it is below what doubles hold."""
+    if log_p == -math.inf:
+        return "0"
+    return f"{math.exp(log_p):.{digits}g}" if log_p > -700.0 else f"10^{log_p / LOG_10:.6f}"
+
+
+def log_z_of_network(model: FactorGraph) -> tuple[float, float] | None:
+    """The ends of log Z without the evidence where the model is a Bayesian network, else None.
+
+    A variable that one table alone names goes with that table, whose sums over it lie between two
+    numbers: so does their product over all variables, and that is Z. A network's are 1, up to the
+    digits that its file prints.
+    """
+    if not model.evidence or model.n_factors > LARGE or model.log_tables.max(initial=0.0) > SLACK:
+        return None
+    uses = np.bincount(model.scope_vars, minlength=model.n_variables)
+    ptr, home = factors_of_each(model)
+    left = np.ones(model.n_factors, dtype=bool)
+    waiting = np.flatnonzero(uses == 1).tolist()
+    low, high, gone = [], [], 0
+    while waiting:
+        v = waiting.pop()
+        if uses[v] != 1:
+            continue
+        f = int(next(f for f in home[ptr[v] : ptr[v + 1]] if left[f]))
+        scope, table = model.factor(f)
+        with np.errstate(divide="ignore"):
+            sums = np.log(np.exp(table).sum(axis=scope.index(v)))
+        if not (np.abs(sums) <= SLACK).all():
+            continue
+        low.append(float(sums.min()))
+        high.append(float(sums.max()))
+        left[f], gone = False, gone + 1
+        uses[list(scope)] -= 1
+        waiting += [u for u in scope if uses[u] == 1]
+    if left.any() or gone < model.n_variables:
+        return None
+    error = 4.0 * UNIT * float((model.cardinalities + 8.0).sum())  # exp, the sums and log
+    return math.fsum(low) - error, math.fsum(high) + error

@@ -1,0 +1,280 @@
+"""Posterior distributions of some variables given evidence, by name, and P(evidence)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound, at_most
+from tightz.errors import ParameterError, require_seconds
+from tightz.interval.evidence import EvidenceProbability, log_z_of_network
+from tightz.interval.interval import LogPartition
+from tightz.interval.log_partition import log_partition
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.evidence import Evidence, given
+from tightz.models.given import GraphOrPath, given_model
+from tightz.models.names import Names
+from tightz.results import Result, dataframe
+from tightz.runtime.backends import Backend
+from tightz.runtime.clock import Clock
+from tightz.runtime.memory import MAX_MEMORY
+from tightz.runtime.seeds import Seed, seed_sequence, stream
+from tightz.workspace.findings import Mixing
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PRIOR = 1 / 3
+"""Part of the time for log Z without the evidence, where the tables do not say it."""
+
+PRINTED = 1e-9
+"""Nats within which the tables must say log Z without the evidence; their digits may be few."""
+
+NARROW = 1e-6
+"""Ends closer than this are shown as a value and its error."""
+
+MANY = 64
+"""States in all that are bounded one by one where nobody chose the variables."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The distribution of one variable.
+
+    probabilities   (states,) their best values
+    bounds          (states, 2) ends that hold always; [0, 1] where nothing is proven
+    source          where the values come from and how far to trust them
+    """
+
+    variable: int
+    probabilities: NDArray[np.float64]
+    bounds: NDArray[np.float64]
+    source: str
+
+    @property
+    def proven(self) -> bool:
+        return bool((self.bounds[:, 1] - self.bounds[:, 0] < 1.0).all())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Query(Result):
+    """What `query` returns; `result["lung"]` is {state: probability}.
+
+    model      the model with all evidence
+    interval   log Z of it, the run behind the answer
+    evidence   log P(evidence) with its ends; None where nothing is observed
+    tables     one for each variable asked for, by its number
+    """
+
+    model: FactorGraph
+    interval: LogPartition
+    evidence: EvidenceProbability | None
+    tables: dict[int, Table]
+    seconds: float
+
+    @property
+    def naming(self) -> Names:
+        return self.model.naming
+
+    @property
+    def bounds(self) -> list[Bound]:
+        """About log Z of the model with its evidence."""
+        return self.interval.bounds
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return self.interval.provenance
+
+    @property
+    def impossible(self) -> bool:
+        """Whether no state agrees with the evidence."""
+        return self.interval.upper == -math.inf
+
+    def __getitem__(self, variable: Any) -> dict[str, float]:
+        table = self._table(variable)
+        return self.naming.distribution(table.variable, table.probabilities)
+
+    def marginal_bounds(self, variable: Any) -> dict[str, tuple[float, float]]:
+        """{state: (lower, upper)}; both hold always."""
+        table = self._table(variable)
+        labels = self.naming.state_labels(table.variable)
+        return {s: tuple(ends) for s, ends in zip(labels, table.bounds.tolist(), strict=True)}
+
+    def _table(self, variable: Any) -> Table:
+        v = self.naming.index(variable)
+        if v not in self.tables:
+            asked = ", ".join(self.naming.said(u) for u in self.tables)
+            raise ParameterError(
+                f"{self.naming.said(v)} was not asked for; the query has {asked or 'no variables'}"
+            )
+        return self.tables[v]
+
+    def to_dataframe(self) -> DataFrame:
+        """A pandas table: variable, state, probability, lower, upper."""
+        rows = [
+            (self.naming.label(v), state, p, low, high)
+            for v, table in self.tables.items()
+            for state, p, (low, high) in zip(
+                self.naming.state_labels(v), table.probabilities.tolist(), table.bounds.tolist(),
+                strict=True,
+            )
+        ]  # fmt: skip
+        return dataframe(rows, ("variable", "state", "probability", "lower", "upper"))
+
+    def summary(self) -> str:
+        """P(evidence), then a table for each variable."""
+        lines = []
+        if self.model.evidence:
+            seen = self.model.evidence.items()
+            labels = [f"{self.naming.label(v)}={self.naming.state_labels(v)[s]}" for v, s in seen]
+            lines.append(f"given {', '.join(labels[:20])}{', ...' if len(labels) > 20 else ''}")
+        if self.impossible:
+            return "\n".join([*lines, "no state agrees with the evidence: it has probability 0"])
+        if self.evidence is not None:
+            lines.append(self.evidence.summary())
+        for v, table in self.tables.items():
+            lines += ["", f"{self.naming.label(v)}   ({table.source})", *self._rows(v, table)]
+        lines += ["", f"{self.seconds:.2f} s"]
+        return "\n".join(lines)
+
+    def _rows(self, v: int, table: Table) -> list[str]:
+        labels = self.naming.state_labels(v)
+        width = max(len(label) for label in labels)
+        rows = []
+        for label, p, (low, high) in zip(labels, table.probabilities, table.bounds, strict=True):
+            ends = f"   in [{low:.6f}, {high:.6f}]" if table.proven else ""
+            if high - low < NARROW:  # both ends would look the same
+                ends = f" +- {at_most(max(high - p, p - low))}" if high > low else ""
+            rows.append(f"  {label:<{width}}  {'?' if math.isnan(p) else f'{p:.8f}'}{ends}")
+        return rows
+
+    def __repr__(self) -> str:
+        asked = ", ".join(self.naming.label(v) for v in list(self.tables)[:8])
+        return f"Query({asked} given {len(self.model.evidence)} observed, {self.seconds:.2f} s)"
+
+
+def query(
+    model: GraphOrPath,
+    targets: Any = None,
+    *,
+    evidence: Evidence | None = None,
+    time_limit: float = 60.0,
+    seed: Seed = None,
+    max_memory: str | int = MAX_MEMORY,
+    backend: Backend = "auto",
+) -> Query:
+    """The distribution of each of `targets` given the evidence, and P(evidence).
+
+    targets    names or numbers of variables; one of them; None: all that are not observed
+    evidence   {"smoke": "yes"}, "smoke=yes" or a file, beside what the model has observed
+
+    Where the model can be summed exactly, Z is summed once for each state of a target: the ratios
+    are the posterior, and their ends hold always, rounding included. Without `targets`, and where
+    time is short, exact marginals stand for themselves: their rounding, some 1e-12, is not
+    bounded. Elsewhere the values are the estimates of `log_partition`, and said to be.
+    """
+    model = given_model(model, "query", only="FactorGraph")
+    require_seconds("time_limit", time_limit)
+    seen = given(model, evidence)
+    chosen = _targets(seen, targets)
+    clock, root = Clock(time_limit), seed_sequence(seed)
+    options: dict[str, Any] = {"max_memory": max_memory, "backend": backend}
+
+    def run(asked: FactorGraph, key: int, share: float = 1.0, **more: Any) -> LogPartition:
+        left = max(0.05, share * clock.left)
+        return log_partition(asked, time_limit=left, seed=stream(root, key), **options, **more)
+
+    prior = log_z_of_network(seen)
+    if seen.evidence and (prior is None or prior[1] - prior[0] > PRINTED):
+        without = run(seen.without_evidence(), 0, PRIOR, marginals=False)
+        low, high = prior or (-math.inf, math.inf)
+        prior = max(low, without.lower), min(high, without.upper)
+    count = sum(int(seen.cardinalities[v]) for v in chosen if v not in seen.evidence)
+    one_by_one = targets is not None or count <= MANY
+    whole = run(seen, 1, marginals=not one_by_one)
+    if whole.interrupted:
+        clock.stop()
+    tables: dict[int, Table] = {}
+    if one_by_one and whole.is_exact and whole.lower > -math.inf:
+        if count * whole.seconds <= clock.left:
+            for v in chosen:
+                tables[v] = _certain(seen, v) if v in seen.evidence else _bounded(seen, v, run)
+        else:
+            whole = run(seen, 1)
+    for v in chosen:
+        tables.setdefault(v, _estimated(seen, v, whole))
+    return Query(
+        seen,
+        whole,
+        None if prior is None else EvidenceProbability.of(whole, *prior),
+        {v: tables[v] for v in chosen},
+        clock.elapsed,
+    )
+
+
+def _targets(model: FactorGraph, targets: Any) -> list[int]:
+    """Numbers of the variables asked for, each once."""
+    if targets is None:
+        return [v for v in range(model.n_variables) if v not in model.evidence]
+    one = isinstance(targets, str | tuple) or not isinstance(targets, Iterable)
+    if isinstance(targets, tuple) and str(targets) not in (model.names or ()):
+        one = False  # a tuple of variables, not the coordinates of one
+    listed = [targets] if one else list(targets)
+    return list(dict.fromkeys(model.naming.index(variable, "query") for variable in listed))
+
+
+def _certain(model: FactorGraph, v: int) -> Table:
+    known = np.zeros(int(model.cardinalities[v]))
+    known[model.evidence[v]] = 1.0
+    return Table(v, known, np.stack([known, known], axis=1), "observed")
+
+
+def _bounded(model: FactorGraph, v: int, run: Callable[..., LogPartition]) -> Table:
+    """Z with each state of v over the sum of all."""
+    parts = [
+        run(model.with_evidence({v: state}), 2, marginals=False)
+        for state in range(int(model.cardinalities[v]))
+    ]
+    exact = all(r.is_exact for r in parts)
+    values = np.array([r.lower_proof.log_z if exact else r.estimate for r in parts])
+    weights = np.exp(values - values.max())
+    ends = shares(np.array([r.lower for r in parts]), np.array([r.upper for r in parts]))
+    how = "exact" if exact else "estimate: ratios of log Z with each state"
+    return Table(v, weights / weights.sum(), ends, f"{how}; the ends hold always")
+
+
+def shares(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(k, 2) ends of w_s / sum of w for weights with log w_s between low_s and high_s.
+
+    A share is least where its own weight is least and all others are greatest. Logs below the top
+    by x come out of exp with a relative error of about x units, sums add one for each term: the
+    ends are moved outward by more.
+    """
+    top = float(high.max())
+    least, most = np.exp(low - top), np.exp(high - top)
+    k = len(low)
+    others = ~np.eye(k, dtype=bool)
+    below = least / (least + np.where(others, most, 0.0).sum(axis=1))
+    above = most / (most + np.where(others, least, 0.0).sum(axis=1))
+    slack = (800.0 + 4.0 * k) * 2.0**-52  # exp is 0 below -745
+    tiny = 1e-300  # what exp leaves of a weight that it cannot hold is less
+    lower = np.maximum(0.0, below * (1.0 - slack) - tiny)
+    upper = np.minimum(1.0, above * (1.0 + slack) + np.where(high > -np.inf, tiny, 0.0))
+    return np.stack([lower, upper], axis=1)
+
+
+def _estimated(model: FactorGraph, v: int, whole: LogPartition) -> Table:
+    """What the run's marginals say; nothing is proven of them."""
+    states = int(model.cardinalities[v])
+    ends = np.tile([0.0, 1.0], (states, 1))
+    if whole.marginals is None or whole.upper == -math.inf:
+        return Table(v, np.full(states, math.nan), ends, "unknown: no marginals in this time")
+    source = f"estimate, not proven: {whole.marginal_origin}"
+    if whole.marginal_status is Mixing.EXACT:
+        source = "exact up to the rounding of float64 sums"
+    return Table(v, np.asarray(whole.marginals[v]), ends, source)

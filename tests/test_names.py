@@ -1,0 +1,377 @@
+"""Variables and states by name: in evidence, queries, results, files and on the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tightz as tz
+from tests import naive
+from tightz.bounds import at_most, figure
+from tightz.cli import main
+from tightz.cli.options import state_record, state_text
+from tightz.errors import ModelError
+from tightz.interval.evidence import log_z_of_network, probability
+from tightz.interval.query import shares
+from tightz.models.formats.evidence import given as with_given
+
+NETWORK = tz.FactorGraph.from_tables(
+    [2, 2, 3, 2],
+    [
+        ((0,), [0.2, 0.8]),
+        ((1, 0), [[0.1, 0.7], [0.9, 0.3]]),
+        ((2, 0), [[0.5, 0.1], [0.5, 0.2], [0.0, 0.7]]),
+        ((3, 1, 2), [[[1.0, 0.6, 0.2], [0.3, 0.5, 0.0]], [[0.0, 0.4, 0.8], [0.7, 0.5, 1.0]]]),
+    ],
+    names=["rain", "sprinkler", "sky", "wet"],
+    states=[("no", "yes"), ("off", "on"), ("clear", "grey", "black"), ("dry", "wet")],
+    name="garden",
+)
+
+
+@st.composite
+def models(draw, max_variables=5):
+    """1 to 4 states a variable, tables over up to 3 variables, some with zeros."""
+    n = draw(st.integers(1, max_variables))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    cards = rng.integers(1, 5, size=n)
+    zeros, strength = (
+        draw(st.sampled_from([0.0, 0.2, 0.5])),
+        draw(st.sampled_from([0.3, 2.0, 20.0])),
+    )
+    factors = []
+    for _ in range(draw(st.integers(0, 2 * n))):
+        scope = rng.choice(n, size=rng.integers(1, min(3, n) + 1), replace=False).tolist()
+        table = strength * rng.normal(size=cards[scope])
+        factors.append((scope, np.where(rng.random(table.shape) < zeros, -np.inf, table)))
+    return tz.FactorGraph(cards, factors)
+
+
+def named(model):
+    """The model under names that say their numbers, in no order of the alphabet."""
+    names = [f"v{(7 * v) % 11}x{v}" for v in range(model.n_variables)]
+    states = [[f"s{(5 * k) % 7}y{k}" for k in range(int(d))] for d in model.cardinalities]
+    return model.with_names(names, states)
+
+
+def posterior(model, v):
+    """p(x_v | evidence) by enumeration; None where the evidence is impossible."""
+    states = naive.all_states(model.cardinalities)
+    logs = naive.log_weights(model.cardinalities, model.factors, states)
+    for u, state in model.evidence.items():
+        logs[states[:, u] != state] = -np.inf
+    if logs.max(initial=-np.inf) == -np.inf:
+        return None
+    weights = np.exp(logs - logs.max())
+    shares = [weights[states[:, v] == s].sum() for s in range(model.cardinalities[v])]
+    return np.array(shares) / weights.sum()
+
+
+@settings(max_examples=25)
+@given(models(max_variables=5), st.data())
+def test_a_query_by_name_is_the_posterior_of_enumeration(model, data):
+    model = named(model)
+    v = data.draw(st.integers(0, model.n_variables - 1))
+    u = data.draw(st.integers(0, model.n_variables - 1))
+    state = data.draw(st.integers(0, int(model.cardinalities[u]) - 1))
+    evidence = {model.names[u]: model.states[u][state]}
+    found = tz.query(model, model.names[v], evidence=evidence, seed=0)
+    assert found.model.evidence == {u: state}
+    truth = posterior(found.model, v)
+    if truth is None:
+        assert found.impossible
+        assert "probability 0" in found.summary()
+        return
+    told, ends = found[model.names[v]], found.marginal_bounds(v)
+    assert list(told) == list(model.states[v])
+    np.testing.assert_allclose(list(told.values()), truth, atol=1e-9)
+    for p, (low, high) in zip(truth, ends.values(), strict=True):
+        assert low - 1e-12 <= p <= high + 1e-12  # the enumeration itself rounds
+        assert high - low < 1e-6
+
+
+@settings(max_examples=25)
+@given(models(max_variables=5), st.data())
+def test_the_probability_of_evidence_is_a_ratio_of_sums(model, data):
+    u = data.draw(st.integers(0, model.n_variables - 1))
+    truth = posterior(model, u)
+    if truth is None:
+        return
+    found = tz.query(model, [], evidence={u: 0}, seed=0).evidence
+    if truth[0] == 0.0:
+        assert found.log_p == -math.inf
+        return
+    assert found.exact
+    assert found.log_p == pytest.approx(math.log(truth[0]), abs=1e-9)
+    assert found.lower - 1e-12 <= math.log(truth[0]) <= found.upper + 1e-12
+    assert found.upper <= 0.0
+
+
+@given(st.lists(st.tuples(st.floats(-900, 900), st.floats(0, 50)), min_size=1, max_size=6))
+def test_shares_contain_every_choice_inside_the_ends(logs):
+    low = np.array([a for a, _ in logs])
+    high = low + np.array([width for _, width in logs])
+    ends = shares(low, high)
+    for weights in (low, high, (low + high) / 2, np.where(np.arange(len(low)) % 2, low, high)):
+        exact = np.exp(weights - weights.max())
+        exact /= exact.sum()
+        assert (ends[:, 0] <= exact).all()
+        assert (exact <= ends[:, 1]).all()
+
+
+def test_a_network_is_known_by_its_tables():
+    seen = NETWORK.with_evidence({"wet": "wet"})
+    low, high = log_z_of_network(seen)
+    assert low <= 0.0 <= high < 1e-12
+    assert log_z_of_network(NETWORK) is None  # nothing is observed
+    assert log_z_of_network(tz.ising_grid(3, seed=0).with_evidence({0: 1})) is None
+    r = tz.log_partition(NETWORK, evidence={"wet": "wet"}, seed=0)
+    truth = posterior(NETWORK, 3)[1]
+    assert math.exp(r.evidence.log_p) == pytest.approx(truth, abs=1e-12)
+    assert f"P(evidence) = {truth:.8g}   (log {math.log(truth):.8f} +- " in r.summary()
+    assert tz.log_partition(NETWORK, seed=0).evidence is None
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_tables_that_sum_to_almost_one_bound_log_z(seed, scaled):
+    """Random networks whose columns are off by a thousandth, as printed digits are."""
+    rng = np.random.default_rng(seed)
+    cards = rng.integers(1, 4, size=5)
+    factors = []
+    for v in range(5):
+        scope = [v, *rng.permutation(v)[: rng.integers(0, 3)].tolist()]
+        table = rng.random(cards[scope]) + 1e-3
+        table /= table.sum(axis=0) * (1.0 + 1e-3 * rng.uniform(-1, 1, size=table.shape[1:]))
+        factors.append((scope, table * (2.0 if scaled and v == 3 else 1.0)))
+    order = rng.permutation(5)
+    model = tz.FactorGraph.from_tables(cards, [factors[v] for v in order], evidence={0: 0})
+    found = log_z_of_network(model)
+    if scaled and cards[3] > 1:
+        assert found is None
+    elif not scaled:
+        truth = tz.exact(model.without_evidence()).log_z
+        assert found[0] <= truth <= found[1]
+        assert found[1] - found[0] < 0.011
+
+
+def test_small_probabilities_are_powers_of_ten():
+    assert probability(-2000.0) == f"10^{-2000 / math.log(10):.6f}"
+    assert probability(math.log(0.25)) == "0.25"
+    assert probability(-math.inf) == "0"
+
+
+def test_marginals_by_name_in_every_result():
+    seen = NETWORK.with_evidence({"sprinkler": "on"})
+    truth = dict(zip(NETWORK.states[2], posterior(seen, 2), strict=True))
+    for r in (tz.exact(seen), tz.log_partition(seen, seed=0), tz.exact(NETWORK, evidence="1=1")):
+        assert r.marginal("sky") == pytest.approx(truth, abs=1e-9)
+        assert r.marginal("sprinkler") == {"off": 0.0, "on": 1.0}
+    assert set(tz.bethe(seen).marginal("rain")) == {"no", "yes"}
+    grid = named(tz.ising_grid(2, seed=0))
+    for r in (tz.mean_field(grid, seed=0), tz.estimate(grid, levels=[0], trials=1, seed=0)):
+        assert set(r.marginal(grid.names[3])) == set(grid.states[3])
+    assert set(tz.mean_field(tz.ising_grid(2, seed=0), seed=0).marginal(3)) == {"0", "1"}
+
+
+def test_exact_marginals_where_the_reductions_leave_nothing():
+    """A network without evidence is summed away; its marginals are not drawn for that."""
+    r = tz.log_partition(NETWORK, seed=0)
+    assert r.marginal_status.name == "EXACT"
+    for v in range(4):
+        np.testing.assert_allclose(r.marginals[v], posterior(NETWORK, v), atol=1e-12)
+
+
+def test_samples_by_name():
+    grid = named(tz.ising_grid(3, seed=0))
+    drawn = tz.log_partition(grid, time_limit=2, exact=False, seed=0).sample(4, seed=0)
+    first = drawn.assignments()[0]
+    assert list(first) == list(grid.names)
+    assert [grid.state(v, s) for v, s in first.items()] == drawn.states[0].tolist()
+
+
+def test_dataframes():
+    pytest.importorskip("pandas")
+    frame = tz.exact(NETWORK).to_dataframe()
+    assert list(frame.columns) == ["variable", "state", "probability"]
+    assert frame[frame.variable == "sky"].state.tolist() == ["clear", "grey", "black"]
+    assert frame.groupby("variable").probability.sum().tolist() == pytest.approx([1.0] * 4)
+    asked = tz.query(NETWORK, "wet", evidence="rain=yes").to_dataframe()
+    assert list(asked.columns) == ["variable", "state", "probability", "lower", "upper"]
+    assert (asked.lower <= asked.probability).all()
+    assert (asked.probability <= asked.upper).all()
+    grid = named(tz.ising_grid(2, seed=0))
+    drawn = tz.log_partition(grid, time_limit=2, exact=False, seed=0).sample(3, seed=0)
+    assert list(drawn.to_dataframe().columns) == [*grid.names, "log_weight"]
+
+
+EVIDENCE = {
+    "lines": "rain = yes\n\n# the sky was seen too\nsky=black\n",
+    "names": '{"rain": "yes", "sky": "black"}',
+    "numbers": '{"0": 1, "sky": "2"}',
+    "digits": "0=1\n2=2\n",
+    "uai": "2 0 1 2 2\n",
+    "mark": "\ufeffrain=yes\nsky=black",
+}
+
+
+@pytest.mark.parametrize("kind", EVIDENCE)
+def test_evidence_in_files(kind, tmp_path):
+    path = tmp_path / "e.txt"
+    path.write_text(EVIDENCE[kind], encoding="utf-8")
+    assert with_given(NETWORK, path).evidence == {0: 1, 2: 2}
+    assert with_given(NETWORK, str(path)).evidence == {0: 1, 2: 2}
+
+
+def test_a_name_may_hold_an_equals_sign(tmp_path):
+    odd = tz.FactorGraph([2, 2], names=["a", "a=b"], states=[("x", "b=c"), ("b", "c=d")])
+    assert with_given(odd, "a=b=c").evidence == {0: 1}
+    assert with_given(odd, "a=b = c=d").evidence == {1: 1}
+    (tmp_path / "x=y").write_text("a=x")
+    assert with_given(odd, tmp_path / "x=y").evidence == {0: 0}  # a file that is there
+
+
+@settings(max_examples=50)
+@given(st.binary(max_size=60))
+def test_no_file_is_worse_than_refused(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "fuzz.evid"
+    path.write_bytes(data)
+    found = {}
+    with contextlib.suppress(ModelError):
+        found = with_given(NETWORK, path).evidence
+    assert all(0 <= s < NETWORK.cardinalities[v] for v, s in found.items())
+
+
+@settings(max_examples=25)
+@given(models(max_variables=4))
+def test_names_do_not_change_results(model):
+    assert tz.exact(named(model)).log_z == tz.exact(model).log_z
+    assert named(model).digest == model.digest
+
+
+# The command line ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bif(tmp_path):
+    path = tmp_path / "garden.bif"
+    tz.write(NETWORK, path, names=NETWORK.names, states=NETWORK.states)
+    return str(path)
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert done.exit_code == code, done.output
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_query_prints_tables_and_the_probability_of_the_evidence(bif):
+    seen = NETWORK.with_evidence({"rain": "yes", "wet": "wet"})
+    text = run("query", bif, "-e", "rain=yes", "-e", "wet=wet", "-q", "sky", "sprinkler")
+    assert "given rain=yes, wet=wet" in text
+    for v in (1, 2):
+        for state, p in zip(NETWORK.states[v], posterior(seen, v), strict=True):
+            assert f"  {state}" in text
+            assert f"{p:.8f}" in text
+    assert "P(evidence) = " in text
+    record = json.loads(run("query", bif, "-e", "rain=yes", "-q", "2", "--json"))
+    assert record["evidence"] == {"rain": "yes"}
+    assert list(record["posteriors"]) == ["sky"]
+    told = record["posteriors"]["sky"]
+    assert list(told["probabilities"]) == list(NETWORK.states[2])
+    for state, (low, high) in told["bounds"].items():
+        assert low <= told["probabilities"][state] <= high
+    assert record["log_p_evidence"]["log_p"] == pytest.approx(math.log(0.8), abs=1e-9)
+
+
+def test_json_is_keyed_by_names(bif, tmp_path):
+    record = json.loads(run("marginals", bif, "--json"))
+    assert list(record["marginals"]) == list(NETWORK.names)
+    assert list(record["marginals"]["sky"]) == list(NETWORK.states[2])
+    record = json.loads(run("logz", bif, "-e", "sky=grey", "--json", "-T", 5))
+    assert record["marginals"]["sky"] == {"clear": 0.0, "grey": 1.0, "black": 0.0}
+    assert record["evidence"] == {"sky": "grey"}
+    assert json.loads(run("info", bif, "--json"))["names"] == list(NETWORK.names)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(record))
+    run("report", path, "-o", tmp_path / "page.html")
+    assert "clear 0.0000, grey 1.0000, black 0.0000" in (tmp_path / "page.html").read_text()
+
+
+def test_a_stored_run_keeps_names_for_its_report(bif, tmp_path):
+    store = tmp_path / "run.db"
+    run("logz", bif, "-e", "rain=yes", "--store", store, "-T", 5)
+    run("report", store, "-o", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "sprinkler" in page
+    assert "black 0.7000" in page
+
+
+@pytest.mark.parametrize("command", ["logz", "query", "marginals", "exact", "info", "upper"])
+@pytest.mark.parametrize(
+    ("evidence", "text"),
+    [
+        ("rian=yes", "evidence names 'rian'; the model has no such: did you mean 'rain'?"),
+        ("rain=yess", "evidence puts 'rain' in state 'yess'; it has no such: did you mean 'yes'?"),
+        ("rain", "evidence is 'rain'; expected a pair such as rain=no"),
+        ("nowhere.txt", "nowhere.txt does not exist"),
+    ],
+)
+def test_wrong_names_are_met_with_the_right_ones(command, evidence, text, bif):
+    assert text in run(command, bif, "-e", evidence, code=2)
+
+
+def test_a_state_is_shown_as_evidence_is_given():
+    assert state_text(NETWORK, [1, 0, 2, 1]) == "rain=yes\nsprinkler=off\nsky=black\nwet=wet"
+    assert state_record(NETWORK, [1, 0, 2, 1])["sky"] == "black"
+    bare = NETWORK.with_names(None)
+    assert state_text(bare, [1, 0, 2, 1]) == "1 0 2 1"
+    assert state_record(bare, [1, 0]) == [1, 0]
+
+
+SHARED = {
+    "-e": ("logz", "query", "mean-field", "mfrp", "marginals", "exact", "upper", "ais", "map",
+           "wish", "info", "theorem", "report"),
+    "-T": ("logz", "query", "marginals", "exact", "upper", "ais", "map", "wish"),
+    "--json": ("logz", "query", "mean-field", "mfrp", "marginals", "exact", "upper", "ais", "map",
+               "wish", "info", "theorem"),
+    "--seed": ("logz", "query", "mean-field", "mfrp", "marginals", "exact", "upper", "ais", "map",
+               "wish", "theorem"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", SHARED)
+def test_commands_share_their_options(option):
+    for name in SHARED[option]:
+        listed = [o for p in main.commands[name].params for o in p.opts]
+        assert option in listed, name
+
+
+def test_one_default_of_memory():
+    defaults = {
+        p.default
+        for command in main.commands.values()
+        for p in command.params
+        if p.name == "max_memory"
+    }
+    assert defaults == {"8GB"}
+
+
+def test_an_error_is_never_shown_smaller():
+    for error, text in ((1.4e-13, "2e-13"), (2e-7, "2e-07"), (9.6e-3, "1e-02"), (9.4, "10e+00")):
+        assert at_most(error) == text
+    for error in (0.0, 5e-324, math.pi, math.inf):
+        assert float(at_most(error)) >= error
+
+
+def test_nothing_has_a_minus_sign():
+    assert figure(-1e-12) == "0.000000"
+    assert figure(-0.5, 3) == "-0.500"
+    assert "-0.0" not in tz.log_partition(NETWORK, seed=0).summary()
+    assert tz.log_partition(NETWORK, seed=0).summary().startswith("log Z  = 0.00000000")
