@@ -75,7 +75,7 @@ TEXTS = [
     ),
     (
         "the model has evidence, which models of pgmpy have not; expected one without: "
-        "tz.to_pgmpy(model.condition()), or give the evidence to pgmpy's query",
+        "tz.to_pgmpy(model.without_evidence()), with the evidence given to pgmpy's query",
         lambda: tz.to_pgmpy(GRID.with_evidence({0: 1})),
     ),
     (

@@ -163,14 +163,14 @@ def to_pgmpy(model: GraphOrPath) -> Any:
     """The model in pgmpy: a Bayesian network where its tables are one, else a Markov network.
 
     A network has one table for each variable that is its distribution given the others in it,
-    without a cycle. Evidence is nothing that pgmpy's models have: `model.condition()` is the model
-    without the variables observed.
+    without a cycle. Evidence is nothing that pgmpy's models have: `model.without_evidence()` takes it
+    off, `model.condition()` takes the observed variables out.
     """
     graph = given_model(model, "to_pgmpy", only="FactorGraph")
     if graph.evidence:
         raise ModelError(
             "the model has evidence, which models of pgmpy have not; expected one without: "
-            "tz.to_pgmpy(model.condition()), or give the evidence to pgmpy's query"
+            "tz.to_pgmpy(model.without_evidence()), with the evidence given to pgmpy's query"
         )
     finite = np.isfinite(graph.log_tables)
     if (np.abs(graph.log_tables[finite]) > _EXPONENT).any():
