@@ -7,6 +7,7 @@ A page that holds the comment `<!-- tested` is run from top to bottom in an empt
 * in a fence marked `console` every line that starts with `$` is run by bash and must succeed; the
   lines below it are what it printed
 * `<!-- check ... -->` is Python that the reader does not see: the facts that the prose states
+* `<!-- needs: PACKAGE ... -->` names what must be installed besides; else the test is skipped
 * the word `varies` after the language says that the output depends on the machine or its clock,
   so only the checks speak for it
 
@@ -61,6 +62,12 @@ def pages() -> list[Path]:
 
 def is_tested(page: Path) -> bool:
     return TESTED in page.read_text()
+
+
+def needs(page: Path) -> list[str]:
+    """Packages beyond those of the project that a page's code imports: `<!-- needs: a b -->`."""
+    found = re.search(r"^<!-- needs: (.*) -->$", page.read_text(), re.MULTILINE)
+    return found[1].split() if found else []
 
 
 def parse(text: str) -> list[Block]:

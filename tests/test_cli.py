@@ -204,6 +204,22 @@ def test_generate(tmp_path):
     np.testing.assert_allclose(tz.read(path).log_tables, expected.log_tables, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["3", "--coupling", "-1", "--field", "0.25"],
+        ["3", "--field=0.25", "--coupling=-1"],
+        ["--field", "0.25", "0.25", "--coupling", "-1", "-1", "3"],
+        ["3", "3", "--coupling=-1", "-1", "--field", "0.25", "--periodic", "--seed", "5"],
+    ],
+)
+def test_generate_takes_one_number_for_a_range(given, tmp_path):
+    path = tmp_path / "g.uai"
+    assert run("generate", "ising-grid", *given, "-o", path).exit_code == 0
+    expected = tz.ising_grid(3, coupling=-1, field=0.25, periodic="--periodic" in given)
+    np.testing.assert_allclose(tz.read(path).log_tables, expected.log_tables, rtol=1e-12)
+
+
 def test_rbm_weights(tmp_path):
     rng = np.random.default_rng(0)
     path = tmp_path / "r.npz"

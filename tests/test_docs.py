@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,9 +59,13 @@ def test_the_pages_that_must_run_do() -> None:
 def test_code_runs_and_prints_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("matplotlib")
+    for package in ("matplotlib", *snippets.needs(page)):
+        pytest.importorskip(package)
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    ran = snippets.run(page, tmp_path)
+    with warnings.catch_warnings():
+        if snippets.needs(page):  # what other libraries warn of is theirs
+            warnings.simplefilter("ignore")
+        ran = snippets.run(page, tmp_path)
     assert ran
     for block, printed in ran:
         if block.kind == "check":

@@ -21,12 +21,13 @@ import tightz as tz
 from tests import naive
 from tightz.cli.options import Source
 from tightz.errors import MissingExtraError, ModelError, TightzError, UnsupportedModelError
+from tightz.models.bridges import from_dimod
 from tightz.models.formats.array_files import read_arrays
 from tightz.models.formats.bif import read_bif, read_xmlbif
 from tightz.models.formats.bif_writer import write_bif, write_xmlbif
 from tightz.models.formats.cnf import read_cnf, write_cnf
 from tightz.models.formats.fg import read_fg, write_fg
-from tightz.models.formats.quadratic import from_dimod, from_ising, from_qubo, to_ising, to_qubo
+from tightz.models.formats.quadratic import from_ising, from_qubo, to_ising, to_qubo
 from tightz.models.large_scopes import auxiliaries, noisy_or
 
 FUZZ = int(os.environ.get("TIGHTZ_FUZZ", "1500"))

@@ -6,9 +6,12 @@ import decimal
 import fractions
 import inspect
 import io
+import itertools
 import math
+import re
 from pathlib import Path
 
+import networkx
 import numpy as np
 import pytest
 import scipy.sparse
@@ -25,8 +28,6 @@ GRAPH = tz.ising_grid(2, seed=0)
 SPINS = SpinPolynomial.from_factor_graph(GRAPH)
 
 NOT_MODELS = {
-    "str": "model.uai",
-    "Path": Path("model.uai"),
     "None": None,
     "dict": {(0, 1): 1.0},
     "int": 3,
@@ -34,6 +35,8 @@ NOT_MODELS = {
     "list": [[0.0, 1.0], [1.0, 0.0]],
     "class": tz.FactorGraph,
     "sparse": scipy.sparse.eye(3),
+    "graph": networkx.path_graph(3),
+    "directed": networkx.DiGraph(),
 }
 
 
@@ -67,12 +70,59 @@ def test_what_is_not_a_model_is_refused_with_advice(name, kind, tmp_path, monkey
         tz.errors.ModelError, match=rf"{name} was given .*; expected a .*tz\."
     ) as caught:
         getattr(tz, name)(NOT_MODELS[kind], *FUNCTIONS[name])
-    if kind in ("str", "Path"):
-        assert "model.uai" in str(caught.value)
-        assert "read the file first: tz.read(path)" in str(caught.value)
+    if kind in ("graph", "directed"):
+        assert "tz.ising(graph)" in str(caught.value)
     if kind in ("dict", "array", "sparse"):
         assert "tz.ising(couplings, fields)" in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+TIMED = ("theorem_forecast", "to_pgmpy")
+"""Functions whose results are seconds, or do not show themselves."""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_path_stands_for_its_model(name, tmp_path, monkeypatch):
+    """The function receives the very model that tz.read returns, however it is given."""
+    if name == "to_pgmpy":
+        pytest.importorskip("pgmpy")
+    monkeypatch.chdir(tmp_path)
+    tz.write(GRAPH, "model.uai")
+    more, seeds = FUNCTIONS[name], {}
+    if "seed" in inspect.signature(getattr(tz, name)).parameters:
+        seeds["seed"] = 0
+    if name == "theorem_run":
+        seeds |= {"levels": [1], "trials": 3}
+    told = []
+    for model in (tz.read("model.uai"), "model.uai", Path("model.uai")):
+        result = getattr(tz, name)(model, *more, **seeds)
+        if name == "write":
+            result = tz.read("out.uai").digest
+        told.append(type(result) if name in TIMED else _seconds_left_out(result))
+    assert told[0] == told[1] == told[2]
+    assert getattr(tz, name)(model="model.uai", **_named(name), **seeds) is not Ellipsis
+
+
+def _named(name: str) -> dict:
+    names = list(inspect.signature(getattr(tz, name)).parameters)[1:]
+    return dict(zip(names, FUNCTIONS[name], strict=False))
+
+
+def _seconds_left_out(result: object) -> str:
+    return re.sub(r"[\d.]+(e-?\d+)? s\b|seconds=[\d.e-]+", "", repr(result))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_path_that_holds_no_model_says_why(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(tz.errors.ModelError, match=r"model\.uai does not exist"):
+        getattr(tz, name)("model.uai", *FUNCTIONS[name])
+    assert not list(tmp_path.iterdir())
+    tz.write(1.5, "z.PR")
+    with pytest.raises(
+        tz.errors.ModelError, match=rf"{name} was given a float, 1\.5; expected a tz\.FactorGraph"
+    ):
+        getattr(tz, name)("z.PR", *FUNCTIONS[name])
 
 
 @pytest.mark.parametrize("name", ["exact", "upper_bound", "bethe", "ais", "log_partition"])
@@ -200,7 +250,7 @@ def test_weights_are_finite_numbers(bad):
             call()
 
 
-@pytest.mark.parametrize("bad", [3, 3.0, np.int64(3), (1.0,), (2, 1), (0, math.nan), "ab", None])
+@pytest.mark.parametrize("bad", [(1.0,), (2, 1), (0, math.nan), "ab", None, math.nan, math.inf])
 def test_ranges_are_two_numbers(bad):
     for build in (tz.ising_grid, tz.potts_grid):
         for name in ("coupling", "field"):
@@ -350,7 +400,7 @@ def test_dictionaries_of_annealers_are_dictionaries(bad):
 
 def test_fields_name_spins_that_the_couplings_have():
     with pytest.raises(
-        tz.errors.ModelError, match="fields name spin 5; the couplings have spins 0 to 1"
+        tz.errors.ModelError, match="fields name variable 5; the couplings have variables 0 to 1"
     ):
         tz.ising([[0.0, 1.0], [1.0, 0.0]], {5: 1.0})
     assert tz.ising({(0, 1): 1.0}, {5: 1.0}).n_variables == 6
@@ -378,8 +428,8 @@ def test_sparse_couplings_are_couplings(kind, part):
     [
         ([[0, 1], [2, 0]], "neither symmetric nor a triangle"),
         ([[0, 1, 0], [0, 0, 1], [1, 0, 0]], "neither symmetric nor a triangle"),
-        ([[1, 1], [1, 0]], r"couplings\[0, 0\] is not zero"),
-        ([[0, math.nan], [0, 0]], r"coupling \(0, 1\) is nan"),
+        ([[1, 1], [1, 0]], r"couplings\[0, 0\] is 1.0; expected 0 on the diagonal"),
+        ([[0, math.nan], [0, 0]], r"couplings\[0, 1\] is nan"),
         ([[0, 1j], [0, 0]], "complex"),
         ([[0, 1, 0], [1, 0, 0]], "expected a square matrix"),
     ],
@@ -471,3 +521,191 @@ def test_what_is_accepted_is_what_is_meant():
         model = tz.ising(given, fields)
         found, _ = naive.enumerate_model(model.cardinalities, model.factors)
         assert found == pytest.approx(log_z, abs=1e-12)
+
+
+# Labels, tables, lattices ---------------------------------------------------------------------
+
+
+def spins_of(n: int) -> np.ndarray:
+    return np.array(list(itertools.product([1, -1], repeat=n)))
+
+
+def test_names_become_names_and_fields_follow_them():
+    couplings = {("b", "a"): 0.7, ("a", "c"): -1.1}
+    model = tz.ising(couplings, {"c": 0.4, "alone": 0.2})
+    assert model.names == ("b", "a", "c", "alone")
+    assert model.states == (("+1", "-1"),) * 4
+    s = spins_of(4)
+    b, a, c, alone = s.T
+    expected = 0.7 * b * a - 1.1 * a * c + 0.4 * c + 0.2 * alone
+    assert model.log_weight((1 - s) // 2) == pytest.approx(expected, abs=1e-12)
+    seen = model.with_evidence({"a": "-1"})
+    found, _ = naive.enumerate_model(seen.cardinalities, list(seen.factors), seen.evidence)
+    assert found == pytest.approx(naive.log_sum_exp(expected[a == -1]), abs=1e-12)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_lattice_coordinates_are_sorted_row_by_row(shuffled):
+    """However the bonds are listed, the sites stand as in tz.ising_grid of that shape."""
+    rng = np.random.default_rng(0)
+    rows, cols = 3, 4
+    bonds = [((r, c), (r, c + 1)) for r in range(rows) for c in range(cols - 1)]
+    bonds += [((r + 1, c), (r, c)) for r in range(rows - 1) for c in range(cols)]
+    weights = dict(zip(bonds, rng.normal(size=len(bonds)).tolist(), strict=True))
+    fields = rng.normal(size=(rows, cols))
+    listed = rng.permutation(len(bonds)) if shuffled else range(len(bonds))
+    model = tz.ising({bonds[k]: weights[bonds[k]] for k in listed}, fields)
+    assert model.names[5] == "(1, 1)"
+    assert model.index((1, 1)) == 5
+    s = rng.choice([1, -1], size=(50, rows, cols))
+    expected = (s * fields).sum(axis=(1, 2))
+    for (a, b), weight in weights.items():
+        expected += weight * s[:, *a] * s[:, *b]
+    found = model.log_weight((1 - s.reshape(50, -1)) // 2)
+    assert found == pytest.approx(expected, abs=1e-12)
+    mapping = {site: fields[site] for site in np.ndindex(rows, cols)}
+    assert model.digest == tz.ising({bonds[k]: weights[bonds[k]] for k in listed}, mapping).digest
+
+
+def test_an_array_of_fields_may_name_sites_without_a_bond():
+    model = tz.ising({((0, 0), (1, 1)): 1.0}, np.array([[0.1, 0.2], [0.3, 0.4]]))
+    assert model.names == ("(0, 0)", "(0, 1)", "(1, 0)", "(1, 1)")
+    assert model.factor(4).scope == (0, 3)
+    assert [model.factor(v).log_table[0] for v in range(4)] == [0.1, 0.2, 0.3, 0.4]
+    potts = tz.potts({((0, 0), (1, 1)): 1.0}, 3, np.arange(12.0).reshape(2, 2, 3))
+    assert potts.factor(2).log_table.tolist() == [6.0, 7.0, 8.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_potts_couplings_in_every_form_are_one_model(seed):
+    rng = np.random.default_rng(seed)
+    n, states = 5, int(rng.integers(2, 5))
+    upper = np.triu(np.where(rng.random((n, n)) < 0.6, rng.normal(size=(n, n)), 0.0), 1)
+    upper[0, n - 1] = 0.3
+    fields = rng.normal(size=(n, states))
+    mapping = {(int(i), int(j)): upper[i, j] for i, j in np.argwhere(upper)}
+    graph = networkx.from_numpy_array(upper + upper.T)
+    for v in range(n):
+        graph.nodes[v]["field"] = fields[v]
+    x = rng.integers(states, size=(40, n))
+    expected = fields[np.arange(n), x].sum(axis=1)
+    for (i, j), weight in mapping.items():
+        expected += weight * (x[:, i] == x[:, j])
+    for given, own in (
+        (upper, fields),
+        (upper + upper.T, fields),
+        (scipy.sparse.coo_array(upper), fields),
+        (mapping, dict(enumerate(fields))),
+        (graph, None),
+    ):
+        model = tz.potts(given, states, own)
+        assert model.log_weight(x) == pytest.approx(expected, abs=1e-12)
+    row = tz.potts(upper, states, fields[0])
+    assert row.digest == tz.potts(upper, states, np.tile(fields[0], (n, 1))).digest
+
+
+def test_entries_listed_twice_add_up():
+    matrix = scipy.sparse.coo_array(([1.0, 0.5, -2.0], ([0, 0, 1], [1, 1, 2])), shape=(3, 3))
+    model = tz.ising(matrix)
+    assert [model.factor(f).log_table[0, 0] for f in (3, 4)] == [1.5, -2.0]
+
+
+def test_a_dense_triangle_is_a_triangle():
+    upper = np.array([[0.0, 1.0, 2.0], [0.0, 0.0, 3.0], [0.0, 0.0, 0.0]])
+    expected = tz.ising(upper + upper.T).digest
+    assert tz.ising(upper).digest == tz.ising(upper.T).digest == expected
+
+
+def test_one_number_stands_for_all():
+    matrix = np.array([[0.0, 1.0], [1.0, 0.0]])
+    assert tz.ising(matrix, 0.5).digest == tz.ising(matrix, [0.5, 0.5]).digest
+    assert tz.ising({("a", "b"): 1.0}, 0.5).digest == tz.ising(matrix, [0.5, 0.5]).digest
+    w = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert tz.rbm(w, 0.5, -1).digest == tz.rbm(w, [0.5, 0.5], [-1, -1, -1]).digest
+    assert tz.rbm(w).digest == tz.rbm(w, np.zeros(2), np.zeros(3)).digest
+    for build in (tz.ising_grid, tz.potts_grid):
+        flat = build(3, coupling=1, field=0.25, seed=0)
+        assert flat.digest == build(3, coupling=(1, 1), field=(0.25, 0.25), seed=5).digest
+        assert "w = 1" in flat.name
+    assert set(tz.ising_grid(3, coupling=np.float32(2), field=0).log_tables) == {-2, 0, 2}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1j, None])
+def test_one_number_must_be_one(bad):
+    matrix = np.array([[0.0, 1.0], [1.0, 0.0]])
+    calls = [
+        lambda: tz.rbm(matrix, bad),
+        lambda: tz.from_networkx(networkx.path_graph(2), coupling=1.0, field=bad),
+    ]
+    if bad is not None:
+        calls.append(lambda: tz.ising(matrix, bad))
+        calls.append(lambda: tz.from_networkx(networkx.path_graph(2), coupling=bad))
+    for call in calls:
+        with pytest.raises(tz.errors.ModelError, match="expected"):
+            call()
+
+
+def test_tables_of_pandas_keep_their_labels():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame([[0, 1.5], [1.5, 0]], index=["x", "y"], columns=["x", "y"])
+    fields = pandas.Series({"y": 0.25, "x": -1.0})
+    model = tz.ising(table, fields)
+    assert model.names == ("x", "y")
+    assert [model.factor(v).log_table[0] for v in (0, 1)] == [-1.0, 0.25]
+    assert tz.ising(pandas.DataFrame([[0, 1.5], [1.5, 0]])).names is None
+    with pytest.raises(tz.errors.ModelError, match=r"rows are not labelled.*J\.loc\[J\.columns\]"):
+        tz.ising(table.loc[["y", "x"]])
+    with pytest.raises(tz.errors.ModelError, match="fields name 'z'; expected variables"):
+        tz.ising(table, pandas.Series({"z": 1.0}))
+
+
+class Tensor:
+    """What a tensor of another library has: an array inside, or a reason why not."""
+
+    def __init__(self, values, reason=""):
+        self.values, self.reason = np.asarray(values), reason
+
+    def __array__(self, dtype=None, copy=None):
+        if self.reason:
+            raise RuntimeError(self.reason)
+        return self.values
+
+
+def test_tensors_are_arrays_where_they_say_so():
+    matrix = [[0.0, 1.0], [1.0, 0.0]]
+    assert tz.ising(Tensor(matrix), Tensor([0.5, 0.5])).digest == tz.ising(matrix, 0.5).digest
+    assert tz.rbm(Tensor(np.float32(matrix))).digest == tz.rbm(matrix).digest
+    with pytest.raises(tz.errors.ModelError, match=r"couplings is a Tensor .*call detach\(\)"):
+        tz.ising(Tensor(matrix, "call detach() first"))
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({("a", 0): 1.0}, "Name all variables by number, or none"),
+        ({("a", None): 1.0}, "Name all variables by number, or none"),
+        ({("a", "a"): 1.0}, "of variable 'a' with itself"),
+        ({("a", "b"): 1.0, ("b", "a"): 1.0}, r"\('a', 'b'\) again as \('b', 'a'\)"),
+        ({("a", "b"): "1"}, r"coupling \('a', 'b'\) is '1'; expected a finite number"),
+        ([[0.0, 1.0], [1.0]], "rows of equal length"),
+        ([["0", "1"], ["1", "0"]], "holds text"),
+        ("couplings.npz", r"tz\.read\(path\)"),
+        (networkx.DiGraph([(0, 1)]), r"graph\.to_undirected\(\)"),
+        (networkx.Graph([(0, 1)]), r"coupling=1\.0"),
+        (networkx.Graph([(0, 1, {"weight": "1"})]), r"weight of the edge \(0, 1\) is '1'"),
+        (networkx.Graph([("u", "u", {"weight": 1.0})]), "variable 'u' with itself"),
+    ],
+)
+def test_wrong_couplings_get_a_sentence_that_shows_the_right_ones(given, match):
+    for build in (tz.ising, lambda couplings: tz.potts(couplings, 3)):
+        with pytest.raises(tz.errors.ModelError, match=match):
+            build(given)
+
+
+def test_no_couplings_at_all():
+    assert tz.ising({}).n_variables == 0
+    assert tz.ising({}, {"a": 1.0, "b": 2.0}).names == ("a", "b")
+    assert tz.ising({}, {1: 1.0}).n_variables == 2
+    assert tz.ising({}, [1.0, 2.0]).n_variables == 2
+    assert tz.ising(np.zeros((0, 0))).n_variables == 0
+    assert tz.ising(networkx.empty_graph(3)).n_variables == 3

@@ -24,7 +24,12 @@ _HOME = {
     "write": "tightz.models.formats",
     "from_ising": "tightz.models.formats.quadratic",
     "from_qubo": "tightz.models.formats.quadratic",
-    "from_dimod": "tightz.models.formats.quadratic",
+    "from_dimod": "tightz.models.bridges",
+    "from_networkx": "tightz.models.bridges",
+    "from_pgmpy": "tightz.models.bridges",
+    "to_pgmpy": "tightz.models.bridges",
+    "from_pyagrum": "tightz.models.bridges",
+    "from_sklearn_rbm": "tightz.models.bridges",
     "to_ising": "tightz.models.formats.quadratic",
     "to_qubo": "tightz.models.formats.quadratic",
     "train_rbm": "tightz.models.train_rbm",
@@ -89,11 +94,16 @@ if TYPE_CHECKING:
     from tightz.models import ising as ising
     from tightz.models import ising_grid as ising_grid
     from tightz.models import rbm as rbm
+    from tightz.models.bridges import from_dimod as from_dimod
+    from tightz.models.bridges import from_networkx as from_networkx
+    from tightz.models.bridges import from_pgmpy as from_pgmpy
+    from tightz.models.bridges import from_pyagrum as from_pyagrum
+    from tightz.models.bridges import from_sklearn_rbm as from_sklearn_rbm
+    from tightz.models.bridges import to_pgmpy as to_pgmpy
     from tightz.models.builders import potts as potts
     from tightz.models.builders import potts_grid as potts_grid
     from tightz.models.formats import read as read
     from tightz.models.formats import write as write
-    from tightz.models.formats.quadratic import from_dimod as from_dimod
     from tightz.models.formats.quadratic import from_ising as from_ising
     from tightz.models.formats.quadratic import from_qubo as from_qubo
     from tightz.models.formats.quadratic import to_ising as to_ising

@@ -438,7 +438,7 @@ CASES = [
     Case(
         ModelError,
         "list has no linear, quadratic, offset, vartype; expected a binary quadratic "
-        "model with linear, quadratic, offset and vartype",
+        "model with linear, quadratic, offset and vartype (pip install dimod)",
         lambda: tz.from_dimod([1, 2]),
     ),
     Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import networkx
 import numpy as np
 import scipy.sparse
 
@@ -20,6 +21,23 @@ def _sparse(rows):
     return scipy.sparse.csr_array(np.array(rows, dtype=float))
 
 
+class Table:
+    """What a DataFrame of two coupled variables has, as far as it is asked."""
+
+    def __init__(self, index, columns):
+        self.index, self.columns = list(index), list(columns)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array([[0.0, 1.0], [1.0, 0.0]])
+
+
+def _named_graph():
+    graph = networkx.Graph()
+    graph.add_edge("a", "b", weight=1.0)
+    graph.nodes["a"]["field"] = 0.5
+    return graph
+
+
 def _square(tmp):
     np.savez(
         tmp / "r.npz", W=[[0.0, 1.0], [2.0, 0.0]], visible_bias=np.zeros(2), hidden_bias=np.zeros(2)
@@ -35,9 +53,9 @@ def _evidence(tmp):
 
 TEXTS = [
     (
-        "exact was given a str, 'grid.uai'; expected a tz.FactorGraph: read the file first: "
-        "tz.read(path)",
-        lambda: tz.exact("grid.uai"),
+        "SpinPolynomial.from_factor_graph was given a str, 'grid.uai'; expected a tz.FactorGraph: "
+        "read the file first: tz.read(path)",
+        lambda: SpinPolynomial.from_factor_graph("grid.uai"),
     ),
     (
         "evidence on variable 0 is 0.5; expected the number of a state, a whole number >= 0",
@@ -73,7 +91,7 @@ TEXTS = [
         lambda: SPINS.log_weight([1, -1]),
     ),
     (
-        "fields name spin 5; the couplings have spins 0 to 1",
+        "fields name variable 5; the couplings have variables 0 to 1",
         lambda: tz.ising(np.zeros((2, 2)), {5: 1.0}),
     ),
     (
@@ -100,11 +118,12 @@ TEXTS = [
         lambda: tz.ising({(0, 1): 1.0}, np.zeros((2, 2))),
     ),
     (
-        "coupling is 3; expected a range (low, high): coupling=(3, 3) makes all equal",
-        lambda: tz.ising_grid(2, coupling=3),
+        "coupling range is (nan, nan); expected finite (low, high) with low <= high, or one number "
+        "for all",
+        lambda: tz.ising_grid(2, coupling=NAN),
     ),
     (
-        "couplings are a list; expected a mapping such as {(0, 1): 0.5}",
+        "couplings have shape (1, 2); expected a square matrix, or a mapping such as {(0, 1): 0.5}",
         lambda: tz.potts([[0, 1]], 3),
     ),
     (
@@ -117,21 +136,22 @@ TEXTS = [
         lambda: tz.ising({(0, 1): 1.0, (1, 0): 1.0}),
     ),
     (
-        "couplings have shape (2, 3); expected a square matrix",
+        "couplings have shape (2, 3); expected a square matrix, or a mapping such as {(0, 1): 0.5}",
         lambda: tz.ising(_sparse([[0, 1, 0], [0, 0, 1]])),
     ),
     (
-        "coupling (0, 1) is nan; expected a finite number",
+        "couplings[0, 1] is nan; expected a finite number",
         lambda: tz.ising(_sparse([[0, NAN], [0, 0]])),
     ),
     (
-        "couplings[1, 1] is not zero; expected 0, since s_i * s_i is constant",
+        "couplings[1, 1] is 3.0; expected 0 on the diagonal, since a variable always agrees with "
+        "itself: np.fill_diagonal(J, 0) or J.setdiag(0) clears it",
         lambda: tz.ising(_sparse([[0, 1], [1, 3]])),
     ),
     (
-        "couplings is a sparse matrix that is neither symmetric nor a triangle; expected each "
-        "pair once, or the same value at (i, j) and (j, i): scipy.sparse.triu(J, 1) keeps the "
-        "upper half",
+        "couplings[0, 1] is 1.0 and couplings[1, 0] is 2.0: the matrix is neither symmetric nor a "
+        "triangle; expected each pair once or the same value at both places: np.triu(J, 1) or "
+        "scipy.sparse.triu(J, 1) keeps the upper half",
         lambda: tz.ising(_sparse([[0, 1], [2, 0]])),
     ),
     (
@@ -159,6 +179,62 @@ TEXTS = [
         lambda: from_qubo([1]),
     ),
     ("Q names 'ab'; expected pairs of labels, such as (0, 1)", lambda: from_qubo({"ab": 1.0})),
+    (
+        "the graph is a DiGraph, whose edges have a direction; expected an undirected one, since "
+        "couplings have none: graph.to_undirected() is one",
+        lambda: tz.ising(networkx.DiGraph([(0, 1)])),
+    ),
+    (
+        "the edge (0, 1) has no attribute coupling or weight; expected a number on every edge: "
+        "tz.from_networkx(graph, coupling=1.0) takes one for all, coupling='J' another attribute",
+        lambda: tz.ising(networkx.path_graph(2)),
+    ),
+    (
+        "fields are given, and nodes such as 'a' have their own; expected one of the two: "
+        "tz.from_networkx(graph, field='f') takes another attribute of the nodes, field=0.5 one "
+        "number for all",
+        lambda: tz.ising(_named_graph(), 1.0),
+    ),
+    (
+        "fields are a list, and the couplings name variables such as 'a', in no order; expected a "
+        "mapping such as {'a': 0.5}, or one number for all",
+        lambda: tz.ising({("a", "b"): 1.0}, [0.5, 0.5]),
+    ),
+    (
+        "the variables 1.5 and '1.5' would both be called '1.5'; expected names that differ",
+        lambda: tz.from_ising({1.5: 1.0, "1.5": 1.0}, {}),
+    ),
+    (
+        "a variable of the couplings is 'a'; expected the number of a variable, a whole number "
+        ">= 0. Name all variables by number, or none",
+        lambda: tz.ising({(0, "a"): 1.0}),
+    ),
+    (
+        "fields name 'c'; expected variables of the couplings, such as 'a'",
+        lambda: tz.ising(Table("ab", "ab"), {"c": 1.0}),
+    ),
+    (
+        "fields['a'][1] is nan; expected a finite number",
+        lambda: tz.potts({("a", "b"): 1.0}, 3, {"a": [0.0, NAN, 1.0]}),
+    ),
+    (
+        "fields['a'] has 2 numbers; expected one a state, 3",
+        lambda: tz.potts({("a", "b"): 1.0}, 3, {"a": [0.0, 1.0]}),
+    ),
+    (
+        "couplings are a DataFrame whose rows are not labelled as its columns; expected the same "
+        "labels in the same order: J.loc[J.columns]",
+        lambda: tz.ising(Table("ab", "ba")),
+    ),
+    (
+        "couplings are a str, 'a.npz'; expected a matrix, a mapping or a graph: tz.read(path) "
+        "makes a model of a file",
+        lambda: tz.ising("a.npz"),
+    ),
+    (
+        "W has shape (3,); expected a matrix (visible, hidden)",
+        lambda: tz.rbm([1.0, 2.0, 3.0]),
+    ),
 ]
 
 CASES = [Case(ModelError, text, act) for text, act in TEXTS]

@@ -177,7 +177,7 @@ def _many_checks(patch):
 BUILDERS = [
     Case(
         ModelError,
-        "couplings have shape (2, 3); expected a square matrix",
+        "couplings have shape (2, 3); expected a square matrix, or a mapping such as {(0, 1): 0.5}",
         lambda: tz.ising(np.zeros((2, 3))),
     ),
     Case(
@@ -187,18 +187,20 @@ BUILDERS = [
     ),
     Case(
         ModelError,
-        "couplings[0, 1] is 1.0 and couplings[1, 0] is 2.0; expected a symmetric matrix "
-        "(each pair counts once; J + J.T makes a triangle one)",
+        "couplings[0, 1] is 1.0 and couplings[1, 0] is 2.0: the matrix is neither symmetric nor a "
+        "triangle; expected each pair once or the same value at both places: np.triu(J, 1) or "
+        "scipy.sparse.triu(J, 1) keeps the upper half",
         lambda: tz.ising([[0.0, 1.0], [2.0, 0.0]]),
     ),
     Case(
         ModelError,
-        "couplings[1, 1] is 3.0; expected 0, since s_i * s_i is constant",
+        "couplings[1, 1] is 3.0; expected 0 on the diagonal, since a variable always agrees with "
+        "itself: np.fill_diagonal(J, 0) or J.setdiag(0) clears it",
         lambda: tz.ising([[0.0, 1.0], [1.0, 3.0]]),
     ),
     Case(
         ModelError,
-        "3 fields for 2 spins; one field per spin is needed",
+        "3 fields for 2 variables; expected one for each, or one number for all",
         lambda: tz.ising(np.zeros((2, 2)), [1.0, 2.0, 3.0]),
     ),
     Case(
@@ -208,8 +210,8 @@ BUILDERS = [
     ),
     Case(
         ModelError,
-        "coupling of variable 2 with itself; expected pairs of different variables: leave (2, 2) "
-        "out, or put it into the fields",
+        "coupling of variable 2 with itself; expected pairs of different variables: a variable "
+        "always agrees with itself, so leave (2, 2) out",
         lambda: tz.ising({(2, 2): 1.0}),
     ),
     Case(
@@ -240,7 +242,8 @@ BUILDERS = [
     ),
     Case(
         ModelError,
-        "coupling range is (1, -1); expected finite (low, high) with low <= high",
+        "coupling range is (1, -1); expected finite (low, high) with low <= high, or one number "
+        "for all",
         lambda: tz.ising_grid(3, coupling=(1, -1)),
     ),
     Case(
@@ -269,12 +272,12 @@ BUILDERS = [
     ),
     Case(
         ModelError,
-        "fields have shape (2, 2); expected (variables, 3)",
+        "fields have shape (2, 2); expected (variables, 3), or one row of 3 for all variables",
         lambda: tz.potts({(0, 1): 1.0}, 3, np.zeros((2, 2))),
     ),
     Case(
         ModelError,
-        "fields have 2 rows; couplings name variable 4, so expected 5",
+        "2 fields for 5 variables; expected one for each, or one number for all",
         lambda: tz.potts({(0, 4): 1.0}, 3, np.zeros((2, 3))),
     ),
     Case(
@@ -297,7 +300,8 @@ BUILDERS = [
     ),
     Case(
         ModelError,
-        "field range is (0.0, inf); expected finite (low, high) with low <= high",
+        "field range is (0.0, inf); expected finite (low, high) with low <= high, or one number "
+        "for all",
         lambda: tz.potts_grid(2, field=(0.0, INF)),
     ),
 ]

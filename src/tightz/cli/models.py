@@ -72,7 +72,35 @@ def generate() -> None:
     """
 
 
-@generate.command("ising-grid")
+class _Ranges(click.Command):
+    """A command whose options of two numbers also take one, which stands for both."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        names = {o for p in self.params if p.nargs == 2 for o in p.opts}
+        given: list[str] = []
+        for k, word in enumerate(args):
+            given.append(word)
+            option, _, value = word.partition("=")
+            if value and option in names:
+                first, after = value, args[k + 1 : k + 2]
+            elif k and args[k - 1] in names:
+                first, after = word, args[k + 1 : k + 2]
+            else:
+                continue
+            if not any(map(_is_number, after)):
+                given.append(first)
+        return super().parse_args(ctx, given)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+@generate.command("ising-grid", cls=_Ranges)
 @click.argument("rows", type=int)
 @click.argument("cols", type=int, required=False)
 @click.option(
@@ -81,7 +109,7 @@ def generate() -> None:
     nargs=2,
     default=(-1.0, 1.0),
     show_default=True,
-    help="Couplings are uniform between these two.",
+    help="Couplings are uniform between these two; one number: all are that.",
 )
 @click.option(
     "--field",
@@ -89,7 +117,7 @@ def generate() -> None:
     nargs=2,
     default=(-1.0, 1.0),
     show_default=True,
-    help="Fields are uniform between these two.",
+    help="Fields are uniform between these two; one number: all are that.",
 )
 @click.option("--periodic", is_flag=True, help="Wrap around both directions.")
 @click.option("--field-per-edge", is_flag=True, help="The paper's psi_ij: fields once per edge.")

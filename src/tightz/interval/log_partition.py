@@ -17,9 +17,8 @@ from tightz.interval.opening import (
     trivial,
 )
 from tightz.interval.race import race
-from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.evidence import Evidence, given
-from tightz.models.inputs import as_model
+from tightz.models.given import GraphOrPath, given_model
 from tightz.models.scale import scale_warnings
 from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.blas_later import blas_later
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def log_partition(
-    model: FactorGraph,
+    model: GraphOrPath,
     *,
     evidence: Evidence | None = None,
     time_limit: float = 60.0,
@@ -92,7 +91,7 @@ def log_partition(
     the answer fastest. Ctrl-C returns what is known (`interrupted`). With a time limit the result
     depends on the machine's speed; every end is valid all the same.
     """
-    as_model(model, "log_partition", only="FactorGraph")
+    model = given_model(model, "log_partition", only="FactorGraph")
     model = given(model, evidence)
     require_seconds("time_limit", time_limit)
     require_probability("delta", delta)

@@ -17,7 +17,7 @@ from tightz.interval.interval import LogPartition
 from tightz.interval.log_partition import log_partition
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.evidence import Evidence, given
-from tightz.models.inputs import as_model
+from tightz.models.given import GraphOrPath, given_model
 from tightz.models.names import Names
 from tightz.results import Result, dataframe
 from tightz.runtime.backends import Backend
@@ -159,7 +159,7 @@ class Query(Result):
 
 
 def query(
-    model: FactorGraph,
+    model: GraphOrPath,
     targets: Any = None,
     *,
     evidence: Evidence | None = None,
@@ -180,7 +180,7 @@ def query(
     time is short, exact marginals stand for themselves: their rounding, some 1e-12, is not
     bounded. Elsewhere the values are the estimates of `log_partition`, and said to be.
     """
-    as_model(model, "query", only="FactorGraph")
+    model = given_model(model, "query", only="FactorGraph")
     require_seconds("time_limit", time_limit)
     seen = given(model, evidence)
     chosen = _targets(seen, targets)

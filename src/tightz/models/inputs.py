@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -165,45 +165,32 @@ def vector(values: Any, what: str, *, where: str = "") -> NDArray[np.float64]:
 
 
 def as_range(bounds: Any, what: str) -> tuple[float, float]:
-    """A finite range (low, high) with low <= high."""
+    """A finite range (low, high) with low <= high; one number is a range of its own."""
     if whole(bounds) is not None or isinstance(bounds, float | np.floating):
-        raise ModelError(
-            f"{what} is {bounds}; expected a range (low, high): {what}=({bounds}, {bounds}) "
-            "makes all equal"
-        )
+        bounds = (bounds, bounds)
     ends = real_array(bounds, what, bools=False)
     if ends.shape != (2,) or not np.isfinite(ends).all() or ends[0] > ends[1]:
         raise ModelError(
-            f"{what} range is {bounds!r}; expected finite (low, high) with low <= high"
+            f"{what} range is {bounds!r}; expected finite (low, high) with low <= high, or one "
+            "number for all"
         )
     return float(ends[0]), float(ends[1])
 
 
-def coupled_pairs(couplings: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Pairs (i, j) with i < j, and their weights, of a mapping (i, j) -> weight."""
-    if not isinstance(couplings, Mapping):
-        raise ModelError(
-            f"couplings are {shown(couplings)}; expected a mapping such as {{(0, 1): 0.5}}"
-        )
-    named: dict[tuple[int, int], Any] = {}
-    weights = []
-    for key, weight in couplings.items():
-        if isinstance(key, str) or not isinstance(key, Iterable) or len(ends := tuple(key)) != 2:
-            raise ModelError(f"couplings name {key!r}; expected pairs of variables such as (0, 1)")
-        i, j = sorted(as_index(v, f"a variable of the coupling {key!r}") for v in ends)
-        if i == j:
-            raise ModelError(
-                f"coupling of variable {i} with itself; expected pairs of different variables: "
-                f"leave ({i}, {i}) out, or put it into the fields"
-            )
-        if (i, j) in named:
-            raise ModelError(
-                f"couplings name the pair {named[i, j]!r} again as {key!r}; expected each pair "
-                "once, since a symmetric matrix counts it once (tz.from_ising adds the two up)"
-            )
-        named[i, j] = key
-        weights.append(as_number(weight, f"coupling {key!r}"))
-    return np.array(list(named), dtype=np.int64).reshape(-1, 2), np.array(weights)
+_BRIDGES = {
+    "networkx": "tz.ising(graph) makes a model of an undirected graph",
+    "pgmpy": "tz.from_pgmpy(model) makes one of it",
+    "pyagrum": "tz.from_pyagrum(model) makes one of it",
+    "dimod": "tz.from_dimod(bqm) makes one of it",
+    "sklearn": "tz.from_sklearn_rbm(rbm) makes one of a BernoulliRBM",
+    "pandas": "tz.ising(couplings, fields) makes a model of couplings",
+}
+"""What makes a model of another library's things, by the library's name."""
+
+
+def other_library(value: Any) -> str:
+    """How a thing of another library becomes a model, or nothing."""
+    return _BRIDGES.get(type(value).__module__.partition(".")[0].lower(), "")
 
 
 def is_sparse(values: Any) -> bool:
@@ -229,5 +216,7 @@ def as_model(model: Any, where: str, *, only: str = "") -> FactorGraph | SpinPol
         remedy = "pass the factor graph that it was made from"
     elif isinstance(model, Mapping | np.ndarray) or is_sparse(model):
         remedy = "tz.ising(couplings, fields) makes a model of couplings"
+    else:
+        remedy = other_library(model) or remedy
     expected = "a SpinPolynomial" if only == "SpinPolynomial" else "a tz.FactorGraph"
     raise ModelError(f"{where} was given {shown(model)}; expected {expected}: {remedy}")

@@ -1,4 +1,4 @@
-"""Public functions that have their kernels compiled before they start."""
+"""Public functions whose model is read and whose kernels are compiled before they start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.given import opened
 from tightz.models.kinds import kind_of
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.runtime.kernels.farm import prepare
@@ -30,15 +31,18 @@ def prepared(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            model: Any = args[0] if args else kwargs.get("model")
+            # Read here once, since the kernels to prepare are those of the model in the file.
+            model = opened(args[0] if args else kwargs.get("model"))
+            rest: Any = (model, *args[1:]) if args else ()
+            named: Any = {**kwargs, "model": model} if "model" in kwargs else kwargs
             outermost = not getattr(_inside, "task", "")
             if not outermost or threading.current_thread() is not threading.main_thread():
-                return function(*args, **kwargs)
+                return function(*rest, **named)
             if isinstance(model, FactorGraph | SpinPolynomial):
                 prepare(task, kind_of(model))
             _inside.task = task
             try:
-                return function(*args, **kwargs)
+                return function(*rest, **named)
             finally:
                 _inside.task = ""
 

@@ -24,7 +24,7 @@ from tightz.judge.cosets import CosetQ, CosetsEvidence, coset_value
 from tightz.judge.links import SpinLink
 from tightz.judge.spins import SpinTerms
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_model
+from tightz.models.given import ModelOrPath, given_model
 from tightz.models.prepared import prepared
 from tightz.paper.setup import Projections
 from tightz.paper.trials import WeightedMoments
@@ -83,7 +83,7 @@ class CosetSum(OneBound):
 
 @prepared("coset_sum")
 def coset_sum(
-    model: Model,
+    model: ModelOrPath,
     m: int,
     *,
     family: Family | None = None,
@@ -100,7 +100,7 @@ def coset_sum(
     matrix        A itself, over the collapsed model's spins; rows that depend on others add
                   nothing and are dropped
     """
-    as_model(model, "coset_sum")
+    model = given_model(model, "coset_sum")
     start = time.perf_counter()
     root = seed_sequence(seed)
     how = projections or Projections(collapse=0)

@@ -14,14 +14,13 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.families.evidence import lower_bound_of, on_model
 from tightz.families.mean_field import MeanField
 from tightz.families.projection import Family
-from tightz.models.inputs import as_model
+from tightz.models.given import ModelOrPath, given_model
 from tightz.models.prepared import prepared
 from tightz.paper.batches import run_batches
 from tightz.paper.results import Estimate
 from tightz.paper.setup import Projections, Setup, Where, set_up
 from tightz.paper.stored import Store, open_table, opened, through_store
 from tightz.paper.trials import Position, TrialBatch, all_positions
-from tightz.reductions.encoding import Model
 from tightz.runtime.backends import Backend
 from tightz.runtime.executors import Submits
 from tightz.runtime.provenance import provenance
@@ -31,7 +30,7 @@ from tightz.runtime.store import RunStore
 
 @prepared("mfrp")
 def mfrp(
-    model: Model,
+    model: ModelOrPath,
     m: int,
     *,
     trials: int = 5,
@@ -47,7 +46,7 @@ def mfrp(
     `log_z` of the result is the estimate's natural log; `trials` is its T, and J the
     restarts of `family`, MeanField(restarts=8) by default.
     """
-    as_model(model, "mfrp")
+    model = given_model(model, "mfrp")
     return estimate(
         model,
         levels=[m],
@@ -63,7 +62,7 @@ def mfrp(
 
 @prepared("estimate")
 def estimate(
-    model: Model,
+    model: ModelOrPath,
     *,
     levels: Sequence[int] | None = None,
     trials: int = 5,
@@ -97,7 +96,7 @@ def estimate(
     same serial, threaded or on any executor, and close to them on a GPU. `mfrp` is the paper's
     algorithm without the aids. Ctrl-C raises; with a `store` the run can be resumed.
     """
-    as_model(model, "estimate")
+    model = given_model(model, "estimate")
     start = time.perf_counter()
     kept, root = (None, seed_sequence(seed)) if store is None else opened(store, seed, resume)
     setup = set_up(

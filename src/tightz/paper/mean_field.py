@@ -24,10 +24,11 @@ from tightz.families.results import MeanFieldResult
 from tightz.families.structured import StructuredMeanField
 from tightz.judge.links import SpinLink
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_model, integer_array
+from tightz.models.given import ModelOrPath, given_model
+from tightz.models.inputs import integer_array
 from tightz.models.prepared import prepared
 from tightz.projections.coset import Coset
-from tightz.reductions.encoding import Model, SpinEncoding, encode, model_digest
+from tightz.reductions.encoding import SpinEncoding, encode, model_digest
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
 
@@ -37,7 +38,7 @@ RESTARTS = 20
 
 @prepared("mean_field")
 def mean_field(
-    model: Model,
+    model: ModelOrPath,
     *,
     family: Family | LayerMeanField | None = None,
     states: ArrayLike | None = None,
@@ -57,7 +58,7 @@ def mean_field(
     link     for a polynomial that stands for another model (`families.evidence.link_of`): the
              bound can then be judged on that one
     """
-    as_model(model, "mean_field")
+    model = given_model(model, "mean_field")
     named = getattr(model, "naming", None)
     if isinstance(family, BlockMeanField) and isinstance(model, FactorGraph):
         rows = None if states is None else integer_array(states, "states")

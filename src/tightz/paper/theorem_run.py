@@ -11,7 +11,7 @@ import numpy as np
 
 from tightz.bounds import Bound
 from tightz.families.projection import Family, Status
-from tightz.models.inputs import as_model
+from tightz.models.given import ModelOrPath, given_model
 from tightz.paper.estimate import run_setup
 from tightz.paper.forecast import Forecast, forecast
 from tightz.paper.results import Estimate
@@ -116,7 +116,7 @@ class TheoremRun(Result):
 
 
 def theorem_run(
-    model: Model,
+    model: ModelOrPath,
     *,
     delta: float = 0.05,
     levels: Sequence[int] | None = None,
@@ -147,7 +147,7 @@ def theorem_run(
     Ctrl-C returns the statements of the whole repetitions made so far. The certificate bets on
     levels 0..20 only, a choice made before any trial.
     """
-    as_model(model, "theorem_run")
+    model = given_model(model, "theorem_run")
     start = time.perf_counter()
     kept, root = None, seed_sequence(seed)
     if store is not None:
@@ -172,7 +172,7 @@ def theorem_run(
 
 
 def theorem_forecast(
-    model: Model,
+    model: ModelOrPath,
     *,
     delta: float = 0.05,
     levels: Sequence[int] | None = None,
@@ -185,7 +185,7 @@ def theorem_forecast(
     backend: Backend = "auto",
 ) -> Forecast:
     """What `theorem_run` with the same arguments would cost, by a pilot of a few seconds."""
-    as_model(model, "theorem_forecast")
+    model = given_model(model, "theorem_forecast")
     root = seed_sequence(seed)
     setup = _plan(model, delta, levels, trials, family, projections, root)
     return forecast(setup, Where(executor, threads, backend))

@@ -22,7 +22,7 @@ from tightz.errors import require_range
 from tightz.judge.attractive import AttractiveEvidence
 from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_model
+from tightz.models.given import GraphOrPath, given_model
 from tightz.models.names import Names
 from tightz.models.observed import Observed, observe, per_variable
 from tightz.models.prepared import prepared
@@ -128,7 +128,7 @@ class BetheResult(ByVariable, OneBound):
 
 @prepared("bethe")
 def bethe(
-    model: FactorGraph,
+    model: GraphOrPath,
     *,
     parities: Parities | None = None,
     max_iterations: int = 1000,
@@ -142,7 +142,7 @@ def bethe(
     `damping` is the least share of an old message that is kept; it rises by itself when the
     residual stops falling.
     """
-    as_model(model, "bethe", only="FactorGraph")
+    model = given_model(model, "bethe", only="FactorGraph")
     started = time.perf_counter()
     require_range("max_iterations", max_iterations, 1)
     require_range("tol", tol, 0.0)

@@ -16,10 +16,11 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_range, require_seconds
 from tightz.families.ascent import best_vertex
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_model, shown
+from tightz.models.given import ModelOrPath, given_model
+from tightz.models.inputs import shown
 from tightz.models.prepared import prepared
 from tightz.projections.coset import Coset
-from tightz.reductions.encoding import Model, SpinEncoding, encode, model_digest
+from tightz.reductions.encoding import SpinEncoding, encode, model_digest
 from tightz.results import OneBound
 from tightz.runtime.backends import Backend
 from tightz.runtime.provenance import provenance
@@ -109,7 +110,7 @@ class GroundState(OneBound):
 
 @prepared("ground_state")
 def ground_state(
-    model: Model,
+    model: ModelOrPath,
     search: Search | None = None,
     *,
     time_limit: float | None = 5.0,
@@ -123,7 +124,7 @@ def ground_state(
     Small models are enumerated and the result is proven. A GPU (`backend`) pays for many runs:
     "auto" takes one from 32 on.
     """
-    as_model(model, "ground_state")
+    model = given_model(model, "ground_state")
     search = Search() if search is None else search
     _check(time_limit, search)
     start = time.perf_counter()

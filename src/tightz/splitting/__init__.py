@@ -9,9 +9,9 @@ with the parities chosen; anytime search trees for Z: Lou, Dechter and Ihler, 20
 from __future__ import annotations
 
 from tightz.errors import ParameterError
-from tightz.models.inputs import as_model
+from tightz.models.given import ModelOrPath, given_model
 from tightz.models.prepared import prepared
-from tightz.reductions.encoding import Model, encode
+from tightz.reductions.encoding import encode
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, seed_sequence
@@ -31,7 +31,7 @@ __all__ = [
 
 @prepared("split")
 def split(
-    model: Model,
+    model: ModelOrPath,
     settings: Splitting | None = None,
     *,
     time_limit: float | None = None,
@@ -44,7 +44,7 @@ def split(
     With no limit at all it runs until the interval is closed. `backend`: "cuda" bounds the leaves
     of a MeanField tree on the GPU, "auto" does so where there is one, "cpu" never.
     """
-    as_model(model, "split")
+    model = given_model(model, "split")
     if time_limit is not None and not time_limit > 0.0:
         raise ParameterError(
             f"time_limit is {time_limit}; expected a positive number of seconds, or None"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tightz.errors import ParameterError
-from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_model
+from tightz.models.given import GraphOrPath, given_model
 from tightz.models.prepared import prepared
 from tightz.uppers.mini_bucket import MiniBucket, MiniBucketResult, mini_bucket
 from tightz.uppers.quadratic import Quadratic, QuadraticResult, quadratic
@@ -17,7 +16,7 @@ from tightz.uppers.tree_reweighted import (
 
 @prepared("upper_bound")
 def upper_bound(
-    model: FactorGraph, *, method: TreeReweighted | MiniBucket | Quadratic | None = None
+    model: GraphOrPath, *, method: TreeReweighted | MiniBucket | Quadratic | None = None
 ) -> TreeReweightedResult | MiniBucketResult | QuadraticResult:
     """A deterministic upper bound on log Z; `.log_z` of the result is valid converged or not.
 
@@ -27,7 +26,7 @@ def upper_bound(
     models) or `Quadratic()` (pairwise models of two states a variable; best where couplings are
     dense).
     """
-    as_model(model, "upper_bound", only="FactorGraph")
+    model = given_model(model, "upper_bound", only="FactorGraph")
     if isinstance(method, TreeReweighted):
         return tree_reweighted(model, method)
     if isinstance(method, Quadratic):

@@ -22,7 +22,7 @@ from tightz.judge.claims import Audited, total_scale
 from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.evidence import Evidence, given
-from tightz.models.inputs import as_model
+from tightz.models.given import GraphOrPath, given_model
 from tightz.models.names import Names
 from tightz.models.observed import observe
 from tightz.models.prepared import prepared
@@ -207,7 +207,7 @@ def plan(
 
 @prepared("exact")
 def exact(
-    model: FactorGraph,
+    model: GraphOrPath,
     *,
     evidence: Evidence | None = None,
     max_memory: str | int = MAX_MEMORY,
@@ -228,7 +228,7 @@ def exact(
     `marginals=False` they are computed when first asked for. `plan`: what `plan(model)` found, so
     that it need not be found again: elimination on the CPU then.
     """
-    as_model(model, "exact", only="FactorGraph")
+    model = given_model(model, "exact", only="FactorGraph")
     model = given(model, evidence)
     allowed = parse_memory(max_memory)
     start = time.perf_counter()

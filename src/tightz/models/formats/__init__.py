@@ -6,6 +6,7 @@ dictionaries come and go without a file (`quadratic`).
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,15 @@ def read(
 def write(model: Any, path: FilePath, *, format: str | None = None, **options: Any) -> Any:
     """Write a model (to .PR log Z, to .MAR marginals), atomically, as the ending of `path` says.
 
+    model      a model, or the path of a file, which is then turned into the other format
     format     the ending to write it by, where the name says another or nothing
     options    of the format: .uai takes `evidence_path` (else a model with evidence is refused),
                `rescale` and `wide` for tables beyond doubles, and returns the log constant left
                out; .bif and .xml take `names` and `states`
     """
     kind = _chosen(path, format, reading=False)
+    if isinstance(model, str | os.PathLike):
+        model = read(model)
     return kind.call(kind.write, model, path, **options)
 
 

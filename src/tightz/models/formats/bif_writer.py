@@ -112,14 +112,20 @@ def _tables(model: FactorGraph) -> list[Cpt]:
         raise ModelError("the model has evidence; a network file holds none. Write it without")
     if ((model.log_tables < -708.0) & (model.log_tables > -np.inf)).any():
         raise ModelError("a log potential is below -708, beyond doubles; expected probabilities")
-    found = _children(model, 0)
-    again = _children(model, -1) if isinstance(found, str) else found  # as in UAI files
-    if isinstance(again, str):
+    found = network_tables(model)
+    if isinstance(found, str):
         raise ModelError(f"the model is no Bayesian network: {found}. A .uai file holds any model")
-    return again
+    return found
 
 
-def _children(model: FactorGraph, axis: int) -> list[Cpt] | str:
+def network_tables(model: FactorGraph, *, slack: float = _SLACK) -> list[Cpt] | str:
+    """One table per variable, its own first, or why the model is no Bayesian network."""
+    found = _children(model, 0, slack)
+    again = _children(model, -1, slack) if isinstance(found, str) else found  # as in UAI files
+    return found if isinstance(again, str) else again
+
+
+def _children(model: FactorGraph, axis: int, slack: float) -> list[Cpt] | str:
     """The tables with the child at this place of each scope, or why there are none."""
     tables: dict[int, Cpt] = {}
     for f, (scope, log_table) in enumerate(model.factors):
@@ -129,7 +135,7 @@ def _children(model: FactorGraph, axis: int) -> list[Cpt] | str:
         table = np.moveaxis(np.exp(log_table), axis, 0)
         if child in tables:
             return f"variable {child} has two tables; expected one, its own variable first"
-        if (np.abs(table.sum(axis=0) - 1.0) > _SLACK).any():
+        if (np.abs(table.sum(axis=0) - 1.0) > slack).any():
             return f"factor {f} does not sum to 1 over variable {child}, its own by position"
         tables[child] = [child, *(v for v in scope if v != child)], table
     missing = [v for v in range(model.n_variables) if v not in tables]

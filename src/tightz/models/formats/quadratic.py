@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from tightz.errors import ModelError, UnsupportedModelError
-from tightz.models.builders import ising
+from tightz.models.builders import SPIN_STATES, ising
+from tightz.models.couplings import names_of
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_model, as_number, shown
+from tightz.models.given import GraphOrPath, given_model
+from tightz.models.inputs import as_number, shown
 from tightz.models.observed import observe
 from tightz.models.spin_polynomial import SpinPolynomial
 
@@ -31,11 +33,11 @@ def from_ising(
 ) -> FactorGraph:
     """energy(s) = offset + sum h_i s_i + sum J_ij s_i s_j, spins s in {-1, +1}; state 0 is +1.
 
-    Labels that are whole numbers >= 0 are variable numbers; others are numbered in order of
+    Labels that are whole numbers >= 0 are variable numbers; others become names, in order of
     appearance, `h` first. Pairs (i, j) and (j, i) add up.
     """
     _check_mappings(h=h, J=J)
-    number = _numbers([*h, *(k for pair in J for k in pair)])
+    number, names = _numbers([*h, *(k for pair in J for k in pair)])
     fields = dict.fromkeys(range(max(number.values(), default=-1) + 1), 0.0)
     couplings: dict[tuple[int, int], float] = {}
     constant = as_number(offset, "offset")
@@ -49,7 +51,8 @@ def from_ising(
             continue
         pair = (min(number[a], number[b]), max(number[a], number[b]))
         couplings[pair] = couplings.get(pair, 0.0) + weight
-    return _with_constant(ising(couplings, fields, name=name), -scale * constant)
+    model = _with_constant(ising(couplings, fields, name=name), -scale * constant)
+    return model.with_names(names, [SPIN_STATES] * len(names)) if names else model
 
 
 def from_qubo(
@@ -64,7 +67,7 @@ def from_qubo(
     Q_ii is the linear weight of x_i. Labels as in `from_ising`.
     """
     _check_mappings(Q=Q)
-    number = _numbers([k for pair in Q for k in pair])
+    number, names = _numbers([k for pair in Q for k in pair])
     n = max(number.values(), default=-1) + 1
     scale = as_number(beta, "beta")
     linear = np.zeros(n)
@@ -81,37 +84,16 @@ def from_qubo(
     ]
     factors += [(pair, [[0.0, 0.0], [0.0, weight]]) for pair, weight in pairs.items()]
     model = FactorGraph(np.full(n, 2), factors, name=name)
-    return _with_constant(model, -scale * as_number(offset, "offset"))
+    return _with_constant(model, -scale * as_number(offset, "offset")).with_names(names)
 
 
-def from_dimod(bqm: Any, *, beta: float = 1.0, name: str = "bqm") -> FactorGraph:
-    """A dimod BinaryQuadraticModel, or any object with linear, quadratic, offset and vartype."""
-    missing = [a for a in ("linear", "quadratic", "offset", "vartype") if not hasattr(bqm, a)]
-    if missing:
-        raise ModelError(
-            f"{type(bqm).__name__} has no {', '.join(missing)}; expected a binary quadratic model "
-            "with linear, quadratic, offset and vartype"
-        )
-    kind = str(getattr(bqm.vartype, "name", bqm.vartype)).upper()
-    linear, quadratic = dict(bqm.linear), dict(bqm.quadratic)
-    if kind == "SPIN":
-        return from_ising(
-            linear, quadratic, offset=as_number(bqm.offset, "offset"), beta=beta, name=name
-        )
-    if kind != "BINARY":
-        raise ModelError(f"vartype is {bqm.vartype!r}; expected SPIN or BINARY")
-    both = {(k, k): value for k, value in linear.items()}
-    for pair, value in quadratic.items():
-        both[pair] = both.get(pair, 0.0) + value
-    return from_qubo(both, offset=as_number(bqm.offset, "offset"), beta=beta, name=name)
-
-
-def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int], float], float]:
+def to_ising(model: GraphOrPath) -> tuple[dict[Any, float], dict[tuple[Any, Any], float], float]:
     """(h, J, offset) with energy = -log p~, for a positive binary model of degree two at most.
 
-    Observed and one-state variables are taken out; labels are the model's variable numbers.
+    Observed and one-state variables are taken out; labels are the names of the model's variables,
+    or their numbers where they have none.
     """
-    as_model(model, "to_ising", only="FactorGraph")
+    model = given_model(model, "to_ising", only="FactorGraph")
     poly = SpinPolynomial.from_factor_graph(observe(model).reduced)
     if poly.degree > 2:
         raise UnsupportedModelError(
@@ -120,9 +102,9 @@ def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int]
         )
     if poly.constant == -np.inf:
         raise UnsupportedModelError("no state has weight; an Ising model has Z > 0")
-    names = model.free_variables.tolist()
-    h = dict.fromkeys(names, 0.0)
-    couplings: dict[tuple[int, int], float] = {}
+    names = [model.names[v] if model.names else v for v in model.free_variables.tolist()]
+    h: dict[Any, float] = dict.fromkeys(names, 0.0)
+    couplings: dict[tuple[Any, Any], float] = {}
     for a, theta in enumerate(poly.theta.tolist()):
         members = [names[i] for i in poly.spins[poly.ptr[a] : poly.ptr[a + 1]]]
         if len(members) == 1:
@@ -132,9 +114,9 @@ def to_ising(model: FactorGraph) -> tuple[dict[int, float], dict[tuple[int, int]
     return h, couplings, -poly.constant
 
 
-def to_qubo(model: FactorGraph) -> tuple[dict[tuple[int, int], float], float]:
+def to_qubo(model: GraphOrPath) -> tuple[dict[tuple[Any, Any], float], float]:
     """(Q, offset) with energy = -log p~; see `to_ising` for which models have one."""
-    as_model(model, "to_qubo", only="FactorGraph")
+    model = given_model(model, "to_qubo", only="FactorGraph")
     h, couplings, offset = to_ising(model)
     out = {(v, v): -2.0 * value for v, value in h.items()}  # s = 1 - 2x
     offset += math.fsum(h.values()) + math.fsum(couplings.values())
@@ -157,13 +139,14 @@ def _check_mappings(**given: Any) -> None:
                 raise ModelError(f"{name} names {key!r}; expected pairs of labels, such as (0, 1)")
 
 
-def _numbers(labels: Iterable[Hashable]) -> dict[Hashable, int]:
+def _numbers(labels: Iterable[Hashable]) -> tuple[dict[Hashable, int], list[str] | None]:
+    """The number of each label, and their names where labels are not numbers themselves."""
     distinct = list(dict.fromkeys(labels))
     if all(isinstance(k, int | np.integer) and not isinstance(k, bool) for k in distinct):
         numbers = [int(k) for k in distinct]  # type: ignore[call-overload]
         if min(numbers, default=0) >= 0 and max(numbers, default=0) < 10 * len(numbers) + 1000:
-            return dict(zip(distinct, numbers, strict=True))
-    return {label: i for i, label in enumerate(distinct)}
+            return dict(zip(distinct, numbers, strict=True)), None
+    return {label: i for i, label in enumerate(distinct)}, names_of(distinct)
 
 
 def _with_constant(model: FactorGraph, constant: float) -> FactorGraph:

@@ -12,14 +12,14 @@ import numpy as np
 from tightz.errors import ParameterError, require_range
 from tightz.families.mean_field import PointMass
 from tightz.families.projection import Status
-from tightz.models.inputs import as_model
+from tightz.models.given import ModelOrPath, given_model
 from tightz.models.prepared import prepared
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.paper.theorems import required_trials
 from tightz.paper.wish.results import WishResult, WishTrial
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.hashing import DenseParity, Parities
-from tightz.reductions.encoding import Model, encode, model_digest
+from tightz.reductions.encoding import encode, model_digest
 from tightz.runtime.executors import Submits, map_ordered
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
@@ -34,7 +34,7 @@ BLOCK = 128
 
 @prepared("wish")
 def wish(
-    model: Model,
+    model: ModelOrPath,
     *,
     delta: float = 0.05,
     levels: Sequence[int] | None = None,
@@ -59,7 +59,7 @@ def wish(
     Models of at most 24 binary variables are tabulated once and every trial is a search in the
     table. Numbers depend on the seed and the position (level, trial) only, unless time runs out.
     """
-    as_model(model, "wish")
+    model = given_model(model, "wish")
     start = time.perf_counter()
     if time_limit is not None:
         require_range("time_limit", time_limit, 0.0)

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_probability, require_range
-from tightz.models.factor_graph import FactorGraph
-from tightz.models.inputs import as_model
+from tightz.models.given import GraphOrPath, given_model
 from tightz.models.prepared import prepared
 from tightz.results import OneBound
 from tightz.runtime.provenance import provenance
@@ -139,7 +138,7 @@ class AisResult(OneBound):
 
 @prepared("ais")
 def ais(
-    model: FactorGraph,
+    model: GraphOrPath,
     *,
     chains: int = 128,
     temperatures: int | ArrayLike | None = None,
@@ -155,7 +154,7 @@ def ais(
     chain cut short would not be a valid sample. Densely coupled two-layer models (RBMs) are
     sampled layer by layer with the larger layer summed out, others spin by spin.
     """
-    as_model(model, "ais", only="FactorGraph")
+    model = given_model(model, "ais", only="FactorGraph")
     start = time.perf_counter()
     require_range("chains", chains, 1)
     if time_limit is not None:
