@@ -115,16 +115,7 @@ def _read_scopes(words: Words, at: int, n: int) -> tuple[NDArray[np.int64], NDAr
             "follow",
             at,
         )
-    first = np.empty(count + 1, dtype=np.int64)
-    first[0] = at + 1
-    for f in range(count):
-        at = int(first[f])
-        arity = words.count(at, f"the number of variables of factor {f}")
-        if arity > n:
-            words.fail(f"factor {f} announces {arity} variables; the model has {n}", at)
-        if arity > len(words) - at - 1:
-            words.fail(f"factor {f} announces {arity} variables; the file ends too early", at)
-        first[f + 1] = at + 1 + arity
+    first = _scope_starts(words, at + 1, count, n)
     scope_ptr = first - first[0] - np.arange(count + 1)
     owner = np.repeat(np.arange(count), np.diff(scope_ptr))
     place = np.delete(np.arange(first[0], first[-1]), first[:-1] - first[0])
@@ -137,14 +128,32 @@ def _read_scopes(words: Words, at: int, n: int) -> tuple[NDArray[np.int64], NDAr
             f"variables 0 to {n - 1}",
             int(place[k]),
         )
-    order = np.lexsort((named, owner))
-    repeated = (np.diff(named[order]) == 0) & (np.diff(owner[order]) == 0)
+    by_scope = owner * n + named.astype(np.int64)
+    order = np.argsort(by_scope, kind="stable")
+    repeated = np.diff(by_scope[order]) == 0
     if repeated.any():
         k = int(order[1:][repeated].min())
         words.fail(
             f"factor {owner[k]} names variable {named[k]:.0f} twice in its scope", int(place[k])
         )
     return scope_ptr, named.astype(np.int64), int(first[-1])
+
+
+def _scope_starts(words: Words, at: int, count: int, n: int) -> NDArray[np.int64]:
+    """The position of each factor's arity, from `at` on, and of the word after the last scope."""
+    first = np.empty(count + 1, dtype=np.int64)
+    arities, places = memoryview(words.counts), memoryview(first)
+    for f in range(count):
+        places[f] = at
+        arity = arities[at] if at < len(words) else -1
+        if not 0 <= arity <= min(n, len(words) - at - 1):
+            arity = words.count(at, f"the number of variables of factor {f}")
+            if arity > n:
+                words.fail(f"factor {f} announces {arity} variables; the model has {n}", at)
+            words.fail(f"factor {f} announces {arity} variables; the file ends too early", at)
+        at += 1 + arity
+    places[count] = at
+    return first
 
 
 def _read_tables(
@@ -205,8 +214,10 @@ def _log_entries(
     bad = ~(values >= 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs: NDArray[np.float64] = np.log(values)
-    tiny = np.abs(values) < np.finfo(np.float64).tiny
-    beyond = np.isinf(values) | (tiny & words.having(b"123456789")[place])
+    tiny = (np.abs(values) < np.finfo(np.float64).tiny) & ~words.exact[place]
+    beyond = np.isinf(values)
+    if tiny.any():
+        beyond |= tiny & words.having(b"123456789")[place]
     context = _wide_context(25)
     for j in np.flatnonzero(beyond):
         exact = context.create_decimal(words.raw(int(place[j])).decode())
