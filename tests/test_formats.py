@@ -580,7 +580,7 @@ def test_evidence_by_name_or_number(tmp_path):
     tz.write(FORMAT_MODELS["uai"], grid)
     for evidence, text in (
         ({"rain": 1}, "evidence names 'rain'; the model has numbers for names"),
-        ({0: "yes"}, "evidence puts 0 in state 'yes'; it has states without names"),
+        ({0: "yes"}, "evidence puts variable 0 in state 'yes'; it has states without names"),
         ({7: 1}, "evidence names variable 7"),
     ):
         with pytest.raises(ModelError, match=text):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.strategies import binary_models
+from tightz.errors import ModelError
 from tightz.models import SpinPolynomial
 from tightz.models.observed import observe
 from tightz.reductions.encoding import encode
@@ -201,3 +204,57 @@ def test_what_cannot_be_expanded_says_so():
 def test_repr_is_one_line(model):
     assert "\n" not in repr(model)
     assert "\n" not in repr(SpinPolynomial.from_factor_graph(model))
+
+
+WEATHER = tz.FactorGraph.from_tables(
+    [2, 3, 2],
+    [((0, 1), [[1, 2, 3], [4, 5, 6]]), ((1, 2), [[1, 2], [3, 4], [5, 6]])],
+    names=["rain", "wind", "wet"],
+    states=[("no", "yes"), None, ("no", "yes")],
+)
+
+
+def test_names_and_states_are_carried_by_every_copy():
+    seen = WEATHER.with_evidence({"wind": 2})
+    rest = seen.condition()
+    assert seen.names == WEATHER.names
+    assert rest.names == ("rain", "wet")
+    assert rest.states == (("no", "yes"), ("no", "yes"))
+    for model in (WEATHER, seen, pickle.loads(pickle.dumps(seen)), WEATHER.with_zeros()):
+        assert (model.names, model.states) == (WEATHER.names, WEATHER.states)
+        assert model.index("wet") == model.index(2) == 2
+        assert model.state("wet", "yes") == model.state(2, 1) == 1
+    assert rest.index("wet") == 1
+
+
+def test_names_do_not_change_what_a_model_is():
+    bare = WEATHER.with_names(None)
+    assert bare.names is None
+    assert bare.states is None
+    assert bare.digest == WEATHER.digest == WEATHER.with_names(["a", "b", "c"]).digest
+    assert bare.naming.label(1) == "1"
+    assert bare.naming.state_labels(1) == ("0", "1", "2")
+    assert WEATHER.naming.state_labels(0) == ("no", "yes")
+    with pytest.raises(ModelError, match="the model has numbers for names"):
+        bare.with_evidence({"rain": 1})
+
+
+def test_evidence_by_names_numbers_and_truth():
+    truth = WEATHER.with_names(WEATHER.names, {"rain": ("true", "false"), 2: ("n", "y")})
+    for evidence in ({"rain": "true"}, {"rain": True}, {0: 0}, {"rain": np.bool_(True)}):
+        assert truth.with_evidence(evidence).evidence == {0: 0}
+    with pytest.raises(ModelError, match="in state 'True'; it has 'n', 'y'"):
+        truth.with_evidence({"wet": True})
+    with pytest.raises(ModelError, match="evidence names '0'; the model has 'rain', 'wind', 'wet'"):
+        truth.with_evidence({"0": 0})
+    places = tz.ising_grid(2, seed=0).with_names([str(divmod(k, 2)) for k in range(4)])
+    assert places.with_evidence({(1, 0): 1}).evidence == {2: 1}
+
+
+def test_digits_in_text_are_numbers_where_no_name_has_any():
+    assert WEATHER.naming.numbered({"1": "2", "rain": "0"}, text=True) == {1: 2, 0: 0}
+    tens = WEATHER.with_names(["10", "11", "12"], [("1", "2"), ("1", "2", "3"), ("1", "2")])
+    assert tens.naming.numbered({"10": "2"}, text=True) == {0: 1}
+    for evidence in ({"1": "2"}, {"10": "0"}):
+        with pytest.raises(ModelError, match=r"evidence (names|puts)"):
+            tens.naming.numbered(evidence, text=True)

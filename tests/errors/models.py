@@ -36,6 +36,65 @@ def _graph(*factors, cards=(2, 4), **options):
     return tz.FactorGraph(list(cards), factors, **options)
 
 
+def _named(names=("rain", "wet"), states=None, **options):
+    return tz.FactorGraph([2, 2], names=names, states=states, name="pair", **options)
+
+
+YES = ("no", "yes")
+NAMES = [
+    (
+        "names are a str, 'rain'; expected a sequence of 2 strings, one for each variable",
+        lambda: _named("rain"),
+    ),
+    ("names are 1; expected one for each of 2 variables", lambda: _named(["rain"])),
+    ("names: the entry 1 is an int, 3; expected a str of it", lambda: _named(["rain", 3])),
+    (
+        "names: the entries 0 and 1 are both 'rain'; expected distinct names",
+        lambda: GRID.with_names(["rain"] * 9),
+    ),
+    (
+        "states are a str, 'yes'; expected for each variable the names of its states, such as "
+        "[('no', 'yes'), ('no', 'yes')]",
+        lambda: _named(states="yes"),
+    ),
+    (
+        "states of 1 variables are given and the model has 2; expected names or None for each",
+        lambda: _named(states=[YES]),
+    ),
+    (
+        "the states of 'wet' are a str, 'yes'; expected a sequence of 2 strings",
+        lambda: _named(states=[YES, "yes"]),
+    ),
+    (
+        "the states of 'wet' are 3; expected one for each of 2 states",
+        lambda: _named(states=[YES, ("no", "yes", "soaked")]),
+    ),
+    (
+        "mapping states names 'wind'; the model has 'rain', 'wet'",
+        lambda: _named(states={"wind": YES}),
+    ),
+    (
+        "lookup names 'Rain'; the model has no such: did you mean 'rain'? (pair)",
+        lambda: _named().index("Rain"),
+    ),
+    (
+        "lookup puts 'rain' in state 'yess'; it has no such: did you mean 'yes'? (pair)",
+        lambda: _named(states=[YES, None]).state("rain", "yess"),
+    ),
+    (
+        "evidence puts 'wet' in state 'yes'; it has states without names (pair)",
+        lambda: _named(states=[YES, None], evidence={"wet": "yes"}),
+    ),
+    (
+        "'rain' is observed in state no; new evidence says yes",
+        lambda: _named(states={"rain": YES}, evidence={"rain": "no"}).with_evidence({0: 1}),
+    ),
+    (
+        "evidence puts 'rain' in two states, the second being 1; expected one (pair)",
+        lambda: _named(states={"rain": YES}, evidence={"rain": "no", 0: 1}),
+    ),
+]
+
 GRAPHS = [
     Case(
         ModelError,
@@ -100,6 +159,7 @@ GRAPHS = [
         "variable 1 is observed in state 3; new evidence says 0",
         lambda: _graph(evidence={1: 3}).with_evidence({1: 0}),
     ),
+    *(Case(ModelError, text, act) for text, act in NAMES),
     Case(
         ModelError,
         "states have 3 columns; the model has 2 variables",

@@ -1,4 +1,4 @@
-"""What a factor graph is built from, checked: cardinalities, scopes, tables, evidence."""
+"""What a factor graph is built from, checked: cardinalities, scopes, tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.errors import ModelError
-from tightz.models.inputs import as_index, as_state, shown
+from tightz.models.inputs import as_index, shown
 
 MAX_STATES = 2**31 - 1
 """Cardinalities are stored as 32-bit integers."""
@@ -105,26 +105,3 @@ def checked_scope(f: int, scope: Any) -> tuple[int, ...]:
     return tuple(
         v if type(v) is int and v >= 0 else as_index(v, f"factor {f}: a variable") for v in scope
     )
-
-
-def checked_evidence(cards: NDArray, evidence: Any) -> dict[int, int]:
-    if evidence is None:
-        return {}
-    if not isinstance(evidence, Mapping):
-        raise ModelError(
-            f"evidence is {shown(evidence)}; expected a mapping variable -> state, such as {{0: 1}}"
-        )
-    checked = {}
-    for key, value in evidence.items():
-        v = as_index(key, "a variable of the evidence")
-        if v >= cards.size:
-            raise ModelError(
-                f"evidence names variable {v}; the model has variables 0 to {cards.size - 1}"
-            )
-        state = as_state(value, f"evidence on variable {v}")
-        if state >= cards[v]:
-            raise ModelError(
-                f"evidence puts variable {v} in state {state}; it has states 0 to {cards[v] - 1}"
-            )
-        checked[v] = state
-    return checked

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,11 +16,11 @@ from tightz.errors import ModelError
 from tightz.models.factor_checks import (
     check_factors,
     checked_cardinalities,
-    checked_evidence,
     checked_scope,
     listed_factors,
 )
 from tightz.models.inputs import integer_array, real_array
+from tightz.models.names import Names, States, checked_names, checked_states
 from tightz.shown import Shown
 
 
@@ -57,6 +58,9 @@ class Bipartite:
 
 Layout = Grid | Bipartite | None
 
+NamedStates = Iterable[Sequence[str] | None] | Mapping[Any, Sequence[str]] | None
+"""States as a caller may name them."""
+
 
 class FactorGraph(Shown):
     """A discrete graphical model: cardinalities, factors as log tables, and evidence.
@@ -64,7 +68,13 @@ class FactorGraph(Shown):
     `factors` lists pairs (scope, log_table). A log table may hold -inf (a zero potential) but no
     NaN and no +inf. Use `FactorGraph.from_tables` for potentials on the ordinary scale.
 
-    Z sums over the states that agree with `evidence`.
+    Z sums over the states that agree with `evidence`, {variable: state}.
+
+    names    one string for each variable, all different; None: numbers only
+    states   for each variable one string for each of its states, or None; or {variable: strings}
+
+    A variable or a state given as a str is meant by its name, an int is its number. Names change
+    no result and no `digest`.
     """
 
     model_kind: ClassVar[str] = "FactorGraph"
@@ -76,15 +86,19 @@ class FactorGraph(Shown):
     evidence: dict[int, int]
     name: str
     layout: Layout
+    names: tuple[str, ...] | None
+    states: States | None
 
     def __init__(
         self,
         cardinalities: ArrayLike,
         factors: Iterable[tuple[Sequence[int], ArrayLike]] = (),
         *,
-        evidence: Mapping[int, int] | None = None,
+        evidence: Mapping[Any, Any] | None = None,
         name: str = "",
         layout: Layout = None,
+        names: Iterable[str] | None = None,
+        states: NamedStates = None,
     ) -> None:
         scopes: list[tuple[int, ...]] = []
         tables: list[NDArray[np.float64]] = []
@@ -111,6 +125,8 @@ class FactorGraph(Shown):
             evidence,
             name,
             layout,
+            names,
+            states,
         )
 
     @classmethod
@@ -122,9 +138,11 @@ class FactorGraph(Shown):
         table_ptr: ArrayLike,
         log_tables: ArrayLike,
         *,
-        evidence: Mapping[int, int] | None = None,
+        evidence: Mapping[Any, Any] | None = None,
         name: str = "",
         layout: Layout = None,
+        names: Iterable[str] | None = None,
+        states: NamedStates = None,
     ) -> FactorGraph:
         """Build from the flat arrays themselves: no Python object per factor."""
         model = cls.__new__(cls)
@@ -137,6 +155,8 @@ class FactorGraph(Shown):
             evidence,
             name,
             layout,
+            names,
+            states,
         )
         return model
 
@@ -146,8 +166,10 @@ class FactorGraph(Shown):
         cardinalities: ArrayLike,
         factors: Iterable[tuple[Sequence[int], ArrayLike]],
         *,
-        evidence: Mapping[int, int] | None = None,
+        evidence: Mapping[Any, Any] | None = None,
         name: str = "",
+        names: Iterable[str] | None = None,
+        states: NamedStates = None,
     ) -> FactorGraph:
         """Build from non-negative potentials on the ordinary scale."""
         logs = []
@@ -162,7 +184,7 @@ class FactorGraph(Shown):
                 )
             with np.errstate(divide="ignore"):
                 logs.append((scope, np.log(values)))
-        return cls(cardinalities, logs, evidence=evidence, name=name)
+        return cls(cardinalities, logs, evidence=evidence, name=name, names=names, states=states)
 
     def _fill(
         self,
@@ -171,9 +193,11 @@ class FactorGraph(Shown):
         scope_vars: NDArray[np.int64],
         table_ptr: NDArray[np.int64],
         log_tables: NDArray[np.float64],
-        evidence: Mapping[int, int] | None,
+        evidence: Mapping[Any, Any] | None,
         name: str,
         layout: Layout,
+        names: Iterable[str] | None,
+        states: NamedStates,
     ) -> None:
         check_factors(cardinalities, scope_ptr, scope_vars, table_ptr, log_tables)
         self.cardinalities = _frozen(cardinalities, np.int32)
@@ -181,9 +205,11 @@ class FactorGraph(Shown):
         self.scope_vars = _frozen(scope_vars, np.int32)
         self.table_ptr = _frozen(table_ptr, np.int64)
         self.log_tables = _frozen(log_tables, np.float64)
-        self.evidence = checked_evidence(cardinalities, evidence)
         self.name = name
         self.layout = layout
+        self.names = checked_names(names, self.n_variables)
+        self.states = checked_states(states, self.names, self.cardinalities)
+        self.evidence = self.naming.numbered(evidence)
 
     @property
     def n_variables(self) -> int:
@@ -238,14 +264,42 @@ class FactorGraph(Shown):
             tables = self.log_tables[self.table_ptr[fs][:, None] + np.arange(size)]
             yield FactorBatch(fs, scopes, tables.reshape(len(fs), *shape))
 
-    def with_evidence(self, evidence: Mapping[int, int]) -> FactorGraph:
-        """The same model with further variables observed; a contradiction is refused."""
+    @cached_property
+    def naming(self) -> Names:
+        """Names of variables and states to numbers and back."""
+        return Names(self.cardinalities, self.names, self.states, self.name)
+
+    def index(self, variable: Any) -> int:
+        """The number of a variable, given by name or number."""
+        return self.naming.index(variable)
+
+    def state(self, variable: Any, state: Any) -> int:
+        """The number of a state, given by name or number, of a variable given likewise."""
+        return self.naming.state(variable, state)
+
+    def with_names(self, names: Iterable[str] | None, states: NamedStates = None) -> FactorGraph:
+        """The same model with these names of its variables and of their states."""
+        checked = checked_names(names, self.n_variables)
+        return self._named(checked, checked_states(states, checked, self.cardinalities))
+
+    def _named(self, names: tuple[str, ...] | None, states: States | None) -> FactorGraph:
+        """A copy under names that were checked already; tables are shared."""
+        named = copy(self)
+        named.__dict__.pop("naming", None)
+        named.names, named.states = names, states
+        return named
+
+    def with_evidence(self, evidence: Mapping[Any, Any]) -> FactorGraph:
+        """The same model with further variables observed; a contradiction is refused.
+
+        `evidence` is {variable: state}, each by name or number.
+        """
         merged = dict(self.evidence)
-        for v, state in checked_evidence(self.cardinalities, evidence).items():
+        for v, state in self.naming.numbered(evidence).items():
             if merged.setdefault(v, state) != state:
-                raise ModelError(
-                    f"variable {v} is observed in state {merged[v]}; new evidence says {state}"
-                )
+                label = repr(self.names[v]) if self.names else f"variable {v}"
+                old, new = (self.naming.state_labels(v)[s] for s in (merged[v], state))
+                raise ModelError(f"{label} is observed in state {old}; new evidence says {new}")
         return FactorGraph.from_arrays(
             self.cardinalities,
             self.scope_ptr,
@@ -255,7 +309,7 @@ class FactorGraph(Shown):
             evidence=merged,
             name=self.name,
             layout=self.layout,
-        )
+        )._named(self.names, self.states)
 
     def with_zeros(self, below: float = -1e9) -> FactorGraph:
         """A copy in which log potentials that only stand for zeros are zeros (-inf).
@@ -299,7 +353,8 @@ class FactorGraph(Shown):
             index = tuple(self.evidence.get(v, slice(None)) for v in scope)
             rest = [int(new_number[v]) for v in scope if keep[v]]
             sliced.append((rest, table[index]))
-        return FactorGraph(self.cardinalities[keep], sliced, name=self.name)
+        rest_of = FactorGraph(self.cardinalities[keep], sliced, name=self.name)
+        return rest_of._named(*self.naming.of(np.flatnonzero(keep)))
 
     def log_weight(self, states: ArrayLike) -> NDArray[np.float64]:
         """log p~(x) for each row of `states` (S, n); -inf where the evidence is contradicted."""

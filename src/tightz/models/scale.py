@@ -51,6 +51,8 @@ def with_zeros(model: FactorGraph, below: float) -> FactorGraph:
         evidence=model.evidence,
         name=model.name,
         layout=model.layout,
+        names=model.names,
+        states=model.states,
     )
 
 

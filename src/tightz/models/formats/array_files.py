@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from tightz.errors import MissingExtraError, ModelError, require_finite
 from tightz.models.builders import rbm
 from tightz.models.factor_graph import Bipartite, FactorGraph, Grid, Layout
-from tightz.models.formats.evidence import Evidence, observed
+from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.mat import DamagedError, read_matrices
 from tightz.models.formats.text_files import FilePath, file_name, read_bytes, write_atomically
@@ -155,8 +155,7 @@ def read_model(
         model = _flat_model(arrays, label)
     else:
         model = rbm(*_read_weights(arrays, label, transposed), name=Path(path).stem)
-    known = observed(evidence, model.cardinalities)
-    return model.with_evidence(known) if known else model
+    return given(model, evidence)
 
 
 def write_model(model: FactorGraph, path: FilePath) -> None:

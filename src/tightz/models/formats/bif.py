@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.bif_writer import write_bif, write_xmlbif
-from tightz.models.formats.evidence import Evidence, observed
+from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, read_bytes
 
@@ -102,8 +102,9 @@ class _Network:
             self.fail(f"variable {missing[0]!r} has no table; expected one for every variable")
         names, states = list(self.states), list(self.states.values())
         cards = np.array([len(s) for s in states], dtype=np.int64)
-        known = observed(evidence, cards, names, states, f" ({self.label})")
-        return FactorGraph(cards, self.factors, evidence=known, name=Path(self.label).name)
+        label = Path(self.label).name
+        model = FactorGraph(cards, self.factors, name=label, names=names, states=states)
+        return given(model, evidence)
 
 
 class _Tokens:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models import large_scopes
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.evidence import Evidence, observed
+from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, read_bytes, write_atomically
 from tightz.models.inputs import as_model
@@ -86,8 +86,7 @@ def read_cnf(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
         factors += large_scopes.clause(names, off, first_auxiliary=variables)
         variables += large_scopes.auxiliaries(len(names))
     cards = np.full(variables, 2)
-    known = observed(evidence, cards)
-    return FactorGraph(cards, factors, evidence=known, name=Path(path).name)
+    return given(FactorGraph(cards, factors, name=Path(path).name), evidence)
 
 
 def _number(cnf: _Cnf, word: str, line: int, what: str) -> int:

@@ -6,67 +6,37 @@ Where a format has names, variables and states may be given by name or by number
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ModelError
+from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.text_files import FilePath, Words
 from tightz.models.inputs import shown
 
 Evidence = FilePath | Mapping[Any, Any]
 
 
-def observed(
-    evidence: Evidence | None,
-    cardinalities: Sequence[int] | NDArray,
-    names: Sequence[str] = (),
-    states: Sequence[Sequence[str]] = (),
-    where: str = "",
-) -> Mapping[int, int]:
-    """Numbers of variables and states; mappings of numbers are checked by the model itself.
+def given(model: FactorGraph, evidence: Evidence | None) -> FactorGraph:
+    """The model with evidence from a file or a mapping, beside what it has; None: itself.
 
-    `names` and `states` are those of the format, `where` is the place of the model, as " (m.bif)".
-
-    An evidence file is `k v1 s1 ... vk sk`, or the number of samples, which must be 1, and then
+    A UAI evidence file is `k v1 s1 ... vk sk`, or the number of samples, which must be 1, and then
     the same. The number of words tells them apart: it is 1 + 2k, odd, in the first dialect and
     2 + 2k, even, in the second, so no file fits both. An empty file, `0` and `1 0` hold no
     evidence; several samples are refused.
     """
     if evidence is None:
-        return {}
+        return model
     if isinstance(evidence, str | os.PathLike):
-        return _from_file(evidence, np.asarray(cardinalities))
+        evidence = _from_file(evidence, model.cardinalities)
     if not isinstance(evidence, Mapping):
         raise ModelError(
             f"evidence is {shown(evidence)}; expected the name of a file or a mapping of variables "
-            "to states, such as {3: 1}" + (" or {'rain': 'yes'}" if names else "")
+            "to states, such as {3: 1}" + (" or {'rain': 'yes'}" if model.names else "")
         )
-    number = {name: v for v, name in enumerate(names)}
-    found = {}
-    for variable, state in evidence.items():
-        v = variable
-        if isinstance(variable, str):
-            if variable not in number:
-                known = f"variables {list(names)[:8]}" if names else "numbers for names"
-                raise ModelError(f"evidence names {variable!r}; the model has {known}{where}")
-            v = number[variable]
-        if isinstance(state, str):
-            listed = list(states[v]) if _is_variable(v, states) else []
-            if state not in listed:
-                known = str(listed[:8]) if listed else "states without names"
-                raise ModelError(
-                    f"evidence puts {variable!r} in state {state!r}; it has {known}{where}"
-                )
-            state = listed.index(state)
-        found[v] = state
-    return found
-
-
-def _is_variable(v: Any, states: Sequence[Sequence[str]]) -> bool:
-    return isinstance(v, int) and 0 <= v < len(states)
+    return model.with_evidence(evidence) if evidence else model
 
 
 def _from_file(path: FilePath, cards: NDArray) -> dict[int, int]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models.factor_checks import MAX_STATES
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.evidence import Evidence, observed
+from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
 from tightz.models.inputs import as_model
@@ -53,10 +53,8 @@ def read_fg(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
     name = Path(path).name
     arrays = _read_in_bulk(words, count)
     if arrays is not None:
-        known = observed(evidence, arrays.cardinalities)
-        return FactorGraph.from_arrays(*arrays, evidence=known, name=name)
-    cards, factors = _read_carefully(words, count)
-    return FactorGraph(cards, factors, evidence=observed(evidence, cards), name=name)
+        return given(FactorGraph.from_arrays(*arrays, name=name), evidence)
+    return given(FactorGraph(*_read_carefully(words, count), name=name), evidence)
 
 
 def _read_in_bulk(words: Words, count: int) -> _Arrays | None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.evidence import Evidence, observed
+from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
 from tightz.models.inputs import as_model
@@ -40,15 +40,9 @@ def read_uai(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
     cards, at = _read_cardinalities(words)
     scope_ptr, scope_vars, at = _read_scopes(words, at, len(cards))
     table_ptr, log_tables = _read_tables(words, at, cards, scope_ptr, scope_vars)
-    return FactorGraph.from_arrays(
-        cards,
-        scope_ptr,
-        scope_vars,
-        table_ptr,
-        log_tables,
-        evidence=observed(evidence, cards),
-        name=Path(path).name,
-    )
+    name = Path(path).name
+    model = FactorGraph.from_arrays(cards, scope_ptr, scope_vars, table_ptr, log_tables, name=name)
+    return given(model, evidence)
 
 
 def write_uai(
