@@ -1,4 +1,7 @@
-"""Words of a text as numbers, all at once.
+"""Words of a text as numbers, all at once, and the arrays that readers make of them.
+
+Readers go over a file in bulk, by array operations. One that finds anything amiss gives up and
+leaves the file to its careful twin, which goes word by word and says what is wrong where.
 
 A word of at most 18 digits and one dot is an integer over a power of ten. Where the integer is at
 most 2^53 both are doubles, and IEEE division rounds their quotient as float() rounds the word: the
@@ -44,6 +47,27 @@ class Numbers(NamedTuple):
     exact: NDArray[np.bool_]
 
 
+class Arrays(NamedTuple):
+    """A factor graph's own arrays, in the order of `FactorGraph.from_arrays`."""
+
+    cardinalities: NDArray[np.int64]
+    scope_ptr: NDArray[np.int64]
+    scope_vars: NDArray[np.int64]
+    table_ptr: NDArray[np.int64]
+    log_tables: NDArray[np.float64]
+
+
+def pointers(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of consecutive stretches begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, ..., count - 1 for each count, one after another."""
+    first = pointers(counts)
+    return np.arange(first[-1]) - np.repeat(first[:-1], counts)
+
+
 def word_edges(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where each word of a text starts, and where the space after it does."""
     inside = np.zeros(len(data) + 2, dtype=np.int8)
@@ -60,7 +84,9 @@ def as_numbers(data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) 
         high = min(low + _CHUNK, count)
         base = int(starts[low])
         try:
-            part = _chunk(data[base : ends[high - 1]], starts[low:high] - base, ends[low:high] - base)
+            part = _chunk(
+                data[base : ends[high - 1]], starts[low:high] - base, ends[low:high] - base
+            )
         except NotANumberError as error:
             raise NotANumberError(low + error.word) from None
         for whole, piece in zip(found, part, strict=True):
@@ -85,9 +111,11 @@ def _chunk(text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> N
     values = np.empty(len(starts))
     if exact.any():
         easy = np.flatnonzero(exact)
-        digits = text.translate(None, b".") if easy.size == exact.size else _only(
-            text, starts[~exact], ends[~exact]
-        ).translate(None, b".")
+        digits = (
+            text.translate(None, b".")
+            if easy.size == exact.size
+            else _only(text, starts[~exact], ends[~exact]).translate(None, b".")
+        )
         integers = np.fromstring(digits, dtype=np.int64, sep=" ")
         values[easy] = integers / _TENS[decimals[easy]]
         exact[easy[integers > _EXACT]] = False

@@ -7,7 +7,6 @@ numbers of states, the number of non-zero entries, and a line `index value` for 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models.factor_checks import MAX_STATES
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.bulk import Arrays, pointers, ranks
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
@@ -28,16 +28,6 @@ MAX_SCOPE = 60
 
 _ROOM = 1 << 16
 """Labels and table entries allowed however short the file."""
-
-
-class _Arrays(NamedTuple):
-    """A factor graph's own arrays, in the order of `FactorGraph.from_arrays`."""
-
-    cardinalities: NDArray[np.int64]
-    scope_ptr: NDArray[np.int64]
-    scope_vars: NDArray[np.int64]
-    table_ptr: NDArray[np.int64]
-    log_tables: NDArray[np.float64]
 
 
 def read_fg(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
@@ -57,7 +47,7 @@ def read_fg(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
     return given(FactorGraph(*_read_carefully(words, count), name=name), evidence)
 
 
-def _read_in_bulk(words: Words, count: int) -> _Arrays | None:
+def _read_in_bulk(words: Words, count: int) -> Arrays | None:
     """All factors by array operations; None where anything is amiss, for the careful reader."""
     first = _factor_starts(words, count)
     if first is None:
@@ -65,7 +55,7 @@ def _read_in_bulk(words: Words, count: int) -> _Arrays | None:
     counts = words.counts
     arity = counts[first]
     owner = np.repeat(np.arange(count), arity)
-    place = first[owner] + 1 + _ranks(arity)
+    place = first[owner] + 1 + ranks(arity)
     labels, states = counts[place], counts[place + arity[owner]]
     allowed = (labels >= 0) & (labels <= _ROOM + len(words)) & (states > 0) & (states <= MAX_STATES)
     if not allowed.all():
@@ -81,10 +71,10 @@ def _read_in_bulk(words: Words, count: int) -> _Arrays | None:
     listed = counts[first + 1 + 2 * arity]
     if needed.sum() > _ROOM + 1024 * len(words) or (listed > needed).any():
         return None
-    scope_ptr = np.concatenate([[0], np.cumsum(arity)])
-    table_ptr = np.concatenate([[0], np.cumsum(needed.astype(np.int64))])
+    scope_ptr = pointers(arity)
+    table_ptr = pointers(needed.astype(np.int64))
     logs = _entries_in_bulk(words, first + 2 + 2 * arity, listed, states, scope_ptr, table_ptr)
-    return None if logs is None else _Arrays(cards, scope_ptr, labels, table_ptr, logs)
+    return None if logs is None else Arrays(cards, scope_ptr, labels, table_ptr, logs)
 
 
 def _factor_starts(words: Words, count: int) -> NDArray[np.int64] | None:
@@ -113,7 +103,7 @@ def _entries_in_bulk(
 ) -> NDArray[np.float64] | None:
     """Log tables, last variable fastest, of the entries listed from the words `first` on."""
     owner = np.repeat(np.arange(listed.size), listed)
-    place = first[owner] + 2 * _ranks(listed)
+    place = first[owner] + 2 * ranks(listed)
     index, values = words.counts[place], words.values[place + 1]
     vanished = (values == 0.0) & ~words.exact[place + 1]
     if vanished.any():  # 0e0 is zero, 1e-400 is not
@@ -148,12 +138,6 @@ def _last_fastest(
             turned = turned * shape[:, j] + state
         out[which] = turned
     return out
-
-
-def _ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, 1, ..., count - 1 for each count, one after another."""
-    ends = np.cumsum(counts)
-    return np.arange(ends[-1] if ends.size else 0) - np.repeat(ends - counts, counts)
 
 
 def _read_carefully(

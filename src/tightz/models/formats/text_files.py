@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ModelError
-from tightz.models.formats.bulk import SPACES, NotANumberError, Numbers, as_numbers, word_edges
+from tightz.models.formats.bulk import NotANumberError, Numbers, as_numbers, word_edges
 from tightz.models.inputs import shown
 
 FilePath = str | os.PathLike[str]
@@ -147,7 +147,9 @@ class Words:
             self.fail(f"the file ends where {what} was expected", i)
         word = self.raw(i)
         if not word.isdigit() or len(word) > _DIGITS:
-            self.fail(f"{what} is {self.shown(i)}; expected a whole number of at most {_DIGITS} digits", i)
+            self.fail(
+                f"{what} is {self.shown(i)}; expected a whole number of at most {_DIGITS} digits", i
+            )
         return int(word)
 
     def require_keyword(self, *keywords: str) -> None:

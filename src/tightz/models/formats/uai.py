@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.bulk import pointers
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
@@ -165,7 +166,7 @@ def _read_tables(
         np.multiply.at(needed, owner, cards[scope_vars].astype(np.float64))
     # A table larger than the file is cut to one word more than the file: positions stay small.
     sizes = np.minimum(needed, len(words) + 1).astype(np.int64)
-    first = at + np.concatenate([[0], np.cumsum(sizes + 1)])
+    first = at + pointers(sizes + 1)
     announced = np.minimum(first[:-1], len(words) - 1)
     wrong = (words.values[announced] != needed) | ~words.whole[announced] | (first[1:] > len(words))
     if wrong.any():
@@ -174,7 +175,7 @@ def _read_tables(
         _fail_table(words, int(first[f]), f, scope, cards[scope], needed[f])
     words.require_end(int(first[-1]), "the last table")
     place = np.delete(np.arange(at, first[-1]), first[:-1] - at)
-    table_ptr = np.concatenate([[0], np.cumsum(sizes)])
+    table_ptr = pointers(sizes)
     return table_ptr, _log_entries(words, place, table_ptr)
 
 
