@@ -7,7 +7,7 @@ that the formats allow, gives None, and the careful reader of `bif` takes the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -51,7 +51,6 @@ _BLOCK = re.compile(
 )
 """A variable's name, number of states and states; or a table's scope and body; or the network."""
 
-_ROWS = re.compile(r"(?:\s*+\([^();]*+\)[^();]*+;)++\s*+")
 _COMMENTED = rf"/(?:/[^\n]*+|\*(?:.*?\*/|{_WORD}*+))"
 _COMMENT = re.compile(rf"{_QUOTED}|(?=/)(?<!{_WORD})(?:{_COMMENTED})++", re.DOTALL)
 """A comment begins where a word could; another may follow it at once."""
@@ -106,7 +105,7 @@ class _Tables:
         self.pieces.append(text)
         self.expected.append(columns * self.cards[self.scopes[-1][0]])
 
-    def add_rows(self, places: list[int], rows: list[str]) -> None:
+    def add_rows(self, places: list[int], rows: Sequence[str]) -> None:
         """The numbers of the table just started, one stretch a column."""
         self.by_column.append(True)
         self.places.append(places)
@@ -123,25 +122,39 @@ class _Tables:
         scope_ptr = pointers(np.array([len(scope) for scope in self.scopes]))
         scope_vars = np.fromiter(chain(*self.scopes), dtype=np.int64, count=int(scope_ptr[-1]))
         columns = np.array(self.columns, dtype=np.int64)
-        column_ptr = pointers(columns)
-        places = np.fromiter(chain(*self.places), dtype=np.int64, count=int(column_ptr[-1]))
-        states = cards[scope_vars[scope_ptr[:-1]]]
-        sizes = states * columns
-        owner = np.repeat(np.arange(sizes.size), sizes)
-        rank, by_column = ranks(sizes), np.array(self.by_column)[owner]
-        column = np.where(by_column, rank // states[owner], rank % columns[owner])
-        sums = np.bincount(column_ptr[owner] + column, values, int(column_ptr[-1]))
+        table_ptr = pointers(cards[scope_vars[scope_ptr[:-1]]] * columns)
+        column, place = self._positions(cards[scope_vars[scope_ptr[:-1]]], columns, table_ptr)
+        sums = np.bincount(column, values)
         if (np.abs(sums - 1.0) > SLACK - 1e-9).any():  # near the edge the order of adding decides
             return None
-        state = rank - column * states[owner]
-        turned = state * columns[owner] + places[column_ptr[owner] + column]
-        table_ptr = pointers(sizes)
         logs = np.full(values.size, np.nan)
         with np.errstate(divide="ignore"):
-            logs[table_ptr[owner] + np.where(by_column, turned, rank)] = np.log(values)
+            logs[place] = np.log(values)
         if np.isnan(logs).any():  # a column is there twice, so another one is not
             return None
         return Arrays(cards, scope_ptr, scope_vars, table_ptr, logs)
+
+    def _positions(
+        self, states: NDArray[np.int64], columns: NDArray[np.int64], table_ptr: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Per number its column, counted through all tables, and its place among all entries.
+
+        A table is so many runs of equal length: its columns, or the entries of a child's state.
+        """
+        column_ptr = pointers(columns)
+        places = np.fromiter(chain(*self.places), dtype=np.int64, count=int(column_ptr[-1]))
+        by_column = np.array(self.by_column)
+        runs = np.where(by_column, columns, states)
+        table, run = np.repeat(np.arange(runs.size), runs), ranks(runs)
+        standing = by_column[table]
+        length = np.where(standing, states[table], columns[table])
+        nth = np.where(standing, run, 0)
+        first = np.where(standing, places[column_ptr[table] + nth], run * columns[table])
+        step = np.where(standing, columns[table], 1)
+        rank = ranks(length)
+        column = np.repeat(column_ptr[table] + nth, length) + rank * np.repeat(~standing, length)
+        place = np.repeat(table_ptr[table] + first, length) + rank * np.repeat(step, length)
+        return column, place
 
 
 def _values(text: str, expected: list[int]) -> NDArray[np.float64] | None:
@@ -160,35 +173,102 @@ def _values(text: str, expected: list[int]) -> NDArray[np.float64] | None:
         return None
 
 
+@dataclass
+class _Bif:
+    """A BIF file as far as it was read.
+
+    `codes` has for each variable the numbers of its states, one mapping for all variables with
+    the same states. Tables of a network are much alike: `orders` remembers the columns' order.
+    """
+
+    tables: _Tables
+    states: dict[str, list[str]] = field(default_factory=dict)
+    number: dict[str, int] = field(default_factory=dict)
+    codes: list[dict[str, int]] = field(default_factory=list)
+    kinds: dict[tuple[str, ...], dict[str, int]] = field(default_factory=dict)
+    orders: dict[tuple[str | int, ...], list[int]] = field(default_factory=dict)
+
+    def add_variable(self, name: str, count: str, states: list[str]) -> bool:
+        distinct = len(set(states)) == len(states) > 0
+        if name in self.states or not distinct or count != str(len(states)):
+            return False
+        self.number[name] = len(self.states)
+        self.states[name] = states
+        kind = {state: k for k, state in enumerate(states)}
+        self.codes.append(self.kinds.setdefault(tuple(states), kind))
+        self.tables.cards.append(len(states))
+        return True
+
+    def add_table(self, names: list[str], body: str) -> bool:
+        scope = [self.number.get(name, -1) for name in names]
+        if not scope or min(scope) < 0 or not self.tables.start(scope):
+            return False
+        if '"' in body:
+            if '""' in body or any(map(_SIGNS.search, re.findall(_QUOTED, body))):
+                return False
+            body = body.replace('"', " ")
+        body = body.strip()
+        if "[" in body or "]" in body or "|" in body:
+            return False
+        if body.startswith("table"):
+            if not body[5:6].isspace() or body.find(";") != len(body) - 1:
+                return False
+            self.tables.add_whole(body[5:-1], by_column=False)
+            return True
+        return self.add_rows(scope[1:], body)
+
+    def add_rows(self, parents: list[int], body: str) -> bool:
+        """Rows `(states) numbers;`, one for every column of the table just started."""
+        rows = body.split(";")
+        if not parents or rows.pop() or len(rows) != self.tables.columns[-1]:
+            return False
+        if not body.count("(") == body.count(")") == len(rows):
+            return False
+        heads, ends, numbers = zip(*(row.partition(")") for row in rows), strict=True)
+        codes = [self.codes[v] for v in parents]
+        key = (";".join(heads), *map(id, codes))
+        if key not in self.orders:
+            order = _order(heads, codes)
+            if order is None:
+                return False
+            self.orders[key] = order
+        self.tables.add_rows(self.orders[key], numbers)
+        return ends.count(")") == len(rows)
+
+
+def _order(heads: Sequence[str], codes: list[dict[str, int]]) -> list[int] | None:
+    """The columns of texts `(states`, one for each parent; None where one is not as it should."""
+    if not all(head.lstrip().startswith("(") for head in heads):
+        return None
+    words = "".join(heads).replace("(", " ( ").replace(",", " ").split()
+    stride = 1 + len(codes)
+    if len(words) != stride * len(heads) or words[::stride].count("(") != len(heads):
+        return None
+    order = [0] * len(heads)
+    try:
+        for j, code in enumerate(codes, start=1):
+            states = map(code.__getitem__, words[j::stride])
+            order = [at * len(code) + state for at, state in zip(order, states, strict=True)]
+    except KeyError:
+        return None
+    return order
+
+
 def bif_in_bulk(text: str) -> NetworkArrays | None:
     """The network in a BIF file."""
     if "//" in text or "/*" in text:
         text = _COMMENT.sub(lambda found: found[0] if found[0][0] == '"' else " ", text)
-    states: dict[str, list[str]] = {}
-    codes: list[dict[str, int]] = []
-    number: dict[str, int] = {}
-    tables = _Tables([], len(text))
+    bif = _Bif(_Tables([], len(text)))
     at = 0
     while block := _BLOCK.match(text, at):
         at = block.end()
-        name, count, listed, scope, body = block.groups()
-        if name is not None:
-            own = _words(listed)
-            name = name.strip('"')
-            if name in states or not own or count != str(len(own)) or len(set(own)) != len(own):
-                return None
-            number[name] = len(states)
-            states[name] = own
-            codes.append({word: k for k, word in enumerate(own)})
-            tables.cards.append(len(own))
-        elif scope is not None:
-            named = [number.get(word, -1) for word in _words(scope) if word != "|"]
-            if not named or min(named) < 0 or not _add_table(tables, named, body, codes):
-                return None
-    if text[at:].strip():
-        return None
-    arrays = tables.arrays()
-    return None if arrays is None else NetworkArrays(states, arrays)
+        name, count, states, scope, body = block.groups()
+        if name and not bif.add_variable(name.strip('"'), count, _words(states)):
+            return None
+        if body and not bif.add_table([word for word in _words(scope) if word != "|"], body):
+            return None
+    arrays = None if text[at:].strip() else bif.tables.arrays()
+    return None if arrays is None else NetworkArrays(bif.states, arrays)
 
 
 def _words(text: str) -> list[str]:
@@ -197,42 +277,6 @@ def _words(text: str) -> list[str]:
         return text.replace(",", " ").replace("|", " ").split()
     found = (word.strip('"') for word in re.findall(f"{_QUOTED}|{_WORD}++", text))
     return [word for word in found if word != ","]
-
-
-def _add_table(tables: _Tables, scope: list[int], body: str, codes: list[dict[str, int]]) -> bool:
-    """Take a table's numbers from its body, or say that they are not as expected."""
-    columns = tables.start(scope)
-    if '"' in body:
-        if any(map(_SIGNS.search, re.findall(_QUOTED, body))):
-            return False
-        body = body.replace('"', " ")
-    body = body.strip()
-    if not columns or "[" in body or "]" in body or "|" in body:
-        return False
-    if body.startswith("table"):
-        if not body[5:6].isspace() or body.find(";") != len(body) - 1:
-            return False
-        tables.add_whole(body[5:-1], by_column=False)
-        return True
-    if len(scope) == 1 or not _ROWS.fullmatch(body):
-        return False
-    pieces = body.replace("(", ";").replace(")", ";").split(";")
-    words = " ( ".join(pieces[1::3]).replace(",", " ").split()
-    stride, rows = len(scope), pieces[2::3]
-    if len(rows) != columns or len(words) != stride * columns - 1:
-        return False
-    if words[stride - 1 :: stride].count("(") != columns - 1:
-        return False
-    try:
-        places = list(map(codes[scope[1]].__getitem__, words[::stride]))
-        for j, v in enumerate(scope[2:], start=1):
-            states = map(codes[v].__getitem__, words[j::stride])
-            d = tables.cards[v]
-            places = [place * d + state for place, state in zip(places, states, strict=True)]
-    except KeyError:
-        return False
-    tables.add_rows(places, rows)
-    return True
 
 
 def xmlbif_in_bulk(

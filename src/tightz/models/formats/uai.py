@@ -137,11 +137,11 @@ def _read_scopes(words: Words, at: int, n: int) -> tuple[NDArray[np.int64], NDAr
 def _scope_starts(words: Words, at: int, count: int, n: int) -> NDArray[np.int64]:
     """The position of each factor's arity, from `at` on, and of the word after the last scope."""
     first = np.empty(count + 1, dtype=np.int64)
-    arities, places = memoryview(words.counts), memoryview(first)
+    arities, places, end = memoryview(words.counts), memoryview(first), len(words)
     for f in range(count):
         places[f] = at
-        arity = arities[at] if at < len(words) else -1
-        if not 0 <= arity <= min(n, len(words) - at - 1):
+        arity = arities[at] if at < end else -1
+        if not 0 <= arity <= n or at + arity >= end:
             arity = words.count(at, f"the number of variables of factor {f}")
             if arity > n:
                 words.fail(f"factor {f} announces {arity} variables; the model has {n}", at)
