@@ -74,6 +74,24 @@ def ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(first[-1]) - np.repeat(first[:-1], counts)
 
 
+def potentials(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """exp(logs), or a double beside it whose log is that very number: written, it reads the same.
+
+    Logs of doubles have one within two units; of other numbers there may be none.
+    """
+    values: NDArray[np.float64] = np.exp(logs)
+    with np.errstate(divide="ignore"):
+        off = np.flatnonzero(np.log(values.ravel()) != logs.ravel())
+        near, wanted = values.ravel()[off], logs.ravel()[off]
+        for steps in (1, -1, 2, -2):
+            tried = near
+            for _ in range(abs(steps)):
+                tried = np.nextafter(tried, np.inf if steps > 0 else 0.0)
+            hit = np.log(tried) == wanted
+            values.reshape(-1)[off[hit]] = tried[hit]
+    return values
+
+
 def word_edges(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where each word of a text starts, and where the space after it does."""
     inside = np.zeros(len(data) + 2, dtype=np.int8)

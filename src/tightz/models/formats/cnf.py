@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models import large_scopes
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.bulk import Arrays, as_numbers, pointers, ranks, word_edges
+from tightz.models.formats.bulk import (
+    Arrays,
+    as_numbers,
+    pointers,
+    potentials,
+    ranks,
+    word_edges,
+)
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, read_bytes, write_atomically
@@ -383,7 +390,7 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
                     f"variable {v} has a log weight of {log:g}; weights are doubles, which hold "
                     "-708 to 709. tz.write(model, 'm.uai', wide=True) writes such models"
                 )
-            lines.append(f"c p weight {sign * (v + 1)} {math.exp(log)!r} 0")
+            lines.append(f"c p weight {sign * (v + 1)} {potentials(log).item()!r} 0")
     write_atomically([(path, ("\n".join([*lines, *clauses]) + "\n").encode())])
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models.factor_checks import MAX_STATES
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.bulk import Arrays, pointers, ranks
+from tightz.models.formats.bulk import Arrays, pointers, potentials, ranks
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
@@ -254,7 +254,7 @@ def write_fg(model: FactorGraph, path: FilePath) -> None:
     blocks = [str(len(factors) + len(lonely))]
     for scope, table in factors:
         # First variable fastest is C order of the transposed table.
-        flat = np.exp(table.transpose().ravel())
+        flat = potentials(table.transpose().ravel())
         blocks.append(_block(list(scope), list(table.shape), flat))
     for v in lonely:
         states = int(model.cardinalities[v])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
-from tightz.models.formats.bulk import pointers
+from tightz.models.formats.bulk import pointers, potentials
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
@@ -57,7 +57,8 @@ def write_uai(
     """Write a MARKOV file (and its evidence), atomically; return the log constant left out of it.
 
     log Z of `model` is log Z of the file plus the returned value, which is 0.0 unless `rescale`
-    shifted a table. Reading back gives every log potential to within rounding.
+    shifted a table. Reading back gives every log potential to within rounding, and to the bit
+    where it is the log of a double, as in models that were read. Names are not written.
 
     Other programs read tables as doubles, which hold log potentials from -708 to 709. A model
     that goes beyond is refused, naming the factor, unless the caller chooses:
@@ -266,7 +267,7 @@ def _model_text(model: FactorGraph, shifts: NDArray[np.float64]) -> str:
     low, high = _LOG_RANGE
     logs = model.log_tables - np.repeat(shifts, np.diff(model.table_ptr))
     outside = (logs != -np.inf) & ((logs < low) | (logs > high))
-    entries = list(map(repr, np.exp(np.where(outside, 0.0, logs)).tolist()))
+    entries = list(map(repr, potentials(np.where(outside, 0.0, logs)).tolist()))
     context = _wide_context(18)
     for k in np.flatnonzero(outside):
         exact = decimal.Decimal(float(logs[k])).exp(context)
