@@ -25,6 +25,7 @@ from tightz.models.bridges import from_dimod
 from tightz.models.formats.array_files import read_arrays
 from tightz.models.formats.bif import read_bif, read_xmlbif
 from tightz.models.formats.bif_writer import write_bif, write_xmlbif
+from tightz.models.formats.bulk import NotANumberError, as_numbers, potentials, word_edges
 from tightz.models.formats.cnf import read_cnf, write_cnf
 from tightz.models.formats.fg import read_fg, write_fg
 from tightz.models.formats.quadratic import from_ising, from_qubo, to_ising, to_qubo
@@ -280,8 +281,8 @@ def networks(draw):
             factors.append(([v, *parents], np.log(table / table.sum(axis=0))))
     if draw(st.booleans()):  # the child last, as in UAI files
         factors = [([*scope[1:], scope[0]], np.moveaxis(t, 0, -1)) for scope, t in factors]
-    words = st.text(st.sampled_from("abz09-_.& <>='/äß"), min_size=1, max_size=6)
-    plain = words.map(str.strip).filter(bool)
+    words = st.text(st.sampled_from("abz09-_.& <>='/äß{}()[];,|*\r"), min_size=1, max_size=6)
+    plain = words.map(str.strip).filter(lambda word: word not in ("", ",", "|"))
     names = draw(st.lists(plain, min_size=n, max_size=n, unique=True))
     states = [draw(st.lists(plain, min_size=d, max_size=d, unique=True)) for d in cards.tolist()]
     return tz.FactorGraph(cards, factors), names, states
@@ -300,6 +301,44 @@ def test_bif_and_xmlbif_round_trip(folder, case):
                 assert read(path, {name: state}).evidence == {v: k}
         write(model, path)
         same_weights(model, Source(str(path)).load())
+
+
+@settings(max_examples=40)
+@given(networks())
+def test_names_and_numbers_survive_every_file_that_has_names(folder, case):
+    model, names, states = case
+    named = model.with_names(names, states)
+    for ending in ("bif", "xml", "npz", "mat"):
+        tz.write(named, folder / f"named.{ending}")
+        once = tz.read(folder / f"named.{ending}")
+        tz.write(once, folder / f"again.{ending}")
+        again = tz.read(folder / f"again.{ending}")
+        for got in (once, again):
+            assert got.names == tuple(names)
+            assert got.states == tuple(map(tuple, states))
+        assert again.digest == once.digest  # logs of what a file holds are written to the bit
+        same_weights(again, model)
+    only = model.with_names(None, {0: states[0]})  # some states named, no variable
+    tz.write(only, folder / "some.npz")
+    assert tz.read(folder / "some.npz").names is None
+    assert tz.read(folder / "some.npz").states == only.states
+    tz.write(only, folder / "some.bif")
+    assert tz.read(folder / "some.bif").states[0] == tuple(states[0])
+
+
+def test_an_rbm_keeps_its_names(tmp_path):
+    layers = tz.rbm([[0.5, -1.0]], [0.1], [0.2, 0.3]).with_names(["v", "h1", "h2"])
+    for ending in ("npz", "mat"):
+        tz.write(layers, tmp_path / f"w.{ending}")
+        assert tz.read(tmp_path / f"w.{ending}").names == layers.names
+        assert tz.read(tmp_path / f"w.{ending}").digest == layers.digest
+
+
+@given(st.lists(st.floats(5e-324, 1e308), min_size=1, max_size=50))
+def test_logs_of_doubles_are_written_to_the_bit(values):
+    logs = np.log(values)
+    logs = logs[(logs > -708) & (logs < 709)]
+    np.testing.assert_array_equal(np.log(potentials(logs)), logs)
 
 
 def test_what_is_no_network(folder):
@@ -322,11 +361,18 @@ def test_what_is_no_network(folder):
         (["a", "b"], None, "do not fit"),
         (["a"], [["x"]], "do not fit"),
         (["a"], [["x", "x"]], "distinct"),
-        ([" a"], None, "distinct printable names"),
-        (['"a'], None, "the name"),
+        ([7], None, "no text"),
+        ([""], None, "the name ''"),
     ]:
-        with pytest.raises(ModelError, match=message):
-            write_bif(good, folder / "never.bif", names=names, states=states)
+        for write in (write_bif, write_xmlbif):
+            with pytest.raises(ModelError, match=message):
+                write(good, folder / "never.bif", names=names, states=states)
+    for write, names in [
+        *((write_bif, name) for name in (",", "|", 'a"', "a\nb", "\ud800")),
+        *((write_xmlbif, name) for name in (" a", "a\t", "a\0", "\x1f", "\ud800", "\uffff")),
+    ]:
+        with pytest.raises(ModelError, match="the name"):
+            write(good, folder / "never.bif", names=[names])
     assert not (folder / "never.bif").exists()
 
 
@@ -451,6 +497,36 @@ FG = "2\n\n2\n0 2\n2 3\n3\n0 1.5\n1 2.5\n4 0.5\n\n1\n1\n2\n2\n0 1\n1 2\n"
 CNF = "c hello\np cnf 14 4\nc p weight 1 0.25 0\nc p weight -1 0.5 0\n1 -2 0\n2 3 -4 0\n-1 0\n" + (
     "1 -2 3 4 5 6 7 8 9 -10 11 12 13 14 0\n"  # long enough for auxiliary variables
 )
+ROWS = """// made by hand /* not closed
+network "dog" { property author nobody; }
+variable light { type discrete [ 2 ] { on, off }; }
+variable "dog out" { /* two */ type discrete [2] { yes, "no" }; property position = (1, 2) ; }
+variable bark { type discrete [ 3 ] { "loud", soft, none }; }
+probability ( light ) { // one
+  table 0.6, 0.4; }
+probability ( "dog out" | light ) { (on) 0.9, 0.1; ("off") 2e-1, 0.8; }
+probability ( bark | "dog out", light ) {
+  (yes, on) 0.7, 0.2 0.1 ; (no,on) 0.1 0.1 0.8;
+  ( yes  off ) 0.25, 0.25, 0.5;
+  (no, off) 0.005 0.0 1.000;
+}
+"""
+WEIGHTED = """c a weight says
+c p weights are not said here
+p cnf 5 5
+c p weight 1 0.25 0
+1 -2 0
+2 3 -4 0
+-1 1 0
+ 3 3 -5
+ 0
+5 4 0
+c p weight -3 1e-3
+c p weight 2 3 0
+c p weight -2 0.5
+%
+0
+"""
 SEEDS = {"uai": UAI, "fg": FG, "cnf": CNF, "bif": DOG, "xml": XML}
 PIECES = [
     b"0", b"-1", b"99999999999999999999", b"1e400", b"nan", b"inf", b" ", b"\n", b"\0", b"\xff",
@@ -508,6 +584,114 @@ def test_fuzz(folder, suffix):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - high < 128 << 10
     assert 0 < valid < FUZZ
     assert not unplaced
+
+
+TWINS = {
+    "fg": ("tightz.models.formats.fg._read_in_bulk", [FG, FG.replace("1.5", "0e0 # none")]),
+    "cnf": (
+        "tightz.models.formats.cnf._read_in_bulk",
+        [CNF, WEIGHTED],
+    ),
+    "bif": ("tightz.models.formats.bif.bif_in_bulk", [DOG, ROWS]),
+    "xml": ("tightz.models.formats.bif.xmlbif_in_bulk", [XML]),
+}
+PIECES_OF_TWINS = [
+    b'"a"', b'""', b"/*x*//*y*/", b'"//', b"\x1c", b"\xc2\xa0", b"\t", b"\r\n", b"..", b"e", b"1e5",
+    b"-0", b"00", b"--1", b"property x ;", b"default 0.5 0.5;", b"\n%\n", b"\np cnf 5 5\n", b",",
+    b"\nc p weight 2 0.5 0\n", b" 0 ", b"0.30000000000000004", b"9007199254740993", b"0.00001",
+]  # fmt: skip
+
+
+def told(path):
+    """What a reader says of a file: the model with its names, or the error."""
+    try:
+        model = tz.read(path)
+    except TightzError as error:
+        return str(error)
+    return model.digest, model.names, model.states
+
+
+@pytest.mark.parametrize("suffix", TWINS)
+def test_bulk_and_careful_readers_agree(folder, suffix, monkeypatch):
+    """The same bits and names, or the same error at the same place."""
+    rng = np.random.default_rng(1)
+    path = folder / f"twins.{suffix}"
+    function, seeds = TWINS[suffix]
+    models = 0
+    for i in range(FUZZ // 2):
+        data = seeds[i % len(seeds)].encode()
+        data = data if i < len(seeds) else mutated(rng, data)
+        if i % 3 == 0:
+            at = int(rng.integers(len(data) + 1))
+            data = data[:at] + PIECES_OF_TWINS[rng.integers(len(PIECES_OF_TWINS))] + data[at:]
+        path.write_bytes(data)
+        first = told(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(function, lambda *_: None)
+            assert told(path) == first, data
+        models += not isinstance(first, str)
+    assert models > FUZZ // 50
+
+
+@pytest.mark.parametrize("suffix", TWINS)
+def test_files_as_programs_write_them_are_read_in_bulk(folder, suffix, monkeypatch):
+    path = folder / f"plain.{suffix}"
+    careful = {
+        "fg": "fg._read",
+        "cnf": "cnf._read",
+        "bif": "bif._read_bif",
+        "xml": "bif._read_xmlbif",
+    }
+    expected = []
+    texts = [text.replace("default 0.2, 0.8", "(off) 0.2 0.8") for text in TWINS[suffix][1]]
+    for text in texts:
+        path.write_text(text)
+        expected.append(told(path))
+        assert not isinstance(expected[-1], str)
+
+    def refuse(*_):
+        raise AssertionError("read word by word")
+
+    monkeypatch.setattr(f"tightz.models.formats.{careful}_carefully", refuse)
+    for text, known in zip(texts, expected, strict=True):
+        path.write_text(text)
+        assert told(path) == known
+    tz.write(FORMAT_MODELS[suffix], path)
+    assert tz.read(path).n_variables == FORMAT_MODELS[suffix].n_variables
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.one_of(
+            st.floats().map(repr),
+            st.floats(0, 1e6).map("{:.4f}".format),
+            st.floats(0, 1).map("{:.17f}".format),
+            st.floats(0, 1e9).map("{:e}".format),
+            st.from_regex(r"[0-9]{1,25}\.?[0-9]{0,22}", fullmatch=True),
+            st.text(st.sampled_from("0123456789.eE+-_"), min_size=1, max_size=12),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_numbers_in_bulk_are_those_of_float(words):
+    def value(word):
+        try:
+            return float(word.replace("_", "?"))
+        except ValueError:
+            return None
+
+    data = "\n\t".join(words).encode()
+    expected = [value(word) for word in words]
+    if None in expected:
+        with pytest.raises(NotANumberError) as caught:
+            as_numbers(data, *word_edges(data))
+        assert caught.value.word == expected.index(None)
+        return
+    found = as_numbers(data, *word_edges(data))
+    np.testing.assert_array_equal(found.values.view(np.int64), np.array(expected).view(np.int64))
+    assert found.whole.tolist() == [word.isdigit() for word in words]
 
 
 def whole_model() -> tz.FactorGraph:

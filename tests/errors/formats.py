@@ -296,6 +296,13 @@ def _no_h5py(tmp, patch):
     tz.read(tmp / "w.h5")
 
 
+def _bad_naming(tmp, patch):
+    tz.write(GRID.with_names("abcd"), tmp / "m.npz")
+    arrays = dict(np.load(tmp / "m.npz"))
+    np.savez(tmp / "m.npz", **{**arrays, "naming": np.array([123, 7], dtype=np.uint8)})
+    tz.read(tmp / "m.npz")
+
+
 def _bad_hdf5(tmp, patch):
     class File:
         def __init__(self, *_):
@@ -394,6 +401,12 @@ CASES = [
         "visible_bias, hidden_bias",
         _no_weights,
     ),
+    Case(
+        ModelError,
+        "the array naming of TMP/m.npz holds no names (Expecting property name enclosed in double "
+        "quotes: line 1 column 2 (char 1)); expected that of tz.write, or a file without it",
+        _bad_naming,
+    ),
     Case(MissingExtraError, "reading TMP/w.h5 needs h5py: pip install 'tightz[h5]'", _no_h5py),
     Case(
         ModelError,
@@ -464,8 +477,15 @@ CASES = [
     ),
     Case(
         ModelError,
-        "the name 'a;' holds one of {}()[];,|\" or a line end; choose another",
-        lambda tmp: _write_bif(tmp, names=["a;"]),
+        "the name 'a\"' is empty, a comma or a bar, or holds a quote or a line end, which BIF "
+        "cannot write; choose another by names= or states= (.npz holds any)",
+        lambda tmp: _write_bif(tmp, names=['a"']),
+    ),
+    Case(
+        ModelError,
+        "the name 'a ' is empty, begins or ends with a space, or holds a sign that XML cannot "
+        "write; choose another by names= or states= (.npz holds any)",
+        lambda tmp: tz.write(NETWORK, tmp / "n.xml", names=["a "]),
     ),
     Case(
         ModelError,
@@ -475,9 +495,8 @@ CASES = [
     ),
     Case(
         ModelError,
-        "the names [' '] are empty, repeated, or hold what a file cannot; expected "
-        "distinct printable names",
-        lambda tmp: _write_bif(tmp, names=[" "]),
+        "the names ['no', 'no'] are repeated, or no text; expected distinct names",
+        lambda tmp: _write_bif(tmp, states=[["no", "no"]]),
     ),
     Case(
         ModelError,

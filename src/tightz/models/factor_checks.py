@@ -37,7 +37,7 @@ def check_factors(
         )
     # Scope sizes in log2 first, so that an absurd scope is reported and not computed.
     owner = np.repeat(np.arange(scope_ptr.size - 1), np.diff(scope_ptr))
-    log2_size = np.bincount(owner, np.log2(cards[scope_vars]), minlength=scope_ptr.size - 1)
+    log2_size = np.bincount(owner, np.log2(cards)[scope_vars], minlength=scope_ptr.size - 1)
     expected = np.rint(np.exp2(np.minimum(log2_size, 62.0)))
     wrong = expected != np.diff(table_ptr)
     if wrong.any():
@@ -48,14 +48,11 @@ def check_factors(
             f"factor {f} lists {np.diff(table_ptr)[f]} entries; its scope {scope} with {shape} "
             f"states needs {expected[f]:.0f}"
         )
-    by_scope = np.lexsort((scope_vars, owner))
-    sorted_vars, sorted_owner = scope_vars[by_scope], owner[by_scope]
-    repeated = (np.diff(sorted_vars) == 0) & (np.diff(sorted_owner) == 0)
+    by_scope = np.sort(owner * cards.size + scope_vars)
+    repeated = by_scope[1:] == by_scope[:-1]
     if repeated.any():
-        at = int(np.argmax(repeated))
-        raise ModelError(
-            f"factor {sorted_owner[at]} names variable {sorted_vars[at]} twice in its scope"
-        )
+        f, v = divmod(int(by_scope[np.argmax(repeated)]), cards.size)
+        raise ModelError(f"factor {f} names variable {v} twice in its scope")
     bad = np.isnan(log_tables) | (log_tables == np.inf)
     if bad.any():
         at = int(np.argmax(bad))

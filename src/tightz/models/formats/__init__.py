@@ -54,7 +54,7 @@ def write(model: Any, path: FilePath, *, format: str | None = None, **options: A
     format     the ending to write it by, where the name says another or nothing
     options    of the format: .uai takes `evidence_path` (else a model with evidence is refused),
                `rescale` and `wide` for tables beyond doubles, and returns the log constant left
-               out; .bif and .xml take `names` and `states`
+               out; .bif and .xml take `names` and `states`, in place of the model's own
     """
     kind = _chosen(path, format, reading=False)
     if isinstance(model, str | os.PathLike):

@@ -1,13 +1,15 @@
 """Models as named arrays in numpy (.npz), MATLAB (.mat) and HDF5 (.h5) files.
 
 An RBM is its weights: W, visible_bias and hidden_bias (in MATLAB files also vishid, visbiases and
-hidbiases). Any other model is its own flat arrays, evidence and layout included, to the bit.
+hidbiases). Any other model is its own flat arrays, evidence and layout included, to the bit. Names
+of variables and states go with both.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
+import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,8 +128,9 @@ _MARK = "rows_are_visible"
 
 _FLAT = ("cardinalities", "scope_ptr", "scope_vars", "table_ptr", "log_tables")
 
-_EXTRA = ("evidence", "grid", "layers")
-"""evidence (k, 2): variables and states; grid (rows, cols, periodic); layers (visible, hidden)."""
+_EXTRA = ("evidence", "grid", "layers", "naming")
+"""evidence (k, 2): variables and states; grid (rows, cols, periodic); layers (visible, hidden);
+naming: names and states as the bytes of a JSON text, since MATLAB files have no lists of words."""
 
 
 class Weights(NamedTuple):
@@ -155,6 +158,8 @@ def read_model(
         model = _flat_model(arrays, label)
     else:
         model = rbm(*_read_weights(arrays, label, transposed), name=Path(path).stem)
+    if "naming" in arrays:
+        model = model.with_names(*_read_naming(arrays["naming"], label))
     return given(model, evidence)
 
 
@@ -163,7 +168,7 @@ def write_model(model: FactorGraph, path: FilePath) -> None:
     as_model(model, "write", only="FactorGraph")
     weights = _weights_of(model)
     if weights is not None:
-        save_weights(path, *weights)
+        write_arrays({**_named_weights(weights), **_naming(model)}, path)
         return
     arrays = {name: np.asarray(getattr(model, name)) for name in _FLAT}
     pairs = sorted(model.evidence.items())
@@ -173,16 +178,37 @@ def write_model(model: FactorGraph, path: FilePath) -> None:
         arrays["grid"] = np.array([shape.rows, shape.cols, shape.periodic], dtype=np.int64)
     elif isinstance(model.layout, Bipartite):
         arrays["layers"] = np.array([model.layout.visible, model.layout.hidden], dtype=np.int64)
-    write_arrays(arrays, path)
+    write_arrays({**arrays, **_naming(model)}, path)
 
 
 def save_weights(
     path: FilePath, weights: ArrayLike, visible_bias: ArrayLike, hidden_bias: ArrayLike
 ) -> None:
     """Write the weights of an RBM, atomically, with W as (visible, hidden)."""
-    checked = _checked([weights, visible_bias, hidden_bias], "", None)
-    named = dict(zip(_WEIGHTS, checked, strict=True))
-    write_arrays({**named, _MARK: np.array(True)}, path)
+    write_arrays(_named_weights(_checked([weights, visible_bias, hidden_bias], "", None)), path)
+
+
+def _named_weights(weights: Weights) -> dict[str, NDArray]:
+    return {**dict(zip(_WEIGHTS, weights, strict=True)), _MARK: np.array(True)}
+
+
+def _naming(model: FactorGraph) -> dict[str, NDArray]:
+    """Names and states as an array; nothing where the model has none."""
+    if model.names is None and model.states is None:
+        return {}
+    text = json.dumps([model.names, model.states])
+    return {"naming": np.frombuffer(text.encode(), dtype=np.uint8)}
+
+
+def _read_naming(array: NDArray, label: str) -> tuple[Any, Any]:
+    try:
+        names, states = json.loads(np.ravel(array).astype(np.uint8).tobytes())
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ModelError(
+            f"the array naming of {label} holds no names ({error}); expected that of tz.write, or "
+            "a file without it"
+        ) from error
+    return names, states
 
 
 def _flat_model(arrays: dict[str, NDArray], label: str) -> FactorGraph:

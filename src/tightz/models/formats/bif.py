@@ -8,25 +8,33 @@ would show there.
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.bif_bulk import (
+    MAX_SCOPE,
+    SLACK,
+    NetworkArrays,
+    bif_in_bulk,
+    xmlbif_in_bulk,
+)
 from tightz.models.formats.bif_writer import write_bif, write_xmlbif
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, read_bytes
 
-_SLACK = 0.01
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
 _TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"|[{}()\[\];,|]|[^\s{}()\[\];,|"]+|"', re.DOTALL)
 _ROOM = 1 << 16
-MAX_SCOPE = 60
-"""numpy arrays have 64 axes at most."""
 
 
 @dataclass
@@ -88,7 +96,7 @@ class _Network:
                 "finite; expected a probability for every state",
                 line,
             )
-        if (np.abs(table.sum(axis=0) - 1.0) > _SLACK).any():
+        if (np.abs(table.sum(axis=0) - 1.0) > SLACK).any():
             sums = table.sum(axis=0).ravel()
             total = float(sums[np.argmax(np.abs(sums - 1.0))])
             self.fail(f"a column of the table of {scope[0]!r} sums to {total:g}; expected 1", line)
@@ -106,6 +114,12 @@ class _Network:
         model = FactorGraph(cards, self.factors, name=label, names=names, states=states)
         return given(model, evidence)
 
+    def bulk_model(self, found: NetworkArrays, evidence: Evidence | None) -> FactorGraph:
+        names, states = list(found.states), list(found.states.values())
+        label = Path(self.label).name
+        model = FactorGraph.from_arrays(*found.arrays, name=label, names=names, states=states)
+        return given(model, evidence)
+
 
 class _Tokens:
     def __init__(self, network: _Network, text: str) -> None:
@@ -113,13 +127,14 @@ class _Tokens:
         self.items = [
             (m[0], m.start()) for m in _TOKEN.finditer(text) if m[0][:2] not in ("//", "/*")
         ]
-        self.text, self.at = text, 0
+        self.at = 0
+        self.newlines = [m.start() for m in re.finditer("\n", text)]
 
     @property
     def line(self) -> int:
         if not self.items:
             return 1
-        return self.text.count("\n", 0, self.items[min(self.at, len(self.items) - 1)][1]) + 1
+        return bisect(self.newlines, self.items[min(self.at, len(self.items) - 1)][1]) + 1
 
     @property
     def peek(self) -> str:
@@ -151,7 +166,7 @@ class _Tokens:
             self.at += 1
 
 
-def _decoded(network: _Network, data: bytes) -> str:
+def _decoded(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -166,7 +181,17 @@ def read_bif(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
     """
     data = read_bytes(path)
     network = _Network(str(path), size=len(data))
-    tokens = _Tokens(network, _decoded(network, data))
+    text = _decoded(data)
+    found = bif_in_bulk(text)
+    if found is not None:
+        return network.bulk_model(found, evidence)
+    _read_bif_carefully(network, text)
+    return network.model(evidence)
+
+
+def _read_bif_carefully(network: _Network, text: str) -> None:
+    """Word by word, which finds the first thing that is wrong."""
+    tokens = _Tokens(network, text)
     while tokens.peek:
         word = tokens.take().lower()
         if word == "network":
@@ -187,7 +212,6 @@ def read_bif(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
         else:
             tokens.at -= 1
             network.fail(f"found {word[:30]!r}; expected variable or probability", tokens.line)
-    return network.model(evidence)
 
 
 def _bif_variable(network: _Network, tokens: _Tokens) -> None:
@@ -307,6 +331,15 @@ def read_xmlbif(path: FilePath, evidence: Evidence | None = None) -> FactorGraph
         states = [(o.text or "").strip() for o in variable.iter("OUTCOME")]
         states += [(o.text or "").strip() for o in variable.iter("VALUE")]
         network.declare(name, states, None)
+    found = xmlbif_in_bulk(root, network.states, network.number, len(data))
+    if found is not None:
+        return network.bulk_model(found, evidence)
+    _read_xmlbif_carefully(network, root)
+    return network.model(evidence)
+
+
+def _read_xmlbif_carefully(network: _Network, root: Element) -> None:
+    """Table by table, which finds the first thing that is wrong."""
     for table in (*root.iter("DEFINITION"), *root.iter("PROBABILITY")):
         child = [(e.text or "").strip() for e in table.iter("FOR")]
         parents = [(e.text or "").strip() for e in table.iter("GIVEN")]
@@ -320,7 +353,6 @@ def read_xmlbif(path: FilePath, evidence: Evidence | None = None) -> FactorGraph
         network.add([*child, *parents], np.moveaxis(by_parents, -1, 0), None)
     if not network.states:
         network.fail("the file has no VARIABLE; expected XMLBIF")
-    return network.model(evidence)
 
 
 BIF = Format(("bif",), read_bif, write_bif, "Bayesian networks of 1998's interchange format")

@@ -1,13 +1,16 @@
 """Bayesian networks written as BIF and XMLBIF files.
 
 The model must be a network: every variable has exactly one table that is its distribution given
-the table's other variables, without a cycle. Numbers are written in full, so that reading the file
-gives the same tables up to one rounding of exp and log.
+the table's other variables, without a cycle. Numbers are written in full: reading the file gives
+the same tables to the bit where they are logs of doubles, as in networks that were read, and up to
+one rounding of exp and log elsewhere. Names are written in quotes (BIF) or escaped (XMLBIF); the
+few that a format cannot hold even so are refused.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 from xml.sax.saxutils import escape
@@ -17,11 +20,13 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.bulk import potentials
 from tightz.models.formats.text_files import FilePath, write_atomically
 from tightz.models.inputs import as_model
 
 _SLACK = 1e-6
-_RESERVED = set('{}()[];,|"\n\r')
+_QUOTABLE = re.compile(r'(?![,|]?\Z)[^"\n\ud800-\udfff]*')
+_ESCAPABLE = re.compile(r"(?!\s)[^\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]+(?<!\s)")
 
 Cpt = tuple[list[int], NDArray[np.float64]]
 """Scope (child, parents...) and the table, child first."""
@@ -36,14 +41,16 @@ def write_bif(
 ) -> None:
     """Write a network as a BIF file, atomically.
 
-    `names` and `states` default to x0, x1, ... and s0, s1, ...; both are quoted in the file.
+    `names` and `states` default to the model's own, and to x0, x1, ... and s0, s1, ... where it
+    has none; all are quoted in the file.
     """
     as_model(model, "write", only="FactorGraph")
     labels, outcomes = _labels(model, names, states)
     for word in itertools.chain(labels, *outcomes):
-        if set(word) & _RESERVED:
+        if not _QUOTABLE.fullmatch(word):
             raise ModelError(
-                f'the name {word!r} holds one of {{}}()[];,|" or a line end; choose another'
+                f"the name {word!r} is empty, a comma or a bar, or holds a quote or a line end, "
+                "which BIF cannot write; choose another by names= or states= (.npz holds any)"
             )
     lines = ["network unknown {", "}"]
     for name, kinds in zip(labels, outcomes, strict=True):
@@ -67,47 +74,57 @@ def write_xmlbif(
     """Write a network as an XMLBIF file, atomically; names as in `write_bif`."""
     as_model(model, "write", only="FactorGraph")
     labels, outcomes = _labels(model, names, states)
+    for word in itertools.chain(labels, *outcomes):
+        if not _ESCAPABLE.fullmatch(word):
+            raise ModelError(
+                f"the name {word!r} is empty, begins or ends with a space, or holds a sign that "
+                "XML cannot write; choose another by names= or states= (.npz holds any)"
+            )
+    labels = [_escaped(name) for name in labels]
+    outcomes = [[_escaped(state) for state in kinds] for kinds in outcomes]
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>"]
     lines.append("<NAME>unknown</NAME>")
     for name, kinds in zip(labels, outcomes, strict=True):
-        listed = "".join(f"<OUTCOME>{escape(k)}</OUTCOME>" for k in kinds)
-        lines.append(f'<VARIABLE TYPE="nature"><NAME>{escape(name)}</NAME>{listed}</VARIABLE>')
+        listed = "".join(f"<OUTCOME>{k}</OUTCOME>" for k in kinds)
+        lines.append(f'<VARIABLE TYPE="nature"><NAME>{name}</NAME>{listed}</VARIABLE>')
     for scope, table in _tables(model):
-        given = "".join(f"<GIVEN>{escape(labels[v])}</GIVEN>" for v in scope[1:])
+        given = "".join(f"<GIVEN>{labels[v]}</GIVEN>" for v in scope[1:])
         values = " ".join(map(repr, np.moveaxis(table, 0, -1).ravel().tolist()))
-        lines.append(f"<DEFINITION><FOR>{escape(labels[scope[0]])}</FOR>{given}")
+        lines.append(f"<DEFINITION><FOR>{labels[scope[0]]}</FOR>{given}")
         lines.append(f"<TABLE>{values}</TABLE></DEFINITION>")
     lines += ["</NETWORK>", "</BIF>"]
     write_atomically([(path, ("\n".join(lines) + "\n").encode())])
 
 
+def _escaped(word: str) -> str:
+    return escape(word, {"\r": "&#13;"})  # a parser makes line feeds of bare returns
+
+
 def _labels(
     model: FactorGraph, names: Sequence[str] | None, states: Sequence[Sequence[str]] | None
 ) -> tuple[list[str], list[list[str]]]:
+    """What variables and states are called in the file: as asked, as in the model, by number."""
     cards = model.cardinalities.tolist()
-    labels = [f"x{v}" for v in range(len(cards))] if names is None else list(names)
-    outcomes = (
-        [[f"s{k}" for k in range(d)] for d in cards]
-        if states is None
-        else [list(kinds) for kinds in states]
-    )
-    if len(labels) != len(cards) or [len(kinds) for kinds in outcomes] != cards:
+    numbered = [[f"s{k}" for k in range(d)] for d in cards]
+    labels = list(model.names or [f"x{v}" for v in range(len(cards))] if names is None else names)
+    known = list(model.states or numbered if states is None else states)
+    outcomes = [list(own or other) for own, other in zip(known, numbered, strict=False)]
+    if not len(labels) == len(known) == len(cards) or [len(own) for own in outcomes] != cards:
         raise ModelError(
-            f"{len(labels)} names and {len(outcomes)} lists of states do not fit {model!r}; "
+            f"{len(labels)} names and {len(known)} lists of states do not fit {model!r}; "
             "expected one name a variable and one a state"
         )
     for group in (labels, *outcomes):
-        odd = [w for w in group if not w or not w.isprintable() or w != w.strip()]
+        odd = [word for word in group if not isinstance(word, str)]
         if odd or len(set(group)) != len(group):
             raise ModelError(
-                f"the names {(odd or group)[:8]} are empty, repeated, or hold what a file cannot; "
-                "expected distinct printable names"
+                f"the names {(odd or group)[:8]} are repeated, or no text; expected distinct names"
             )
     return labels, outcomes
 
 
 def _tables(model: FactorGraph) -> list[Cpt]:
-    """One table per variable on the ordinary scale, in the order of the variables."""
+    """One table per variable on the ordinary scale, in the order of the model's factors."""
     if model.evidence:
         raise ModelError("the model has evidence; a network file holds none. Write it without")
     if ((model.log_tables < -708.0) & (model.log_tables > -np.inf)).any():
@@ -132,7 +149,7 @@ def _children(model: FactorGraph, axis: int, slack: float) -> list[Cpt] | str:
         if not scope:
             return f"factor {f} has no variable; expected one table a variable"
         child = scope[axis]
-        table = np.moveaxis(np.exp(log_table), axis, 0)
+        table = np.moveaxis(potentials(log_table), axis, 0)
         if child in tables:
             return f"variable {child} has two tables; expected one, its own variable first"
         if (np.abs(table.sum(axis=0) - 1.0) > slack).any():
@@ -145,4 +162,4 @@ def _children(model: FactorGraph, axis: int, slack: float) -> list[Cpt] | str:
         TopologicalSorter({v: scope[1:] for v, (scope, _) in tables.items()}).prepare()
     except CycleError as error:
         return f"variables {error.args[1][:8]} depend on each other in a cycle"
-    return [tables[v] for v in range(model.n_variables)]
+    return list(tables.values())

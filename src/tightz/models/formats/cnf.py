@@ -7,6 +7,7 @@ of satisfying assignments.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -17,6 +18,14 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models import large_scopes
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.bulk import (
+    Arrays,
+    as_numbers,
+    pointers,
+    potentials,
+    ranks,
+    word_edges,
+)
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, read_bytes, write_atomically
@@ -27,6 +36,17 @@ MAX_CLAUSE = 12
 
 _ROOM = 1 << 16
 """Variables allowed however short the file."""
+
+_HEADER = re.compile(
+    rb"(?:[ \t\r\v\f]*\n)*p[ \t]+cnf[ \t]+([0-9]{1,18})[ \t]+([0-9]{1,18})[ \t\r]*(?:\n|$)"
+)
+_END = re.compile(rb"^%(?!\S)", re.MULTILINE)
+_WEIGHT = re.compile(
+    rb"^c[ \t\r\v\f]+p[ \t\r\v\f]+weight(?!\S)"
+    rb"(?:[ \t]+(-?[1-9][0-9]{0,17})[ \t]+([^\s_]+)(?:[ \t]+0)?[ \t\r]*$)?",
+    re.MULTILINE,
+)
+"""Both groups are empty in a weight that is not as it should be."""
 
 
 @dataclass
@@ -54,7 +74,153 @@ def read_cnf(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
     the file, each the disjunction of some of its literals: Z and the other marginals are unchanged.
     """
     data = read_bytes(path)
-    cnf = _Cnf(str(path))
+    name = Path(path).name
+    arrays = _read_in_bulk(data)
+    if arrays is not None:
+        return given(FactorGraph.from_arrays(*arrays, name=name), evidence)
+    return given(FactorGraph(*_read_carefully(data, str(path)), name=name), evidence)
+
+
+def _read_in_bulk(data: bytes) -> Arrays | None:
+    """Clauses and weights by array operations; None where anything is amiss."""
+    if not data.isascii() or any(sign in data for sign in b"\x1c\x1d\x1e\x1f"):  # spaces of text
+        return None
+    if b"%" in data and (end := _END.search(data)):
+        data = data[: end.start()]
+    comments, rest = _comments_and_rest(data)
+    header = _HEADER.match(rest)
+    if header is None or _WEIGHT.search(data, 0, _first_line(data, b"p")):
+        return None
+    variables, announced = int(header[1]), int(header[2])
+    if variables > _ROOM + 16 * len(data) or variables * announced > 2**60:
+        return None
+    literals = _literals(rest[header.end() :])
+    weights = _weights(_WEIGHT.findall(comments), variables)
+    if literals is None or weights is None or np.abs(literals).max(initial=0) > variables:
+        return None
+    ends = np.flatnonzero(literals == 0)
+    if ends.size != announced or (literals.size and literals[-1]):
+        return None
+    return _arrays(variables, literals, np.diff(ends, prepend=-1) - 1, *weights)
+
+
+def _comments_and_rest(data: bytes) -> tuple[bytes, bytes]:
+    """The lines that begin with the word c, and all others."""
+    letters = np.frombuffer(data + b"\n", dtype=np.uint8)
+    starts = pointers(np.diff(np.flatnonzero(letters == ord("\n")), prepend=-1))
+    after = np.isin(letters[np.minimum(starts[:-1] + 1, letters.size - 1)], list(b" \t\n\r\v\f"))
+    comment = (letters[starts[:-1]] == ord("c")) & after
+    if not comment.any():
+        return b"", data
+    flags = np.repeat(comment, np.diff(starts))
+    return letters[flags].tobytes(), letters[~flags].tobytes()
+
+
+def _first_line(data: bytes, letter: bytes) -> int:
+    """Where the first line starts that begins with `letter`."""
+    return 0 if data[:1] == letter else data.find(b"\n" + letter) + 1
+
+
+def _literals(text: bytes) -> NDArray[np.int64] | None:
+    """Whole numbers, none with a zero ahead."""
+    if text.translate(None, b"0123456789- \t\n\r\v\f"):
+        return None
+    letters = np.frombuffer(b" " + text + b" ", dtype=np.uint8)
+    digit = letters >= ord("0")
+    minus = np.flatnonzero(letters == ord("-"))
+    zero = np.flatnonzero(letters == ord("0"))
+    apart = letters[minus - 1] < ord("-")  # what is neither a digit nor a minus is a space
+    led = digit[zero + 1] & ~digit[zero - 1]
+    if not (apart & digit[minus + 1]).all() or led.any():
+        return None
+    if not digit.any():
+        return np.zeros(0, dtype=np.int64)
+    return np.fromstring(text, dtype=np.int64, sep=" ")
+
+
+def _weights(
+    found: list[tuple[bytes, bytes]], variables: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+    """Variables with a weight, and the logs of their weights (variables, 2)."""
+    if not found:
+        return np.zeros(0, dtype=np.int64), np.zeros((0, 2))
+    if (b"", b"") in found:
+        return None
+    literals, texts = (b" ".join(words) for words in zip(*found, strict=True))
+    named = np.fromstring(literals, dtype=np.int64, sep=" ")
+    try:
+        values = as_numbers(texts, *word_edges(texts)).values
+    except ValueError:
+        return None
+    which = np.abs(named)
+    if which.max() > variables or not ((values >= 0.0) & (values < np.inf)).all():
+        return None
+    pairs = np.full((variables + 1, 2), np.nan)
+    pairs[which, (named > 0).astype(np.int64)] = values
+    if (pairs[which, (named > 0).astype(np.int64)] != values).any():  # two weights of a literal
+        return None
+    weighted = np.flatnonzero(~np.isnan(pairs).all(axis=1))
+    pairs = pairs[weighted]
+    lone = np.isnan(pairs)
+    if (pairs[lone.any(axis=1)] > 1.0).any():
+        return None
+    with np.errstate(divide="ignore"):
+        return weighted - 1, np.log(np.where(lone, 1.0 - pairs[:, ::-1], pairs))
+
+
+def _arrays(
+    variables: int,
+    literals: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    weighted: NDArray[np.int64],
+    log_weights: NDArray[np.float64],
+) -> Arrays:
+    """Tables of the clauses, of the weights, and of clauses too long for a table of their own."""
+    span = 2 * (variables + 1)
+    owner = np.repeat(np.arange(sizes.size), sizes)
+    named = literals[literals != 0]
+    keys = np.sort(owner * span + 2 * np.abs(named) + (named < 0))
+    keys = keys[np.diff(keys, prepend=-1) > 0]  # a literal named twice counts once
+    said = np.ones(sizes.size, dtype=bool)
+    said[keys[1:][keys[1:] >> 1 == keys[:-1] >> 1] // span] = False  # a or not a says nothing
+    owner, keys = np.divmod(keys, span)
+    names, off = (keys >> 1) - 1, keys & 1
+    sizes = np.bincount(owner, minlength=sizes.size)
+    short = said & (sizes <= MAX_CLAUSE)
+    inside = short[owner]
+    false = np.bincount(
+        owner[inside], off[inside] * 2.0 ** (sizes[owner] - 1 - ranks(sizes))[inside], sizes.size
+    )
+    table_ptr = pointers(1 << sizes[short])
+    tables = np.zeros(table_ptr[-1])
+    tables[table_ptr[:-1] + false[short].astype(np.int64)] = -np.inf  # all literals false
+    scopes, logs = [names[inside], weighted], [tables, log_weights.ravel()]
+    arities = [sizes[short], np.ones(weighted.size, dtype=np.int64)]
+    first = pointers(sizes)
+    for clause in np.flatnonzero(said & ~short).tolist():
+        where = slice(first[clause], first[clause + 1])
+        for scope, table in large_scopes.clause(
+            names[where].tolist(), off[where].tolist(), first_auxiliary=variables
+        ):
+            scopes.append(np.array(scope))
+            arities.append(np.array([len(scope)]))
+            logs.append(table.ravel())
+        variables += large_scopes.auxiliaries(int(sizes[clause]))
+    every = np.concatenate(arities)
+    return Arrays(
+        np.full(variables, 2),
+        pointers(every),
+        np.concatenate(scopes),
+        pointers(1 << every),
+        np.concatenate(logs),
+    )
+
+
+def _read_carefully(
+    data: bytes, label: str
+) -> tuple[NDArray[np.int64], list[large_scopes.ScopedTable]]:
+    """Line by line, which finds the first thing that is wrong."""
+    cnf = _Cnf(label)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -85,8 +251,7 @@ def read_cnf(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
     for names, off in cnf.long_clauses:
         factors += large_scopes.clause(names, off, first_auxiliary=variables)
         variables += large_scopes.auxiliaries(len(names))
-    cards = np.full(variables, 2)
-    return given(FactorGraph(cards, factors, name=Path(path).name), evidence)
+    return np.full(variables, 2), factors
 
 
 def _number(cnf: _Cnf, word: str, line: int, what: str) -> int:
@@ -225,7 +390,7 @@ def write_cnf(model: FactorGraph, path: FilePath) -> None:
                     f"variable {v} has a log weight of {log:g}; weights are doubles, which hold "
                     "-708 to 709. tz.write(model, 'm.uai', wide=True) writes such models"
                 )
-            lines.append(f"c p weight {sign * (v + 1)} {math.exp(log)!r} 0")
+            lines.append(f"c p weight {sign * (v + 1)} {potentials(log).item()!r} 0")
     write_atomically([(path, ("\n".join([*lines, *clauses]) + "\n").encode())])
 
 

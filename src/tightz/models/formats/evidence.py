@@ -109,7 +109,12 @@ def _from_uai(path: FilePath, cards: NDArray) -> dict[int, int]:
             f"evidence on {listed} variables is announced and {len(words) - at} words follow; "
             f"expected {2 * listed}, a variable and a state each (of one sample)"
         )
-    evidence: dict[int, int] = {}
+    vs, states = words.counts[at::2], words.counts[at + 1 :: 2]
+    if ((vs >= 0) & (vs < cards.size) & (states >= 0)).all() and (states < cards[vs]).all():
+        evidence = dict(zip(vs.tolist(), states.tolist(), strict=True))
+        if len(evidence) == listed:
+            return evidence
+    evidence = {}
     for i in range(at, len(words), 2):
         v = words.count(i, "an observed variable")
         if v >= cards.size:

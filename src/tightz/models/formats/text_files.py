@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import ModelError
+from tightz.models.formats.bulk import NotANumberError, Numbers, as_numbers, word_edges
 from tightz.models.inputs import shown
 
 FilePath = str | os.PathLike[str]
 
-_SPACES = b" \t\n\r\v\f"
-_CHUNK = 1 << 16
+_DIGITS = 18
+"""Of a count, at most."""
 
 
 def file_name(path: FilePath) -> str:
@@ -73,12 +74,7 @@ class Words:
                 f"byte {junk} is {self.data[junk : junk + 1]!r}, which no text holds; expected a "
                 f"text file ({self.label}, line {line})"
             )
-        self._letters = np.frombuffer(self.data, dtype=np.uint8)
-        inside = np.zeros(self._letters.size + 2, dtype=np.int8)
-        inside[1:-1] = ~_members(_SPACES)[self._letters]
-        edges = np.diff(inside)
-        self._starts = np.flatnonzero(edges == 1)
-        self._ends = np.flatnonzero(edges == -1)
+        self._starts, self._ends = word_edges(self.data)
 
     def __len__(self) -> int:
         return int(self._starts.size)
@@ -99,43 +95,61 @@ class Words:
             line += self.data.count(b"\n", 0, int(start))
         raise ModelError(f"{message} ({self.label}, line {line})")
 
-    def having(self, letters: bytes, *, others: bool = False) -> NDArray[np.bool_]:
-        """Per word, whether it has one of `letters` (or, with `others`, any letter but these)."""
+    def having(self, letters: bytes) -> NDArray[np.bool_]:
+        """Per word, whether it has one of `letters`."""
         if not len(self):
             return np.zeros(0, dtype=bool)
+        table = bytes(byte in letters for byte in range(256))
+        wanted = np.frombuffer(self.data.translate(table), dtype=bool)
         # A stretch from one word to the next includes spaces, which never count.
-        wanted = (_members(letters) ^ others) & ~_members(_SPACES)
-        found: NDArray[np.bool_] = np.logical_or.reduceat(wanted[self._letters], self._starts)
+        found: NDArray[np.bool_] = np.logical_or.reduceat(wanted, self._starts)
         return found
 
     @cached_property
-    def whole(self) -> NDArray[np.bool_]:
-        """Per word, whether it has nothing but digits."""
-        return ~self.having(b"0123456789", others=True)
+    def _numbers(self) -> Numbers:
+        """Of every word after the first, which may be a keyword."""
+        try:
+            return as_numbers(self.data, self._starts[1:], self._ends[1:])
+        except NotANumberError as error:
+            bad = 1 + error.word
+            self.fail(f"{self.shown(bad)} is not a number; expected numbers here", bad)
 
     @cached_property
     def values(self) -> NDArray[np.float64]:
         """Every word after the first as a double (NaN stands for the first, a keyword)."""
-        out = np.full(len(self), np.nan)
-        for low in range(1, len(self), _CHUNK):
-            high = min(low + _CHUNK, len(self))
-            text = self.data[self._starts[low] : self._ends[high - 1]]
-            try:
-                # float takes 1_000 for a number; no other program does.
-                words = text.replace(b"_", b"?").split()
-                out[low:high] = np.fromiter(map(float, words), np.float64, high - low)
-            except ValueError:
-                bad = low + next(k for k, word in enumerate(words) if not _is_number(word))
-                self.fail(f"{self.shown(bad)} is not a number; expected numbers here", bad)
-        return out
+        return np.concatenate([[np.nan] * (len(self) > 0), self._numbers.values])
+
+    @cached_property
+    def whole(self) -> NDArray[np.bool_]:
+        """Per word after the first, whether it has nothing but digits."""
+        return np.concatenate([[False] * (len(self) > 0), self._numbers.whole])
+
+    @cached_property
+    def exact(self) -> NDArray[np.bool_]:
+        """Per word after the first, whether its value is the word itself up to one rounding."""
+        return np.concatenate([[False] * (len(self) > 0), self._numbers.exact])
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Per word after the first what `count` says of it; -1 where that fails or is above 2^53.
+
+        All are -1 in a file with a word that is no number: let `count` find what is wrong.
+        """
+        try:
+            fits = self.whole & (self._ends - self._starts <= _DIGITS) & (self.values <= 2.0**53)
+        except ModelError:
+            return np.full(len(self), -1)
+        return np.where(fits, self.values, -1.0).astype(np.int64)
 
     def count(self, i: int, what: str) -> int:
         """Word `i` as a whole number; `what` names it in messages."""
         if i >= len(self):
             self.fail(f"the file ends where {what} was expected", i)
         word = self.raw(i)
-        if not word.isdigit() or len(word) > 18:
-            self.fail(f"{what} is {self.shown(i)}; expected a whole number of at most 18 digits", i)
+        if not word.isdigit() or len(word) > _DIGITS:
+            self.fail(
+                f"{what} is {self.shown(i)}; expected a whole number of at most {_DIGITS} digits", i
+            )
         return int(word)
 
     def require_keyword(self, *keywords: str) -> None:
@@ -148,19 +162,6 @@ class Words:
     def require_end(self, at: int, what: str) -> None:
         if at < len(self):
             self.fail(f"{self.shown(at)} follows {what}; the file should end there", at)
-
-
-def _members(letters: bytes) -> NDArray[np.bool_]:
-    """256 flags, set for the given letters."""
-    return np.isin(np.arange(256), np.frombuffer(letters, dtype=np.uint8))
-
-
-def _is_number(word: bytes) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def write_atomically(files: Iterable[tuple[FilePath, bytes]]) -> None:

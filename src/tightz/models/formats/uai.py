@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.bulk import pointers, potentials
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
 from tightz.models.formats.text_files import FilePath, Words, write_atomically
@@ -56,7 +57,8 @@ def write_uai(
     """Write a MARKOV file (and its evidence), atomically; return the log constant left out of it.
 
     log Z of `model` is log Z of the file plus the returned value, which is 0.0 unless `rescale`
-    shifted a table. Reading back gives every log potential to within rounding.
+    shifted a table. Reading back gives every log potential to within rounding, and to the bit
+    where it is the log of a double, as in models that were read. Names are not written.
 
     Other programs read tables as doubles, which hold log potentials from -708 to 709. A model
     that goes beyond is refused, naming the factor, unless the caller chooses:
@@ -109,16 +111,7 @@ def _read_scopes(words: Words, at: int, n: int) -> tuple[NDArray[np.int64], NDAr
             "follow",
             at,
         )
-    first = np.empty(count + 1, dtype=np.int64)
-    first[0] = at + 1
-    for f in range(count):
-        at = int(first[f])
-        arity = words.count(at, f"the number of variables of factor {f}")
-        if arity > n:
-            words.fail(f"factor {f} announces {arity} variables; the model has {n}", at)
-        if arity > len(words) - at - 1:
-            words.fail(f"factor {f} announces {arity} variables; the file ends too early", at)
-        first[f + 1] = at + 1 + arity
+    first = _scope_starts(words, at + 1, count, n)
     scope_ptr = first - first[0] - np.arange(count + 1)
     owner = np.repeat(np.arange(count), np.diff(scope_ptr))
     place = np.delete(np.arange(first[0], first[-1]), first[:-1] - first[0])
@@ -131,14 +124,32 @@ def _read_scopes(words: Words, at: int, n: int) -> tuple[NDArray[np.int64], NDAr
             f"variables 0 to {n - 1}",
             int(place[k]),
         )
-    order = np.lexsort((named, owner))
-    repeated = (np.diff(named[order]) == 0) & (np.diff(owner[order]) == 0)
+    by_scope = owner * n + named.astype(np.int64)
+    order = np.argsort(by_scope, kind="stable")
+    repeated = np.diff(by_scope[order]) == 0
     if repeated.any():
         k = int(order[1:][repeated].min())
         words.fail(
             f"factor {owner[k]} names variable {named[k]:.0f} twice in its scope", int(place[k])
         )
     return scope_ptr, named.astype(np.int64), int(first[-1])
+
+
+def _scope_starts(words: Words, at: int, count: int, n: int) -> NDArray[np.int64]:
+    """The position of each factor's arity, from `at` on, and of the word after the last scope."""
+    first = np.empty(count + 1, dtype=np.int64)
+    arities, places, end = memoryview(words.counts), memoryview(first), len(words)
+    for f in range(count):
+        places[f] = at
+        arity = arities[at] if at < end else -1
+        if not 0 <= arity <= n or at + arity >= end:
+            arity = words.count(at, f"the number of variables of factor {f}")
+            if arity > n:
+                words.fail(f"factor {f} announces {arity} variables; the model has {n}", at)
+            words.fail(f"factor {f} announces {arity} variables; the file ends too early", at)
+        at += 1 + arity
+    places[count] = at
+    return first
 
 
 def _read_tables(
@@ -156,7 +167,7 @@ def _read_tables(
         np.multiply.at(needed, owner, cards[scope_vars].astype(np.float64))
     # A table larger than the file is cut to one word more than the file: positions stay small.
     sizes = np.minimum(needed, len(words) + 1).astype(np.int64)
-    first = at + np.concatenate([[0], np.cumsum(sizes + 1)])
+    first = at + pointers(sizes + 1)
     announced = np.minimum(first[:-1], len(words) - 1)
     wrong = (words.values[announced] != needed) | ~words.whole[announced] | (first[1:] > len(words))
     if wrong.any():
@@ -165,7 +176,7 @@ def _read_tables(
         _fail_table(words, int(first[f]), f, scope, cards[scope], needed[f])
     words.require_end(int(first[-1]), "the last table")
     place = np.delete(np.arange(at, first[-1]), first[:-1] - at)
-    table_ptr = np.concatenate([[0], np.cumsum(sizes)])
+    table_ptr = pointers(sizes)
     return table_ptr, _log_entries(words, place, table_ptr)
 
 
@@ -199,8 +210,10 @@ def _log_entries(
     bad = ~(values >= 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs: NDArray[np.float64] = np.log(values)
-    tiny = np.abs(values) < np.finfo(np.float64).tiny
-    beyond = np.isinf(values) | (tiny & words.having(b"123456789")[place])
+    tiny = (np.abs(values) < np.finfo(np.float64).tiny) & ~words.exact[place]
+    beyond = np.isinf(values)
+    if tiny.any():
+        beyond |= tiny & words.having(b"123456789")[place]
     context = _wide_context(25)
     for j in np.flatnonzero(beyond):
         exact = context.create_decimal(words.raw(int(place[j])).decode())
@@ -254,7 +267,7 @@ def _model_text(model: FactorGraph, shifts: NDArray[np.float64]) -> str:
     low, high = _LOG_RANGE
     logs = model.log_tables - np.repeat(shifts, np.diff(model.table_ptr))
     outside = (logs != -np.inf) & ((logs < low) | (logs > high))
-    entries = list(map(repr, np.exp(np.where(outside, 0.0, logs)).tolist()))
+    entries = list(map(repr, potentials(np.where(outside, 0.0, logs)).tolist()))
     context = _wide_context(18)
     for k in np.flatnonzero(outside):
         exact = decimal.Decimal(float(logs[k])).exp(context)
