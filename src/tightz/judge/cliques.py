@@ -10,6 +10,8 @@ A shift is one table, added to one clique and subtracted from another that both 
 whatever its entries the F_c without messages sum to log p~ exactly, as real numbers: cost shifting
 cannot drift here. By Hoelder's inequality the sum of the root messages bounds log Z from above when
 the weights of every variable are positive and sum to 1, from below when all but one are negative.
+With every weight at its limit 0 the power sums are maxima, and the sum of the root messages bounds
+the largest log weight of a state: exactly where no bucket is cut.
 
 Nothing that the maker computed is used except the shifts and weights, for which any numbers do. The
 judge forms all tables and messages itself and moves them outward by their rounding, entry by entry
@@ -87,6 +89,15 @@ class CliquesEvidence:
             elif not isinstance(self.shifts, np.ndarray):
                 self._fetch()
         return self._judged[model.digest]
+
+    def heaviest(self, model: FactorGraph) -> float:
+        """A number that no state's log weight exceeds; -inf: every state weighs nothing."""
+        if self.shifts is None:
+            raise RefutedError("the tables of this bound were judged on another model and left")
+        if not isinstance(self.shifts, np.ndarray):
+            self._fetch()
+        with np.errstate(over="ignore", invalid="ignore"):
+            return CliqueTree(self, model).heaviest()
 
     def _judge(self, model: FactorGraph) -> Verdict:
         if isinstance(self.shifts, np.ndarray):
@@ -318,6 +329,11 @@ class CliqueTree:
             return side * math.inf
         return total + side * 4.0 * UNIT * abs(total)
 
+    def heaviest(self) -> float:
+        """The bound on the largest log weight, moved up by its rounding."""
+        self.weights, self.weight_sums = [0.0] * len(self.scopes), {}
+        return self.value(+1.0)
+
     def _root_messages(self, side: float) -> list[float]:
         roots: list[float] = []
         messages: dict[int, NDArray[np.float64]] = {}
@@ -396,6 +412,8 @@ def _power_sum(
 ) -> NDArray[np.float64]:
     """shift + w log sum_v exp(table / w) over the last axis, moved to `side` by its rounding.
 
+    w = 0: the largest entry, which rounds only when it is moved.
+
     With a = (table - top) / w <= 0 computed to 2 u |a|, each of n terms exp(a) is off by at most
     (2 u |a| + 8 u) exp(a) <= (2 u / e) + 8 u exp(a), their sum, which is at least 1, by (n - 1) u
     relatively more, its logarithm (at most log n) by 8 u relatively, the product with w by u: in
@@ -403,6 +421,10 @@ def _power_sum(
     the higher orders and the rounding of the padding.
     """
     states = table.shape[-1]
+    if weight == 0.0:
+        out: NDArray[np.float64] = table.reshape(-1, states).max(axis=1)
+        out += shift + side * 4.0 * UNIT * np.abs(np.where(np.isneginf(out), 0.0, out))
+        return out
     columns = table.reshape(-1, states).T.copy()  # sums over a short last axis are slow
     top = columns.max(axis=0) if weight > 0 else columns.min(axis=0)
     empty = top == -np.inf
