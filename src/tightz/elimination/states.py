@@ -105,11 +105,13 @@ class _Term(NamedTuple):
 class Heaviest:
     """states (found, n), heaviest first, and their log weights as the walks added them up.
 
-    complete: no other state is heavier than the last of them, up to rounding.
+    walked: all states that walks ended at, some of them perhaps of weight zero. complete: no other
+    state is heavier than the last of `states`, up to rounding.
     """
 
     states: NDArray[np.int64]
     log_weights: NDArray[np.float64]
+    walked: NDArray[np.int64]
     complete: bool
 
 
@@ -143,7 +145,7 @@ class CliqueStates:
         self.value = -math.inf if -math.inf in constants else math.fsum(constants)
 
     def _own_terms(self, cliques: CliquesEvidence) -> list[list[_Term]]:
-        """Factors and shifts; a shift of -inf, a claimed zero, is left out on both sides."""
+        """Factors and shifts; a shift of -inf says that nothing has weight there, on both sides."""
         terms: list[list[_Term]] = []
         for scope, placed in zip(cliques.scopes, cliques.factors, strict=True):
             held = map(self.model.factor, placed)
@@ -152,10 +154,9 @@ class CliqueStates:
         for p, (i, j) in enumerate(cliques.pairs.tolist()):
             entries = cliques.shifts[ends[p] : ends[p + 1]]
             shared = [v for v in cliques.scopes[i] if v in set(cliques.scopes[j])]
-            table = np.where(np.isneginf(entries), 0.0, entries)
-            table = table.reshape([self.cards[v] for v in shared])
-            terms[i].append(_Term.of(shared, table, cliques.scopes[i][-1]))
-            terms[j].append(_Term.of(shared, -table, cliques.scopes[j][-1]))
+            for c, table in ((i, entries), (j, np.where(np.isneginf(entries), entries, -entries))):
+                table = table.reshape([self.cards[v] for v in shared])
+                terms[c].append(_Term.of(shared, table, cliques.scopes[c][-1]))
         return terms
 
     def _send(
@@ -268,7 +269,9 @@ class _Walks:
         keep = np.ones(promise.size, dtype=bool)
         keep[best] = False
         new = self._walk(promise[best], row[best], bucket[best], state[best])
-        nodes = [np.concatenate([old[keep], more]) for old, more in zip(self._nodes, new, strict=True)]
+        nodes = [
+            np.concatenate([old[keep], more]) for old, more in zip(self._nodes, new, strict=True)
+        ]
         wanted = nodes[0] > self._least
         nodes = [column[wanted] for column in nodes]
         # Without cuts every node holds a state of that weight, so k of them are enough.
@@ -322,7 +325,7 @@ class _Walks:
         real = np.flatnonzero(self.values > -math.inf)
         top = real[np.argsort(-self.values[real], kind="stable")][: self.k]
         complete = self.finished and not self.dropped
-        return Heaviest(self.states[top], self.values[top], complete)
+        return Heaviest(self.states[top], self.values[top], self.states, complete)
 
 
 def _largest(table: NDArray[np.float64]) -> NDArray[np.float64]:

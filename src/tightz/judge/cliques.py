@@ -10,8 +10,8 @@ A shift is one table, added to one clique and subtracted from another that both 
 whatever its entries the F_c without messages sum to log p~ exactly, as real numbers: cost shifting
 cannot drift here. By Hoelder's inequality the sum of the root messages bounds log Z from above when
 the weights of every variable are positive and sum to 1, from below when all but one are negative.
-With every weight at its limit 0 the power sums are maxima, and the sum of the root messages bounds
-the largest log weight of a state: exactly where no bucket is cut.
+With every weight at its limit 0 power sums are maxima, and the same tables bound the heaviest state
+(`heaviest`).
 
 Nothing that the maker computed is used except the shifts and weights, for which any numbers do. The
 judge forms all tables and messages itself and moves them outward by their rounding, entry by entry
@@ -89,15 +89,6 @@ class CliquesEvidence:
             elif not isinstance(self.shifts, np.ndarray):
                 self._fetch()
         return self._judged[model.digest]
-
-    def heaviest(self, model: FactorGraph) -> float:
-        """A number that no state's log weight exceeds; -inf: every state weighs nothing."""
-        if self.shifts is None:
-            raise RefutedError("the tables of this bound were judged on another model and left")
-        if not isinstance(self.shifts, np.ndarray):
-            self._fetch()
-        with np.errstate(over="ignore", invalid="ignore"):
-            return CliqueTree(self, model).heaviest()
 
     def _judge(self, model: FactorGraph) -> Verdict:
         if isinstance(self.shifts, np.ndarray):
@@ -329,31 +320,34 @@ class CliqueTree:
             return side * math.inf
         return total + side * 4.0 * UNIT * abs(total)
 
-    def heaviest(self) -> float:
-        """The bound on the largest log weight, moved up by its rounding."""
-        self.weights, self.weight_sums = [0.0] * len(self.scopes), {}
-        return self.value(+1.0)
-
     def _root_messages(self, side: float) -> list[float]:
         roots: list[float] = []
         messages: dict[int, NDArray[np.float64]] = {}
         for c in self.visits:
-            sent = self._message(c, messages, side)
+            sent = self.message(c, messages, side, self.weights[c])
+            for child in self.children[c]:
+                del messages[child]
             if self.parents[c] < 0:
                 roots.append(float(sent[0]))
             else:
                 messages[c] = sent
         return roots
 
-    def _message(
-        self, c: int, messages: dict[int, NDArray[np.float64]], side: float
-    ) -> NDArray[np.float64]:
+    def terms(self, c: int, messages: dict[int, NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """What adds up to F_c, each ready to broadcast: factors, shifts, messages of children."""
         terms = self.factor_tables(c)
         for sign, shape, entries in self.pairs[c]:
             live = np.where(np.isneginf(entries), 0.0, entries) if self.links else entries
             terms.append((live if sign > 0 else -live).reshape(shape))
         for child in self.children[c]:
-            terms.append(messages.pop(child).reshape(self.shared_shape(c, child)))
+            terms.append(messages[child].reshape(self.shared_shape(c, child)))
+        return terms
+
+    def message(
+        self, c: int, messages: dict[int, NDArray[np.float64]], side: float, weight: float
+    ) -> NDArray[np.float64]:
+        """m_c from the messages of its children, moved to `side` by all rounding."""
+        terms = self.terms(c, messages)
         table = np.zeros(self.shapes[c])
         for term in terms:
             table += term
@@ -364,16 +358,16 @@ class CliqueTree:
         # all the others. Where even the largest charge is negligible one number serves for the
         # table.
         share = side * 2.0 * (len(terms) + 1) * UNIT
-        sizes = [self._sizes(term) for term in terms]
+        sizes = [self.sizes(term) for term in terms]
         largest = sum(float(size.max()) for size in sizes)
         self.magnitude += largest
         if abs(share) * largest <= _SMALL:
-            return _power_sum(table, self.weights[c], side, share * largest)
+            return _power_sum(table, weight, side, share * largest)
         for size in sizes:
             table += share * size
-        return _power_sum(table, self.weights[c], side, 0.0)
+        return _power_sum(table, weight, side, 0.0)
 
-    def _sizes(self, term: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sizes(self, term: NDArray[np.float64]) -> NDArray[np.float64]:
         size: NDArray[np.float64] = np.abs(term)
         if self.has_zeros:
             size[size == np.inf] = 0.0
