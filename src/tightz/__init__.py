@@ -46,6 +46,7 @@ _HOME = {
     "Quadratic": "tightz.uppers.quadratic",
     "TreeReweighted": "tightz.uppers.tree_reweighted",
     "ais": "tightz.sampling.ais",
+    "sample": "tightz.sampling.ancestral",
     "bethe": "tightz.propagation",
     "Splitting": "tightz.splitting",
     "split": "tightz.splitting",
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     from tightz.propagation import bethe as bethe
     from tightz.reports import report as report
     from tightz.sampling.ais import ais as ais
+    from tightz.sampling.ancestral import sample as sample
     from tightz.search.annealing import AnnealedMeanField as AnnealedMeanField
     from tightz.search.exact_mpe import ExactPointMass as ExactPointMass
     from tightz.search.ground_state import Search as Search

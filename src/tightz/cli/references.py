@@ -157,23 +157,36 @@ def ais(
 
 @click.command("map")
 @model_argument
+@click.option(
+    "-k", "count", type=int, default=1, show_default=True, help="How many, heaviest first."
+)
 @click.option("--time-limit", type=float, default=5.0, show_default=True, help="Seconds.")
+@click.option("--max-memory", default="8GB", show_default=True, help="Work space allowed.")
 @common_options
-def map_state(source: Source, time_limit: float, seed: int, as_json: bool) -> None:
-    """The heaviest state found by parallel tempering with cluster moves.
+def map_state(
+    source: Source, count: int, time_limit: float, max_memory: str, seed: int, as_json: bool
+) -> None:
+    """The heaviest states of any model: proven by elimination where it fits, else with a gap.
 
     \b
-    Example: tightz map grid.uai --time-limit 5
+    Example: tightz map alarm.bif -k 3
     """
     import tightz as tz
+    from tightz.search.ground_state import SearchStatus
 
-    r = tz.ground_state(source.load(), time_limit=time_limit, seed=seed)
+    r = tz.ground_state(
+        source.load(), k=count, time_limit=time_limit, seed=seed, max_memory=max_memory
+    )
     if as_json:
         emit(
             {
                 "command": "map",
                 "log_weight": r.log_weight,
+                "log_upper": r.log_upper,
                 "state": r.state,
+                "states": r.states,
+                "log_weights": r.log_weights,
+                "log_others": r.log_others,
                 "status": r.status.name,
                 "seconds": r.seconds,
                 "provenance": r.provenance,
@@ -181,8 +194,17 @@ def map_state(source: Source, time_limit: float, seed: int, as_json: bool) -> No
         )
         return
     click.echo(f"log weight {r.log_weight:.6f}   (log Z is at least this)")
+    if r.status is not SearchStatus.OPTIMAL:
+        click.echo(f"no state weighs more than {r.log_upper:.6f}   (gap {r.gap:.3g})")
     click.echo(f"status: {r.status.value}; {r.seconds:.2f} s")
-    click.echo(" ".join(str(s) for s in r.state.tolist()))
+    for log_weight, state in zip(r.log_weights.tolist(), r.states, strict=True):
+        click.echo(_state_line(state.tolist(), log_weight if count > 1 else None))
+
+
+def _state_line(state: list[int], log_weight: float | None) -> str:
+    """One state, after its log weight where there are several."""
+    line = " ".join(map(str, state))
+    return line if log_weight is None else f"{log_weight:.6f}   {line}"
 
 
 @click.command("wish")

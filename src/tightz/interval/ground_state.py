@@ -33,7 +33,7 @@ from tightz.runtime.clock import Clock
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
-from tightz.search.feasible import Feasibility, feasible_state
+from tightz.sampling.state_search import search_states
 from tightz.search.ground_state import Found, Search, SearchStatus, search_spins
 from tightz.uppers.mini_bucket.heaviest import heavy_cliques
 
@@ -270,11 +270,12 @@ class _Hunt:
                 self.log_upper = float(self.log_weights[0]) + sum_rounding(self.reduced)
                 self.log_others = self.log_upper
             return
-        first = feasible_state(self.reduced, time_limit=limit or 10.0, seed=self.ways.root)
-        if first.status is Feasibility.IMPOSSIBLE:
+        self.found = search_states(
+            self.reduced, self.ways.search or Search(), self.ways.root, k=self.k, time_limit=limit
+        )
+        self.add(self.found.states)
+        if self.found.status is SearchStatus.ZERO:
             self.none, self.log_upper, self.log_others = True, -math.inf, -math.inf
-        elif first.state is not None:
-            self.add(first.state[None])
 
     def bound(self) -> None:
         """Cliques of growing tables, and the states that their bounds lead to."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.errors import ResourceError
 from tightz.interval.board import Quarantined
 from tightz.models.factor_graph import FactorGraph
 from tightz.results import Result
@@ -172,11 +173,18 @@ class LogPartition(Result):
 
         The weights turn averages over the states into estimates under the model itself. The draws
         come from annealing where its runs agree, otherwise from the splitting tree's mixture;
-        where the run had neither, a short tree is made.
+        where the run had neither, from elimination (`tz.sample`) or, where that does not fit, from
+        a short tree.
         """
         draw = self.sampler
         if draw is None:
+            from tightz.sampling.ancestral import sample
             from tightz.splitting import Splitting, split
+
+            try:
+                return sample(self.model, k, seed=seed)
+            except ResourceError:
+                pass
 
             draw = split(self.model, Splitting(upper=False), time_limit=5.0, seed=seed).sample
         drawn = draw(k, seed)
