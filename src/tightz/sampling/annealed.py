@@ -223,7 +223,7 @@ class Annealing:
     @classmethod
     def of_states(cls, graph: FactorGraph, rng: np.random.Generator) -> Annealing | None:
         """Chains over the states of `graph`, which has no evidence."""
-        if not graph.n_variables or total_scale(graph) == math.inf:
+        if not graph.n_variables:
             return None
         return cls(StateForm(graph), StatePath.of(graph), None, rng)
 
