@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.zeros import state_ptr
 from tightz.runtime.kernels import inner, kernel
-from tightz.sampling.ais.kernels import _draw, _effective, _renew
+from tightz.sampling.ais.kernels import _draw, _effective, _renew, fill_uniform_lanes
 from tightz.uppers.mini_bucket.kernels import exp_chunk
 
 SOFT = 10.0
@@ -126,24 +126,29 @@ def _by_site(n, ptr, fields, owner, sizes, rows, others, strides, first) -> Site
 
 
 @inner
-def fill_rows(sites, v, x, row):
-    """row (lanes * d) <- what the tables of v say about its states, lane after lane."""
+def fill_rows(sites, v, x, row, here):
+    """row (d, lanes) flat <- what the tables of v say about its states; here (lanes,) is scratch.
+
+    Lanes are innermost everywhere, so that the loops over them vectorise.
+    """
     start = sites.ptr[v]
     d = sites.ptr[v + 1] - start
     lanes = x.shape[1]
-    for c in range(lanes):
-        for s in range(d):
-            row[c * d + s] = sites.fields[start + s]
+    for s in range(d):
+        for c in range(lanes):
+            row[s * lanes + c] = sites.fields[start + s]
     rows, others, strides = sites.rows, sites.others, sites.strides
     for e in range(sites.touch_ptr[v], sites.touch_ptr[v + 1]):
-        low, high = sites.other_ptr[e], sites.other_ptr[e + 1]
         at = sites.row_ptr[e]
         for c in range(lanes):
-            here = at
-            for k in range(low, high):
-                here += strides[k] * x[others[k], c]
-            for s in range(d):
-                row[c * d + s] += rows[here + s]
+            here[c] = at
+        for k in range(sites.other_ptr[e], sites.other_ptr[e + 1]):
+            other, stride = others[k], strides[k]
+            for c in range(lanes):
+                here[c] += stride * x[other, c]
+        for s in range(d):
+            for c in range(lanes):
+                row[s * lanes + c] += rows[here[c] + s]
 
 
 @inner
@@ -164,43 +169,54 @@ def log_weights(sites, x, out):
 
 
 @inner
-def heat_bath(sites, base, betas, x, slope, words, work):
-    """One sweep over all sites in order, lane c at betas[c]; slope (log p~ - base) follows.
+def workspace(sites, lanes):
+    """row, odds, scratch (lanes times the most states of a variable), here, top, uniform."""
+    most = 1
+    for v in range(sites.ptr.size - 1):
+        most = max(most, sites.ptr[v + 1] - sites.ptr[v])
+    size = lanes * most
+    return (
+        np.empty(size), np.empty(size), np.empty(size), np.empty(lanes, dtype=np.int64),
+        np.empty(lanes), np.empty(lanes),
+    )  # fmt: skip
 
-    work: row, odds, scratch, each of lanes times the most states of a variable.
-    """
-    row, odds, scratch = work
+
+@inner
+def heat_bath(sites, base, betas, x, slope, words, work):
+    """One sweep over all sites in order, lane c at betas[c]; slope (log p~ - base) follows."""
+    row, odds, scratch, here, top, uniform = work
     lanes = x.shape[1]
     for v in range(sites.ptr.size - 1):
         start = sites.ptr[v]
         d = sites.ptr[v + 1] - start
-        fill_rows(sites, v, x, row)
-        for c in range(lanes):
-            top = -np.inf
-            for s in range(d):
-                still = base[start + s]
-                value = still + betas[c] * (row[c * d + s] - still)
-                odds[c * d + s] = value
-                top = max(top, value)
-            for s in range(d):
-                odds[c * d + s] -= top
+        fill_rows(sites, v, x, row, here)
+        top[:] = -np.inf
+        for s in range(d):
+            still = base[start + s]
+            for c in range(lanes):
+                value = still + betas[c] * (row[s * lanes + c] - still)
+                odds[s * lanes + c] = value
+                top[c] = max(top[c], value)
+        for s in range(d):
+            for c in range(lanes):
+                odds[s * lanes + c] -= top[c]
         exp_chunk(odds, lanes * d, scratch)
+        # Cumulated odds: the new state is how many of them a uniform share of the whole passes.
+        for s in range(1, d):
+            for c in range(lanes):
+                odds[s * lanes + c] += odds[(s - 1) * lanes + c]
+        fill_uniform_lanes(words, uniform)
         for c in range(lanes):
-            total = 0.0
-            for s in range(d):
-                total += odds[c * d + s]
-            left = _draw(words, c) * total
-            new = d - 1
-            for s in range(d):
-                left -= odds[c * d + s]
-                if left < 0.0:
-                    new = s
-                    break
-            old = x[v, c]
-            if new != old:
-                slope[c] += row[c * d + new] - row[c * d + old]
-                slope[c] -= base[start + new] - base[start + old]
-                x[v, c] = new
+            uniform[c] *= odds[(d - 1) * lanes + c]
+            here[c] = 0
+        for s in range(d - 1):
+            for c in range(lanes):
+                here[c] += 1 if odds[s * lanes + c] <= uniform[c] else 0
+        for c in range(lanes):
+            new, old = here[c], x[v, c]
+            slope[c] += row[new * lanes + c] - row[old * lanes + c]
+            slope[c] -= base[start + new] - base[start + old]
+            x[v, c] = new
 
 
 @kernel
@@ -210,10 +226,8 @@ def temper(sites, betas, order, x, energy, words, best_x, best, sweeps):
     betas (lanes,) are exchanged instead of states, `order` sorts them. best_x (n, lanes) and best
     (lanes,) are of the soft model.
     """
-    lanes, most = x.shape[1], 1
-    for v in range(sites.ptr.size - 1):
-        most = max(most, sites.ptr[v + 1] - sites.ptr[v])
-    work = np.empty(lanes * most), np.empty(lanes * most), np.empty(lanes * most)
+    lanes = x.shape[1]
+    work = workspace(sites, lanes)
     base = np.zeros(sites.fields.size)
     log_weights(sites, x, energy)
     for sweep in range(sweeps):
@@ -248,12 +262,11 @@ def state_chains(sites, base, betas, words, walkers, size, renewal):
     base: log probabilities of each variable's states, all finite; the start is their product.
     """
     x, log_w, slopes = walkers.spins, walkers.log_w, walkers.slopes
-    n, lanes, most = x.shape[0], log_w.size, 1
+    n, lanes = x.shape[0], log_w.size
     slope, shared, prod = np.empty(lanes), np.zeros(lanes), np.empty(lanes)
     for v in range(n):
         start = sites.ptr[v]
         d = sites.ptr[v + 1] - start
-        most = max(most, d)
         for c in range(lanes):
             left, new = _draw(words, c), d - 1
             for s in range(d):
@@ -262,7 +275,7 @@ def state_chains(sites, base, betas, words, walkers, size, renewal):
                     new = s
                     break
             x[v, c] = new
-    work = np.empty(lanes * most), np.empty(lanes * most), np.empty(lanes * most)
+    work = workspace(sites, lanes)
     log_weights(sites, x, slope)
     for v in range(n):
         for c in range(lanes):
