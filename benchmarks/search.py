@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from tightz.families.mean_field import MeanField
+from tightz.interval.ground_state import ground_state
 from tightz.models.builders import ising_grid
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.array_files import read_model
 from tightz.projections.coset import Coset
 from tightz.reductions.encoding import encode
 from tightz.search.annealing import AnnealedMeanField
-from tightz.search.ground_state import Search, ground_state
+from tightz.search.ground_state import Search
 from tightz.search.pool import sample_pool
 
 

@@ -190,7 +190,7 @@ def test_bad_models_name_cause_and_place(build, message):
 
 def test_what_cannot_be_expanded_says_so():
     with pytest.raises(tz.errors.UnsupportedModelError, match=r"variable 1 has 3 states.*tz.exact"):
-        tz.ground_state(tz.FactorGraph([2, 3], []))
+        encode(tz.FactorGraph([2, 3], []))
     with pytest.raises(
         tz.errors.UnsupportedModelError, match=r"factor 0 has zero entries.*tz.exact"
     ):

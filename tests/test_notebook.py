@@ -98,7 +98,8 @@ def test_results_share_one_protocol_and_one_set_of_words(name):
 def test_every_public_function_returns_a_result():
     """What speaks of log Z derives from Result, so that one way to look at it serves for all."""
     plain = {"read", "write", "required_trials", "load_mnist", "report", "to_ising", "to_qubo"} | {
-        "noisy_or"  # factors, for a FactorGraph
+        "noisy_or",  # factors, for a FactorGraph
+        "sample",  # states
     }
     for name in tz.__all__:
         made = getattr(tz, name)

@@ -17,6 +17,7 @@ from tests import naive
 from tests.called import called
 from tightz.errors import ParameterError
 from tightz.families.mean_field import MeanField
+from tightz.interval.ground_state import ground_state
 from tightz.models.builders import ising_grid
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.array_files import read_model
@@ -27,7 +28,7 @@ from tightz.reductions.encoding import encode
 from tightz.runtime.seeds import seed_sequence
 from tightz.search.annealing import AnnealedMeanField
 from tightz.search.copies import run_copies
-from tightz.search.ground_state import SEARCHER, Search, SearchStatus, ground_state
+from tightz.search.ground_state import SEARCHER, Search, SearchStatus
 from tightz.search.ladder import Ladder, bennett, local_scales, log_z_by_tempering
 from tightz.search.moves import Best, Replicas, offer, recombine, reweigh, swap_clusters
 from tightz.search.parallel_tempering import ParallelTempering, Problem, Tempering, tune_ladder

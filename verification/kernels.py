@@ -255,6 +255,8 @@ def streams() -> dict[str, Any]:
 def verbs() -> dict[str, Callable[[Any], Any]]:
     """The public functions that run kernels, as functions of a model."""
     import tightz as tz
+    from tightz.reductions.preparation import substitute
+    from tightz.uppers.mini_bucket.heaviest import heavy_cliques
 
     return {
         "exact": _exact,
@@ -272,7 +274,12 @@ def verbs() -> dict[str, Callable[[Any], Any]]:
         ),
         "bethe": tz.bethe,
         "split": lambda m: tz.split(m, time_limit=3.0, seed=0).sample(100, 0),
-        "ground_state": lambda m: tz.ground_state(m, seed=0),
+        "ground_state": lambda m: (
+            tz.ground_state(m, k=3, seed=0),
+            tz.ground_state(m, tz.Search(enumerate_up_to=0, sweeps=40), seed=0),
+            list(heavy_cliques(substitute(m).reduced, time_limit=2.0, max_memory=10**9)),
+        ),
+        "sample": lambda m: tz.sample(m, 10, seed=0),
         "coset_sum": lambda m: tz.coset_sum(m, 2, seed=0),
         "wish": lambda m: tz.wish(m, levels=[0, 2], trials=1, time_limit=5.0, seed=0),
     }

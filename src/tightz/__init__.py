@@ -52,10 +52,11 @@ _HOME = {
     "Quadratic": "tightz.uppers.quadratic",
     "TreeReweighted": "tightz.uppers.tree_reweighted",
     "ais": "tightz.sampling.ais",
+    "sample": "tightz.sampling.ancestral",
     "bethe": "tightz.propagation",
     "Splitting": "tightz.splitting",
     "split": "tightz.splitting",
-    "ground_state": "tightz.search.ground_state",
+    "ground_state": "tightz.interval.ground_state",
     "Search": "tightz.search.ground_state",
     "report": "tightz.reports",
     "MeanField": "tightz.families",
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from tightz.families import StructuredMeanField as StructuredMeanField
     from tightz.families.block import BlockMeanField as BlockMeanField
     from tightz.families.layer import LayerMeanField as LayerMeanField
+    from tightz.interval.ground_state import ground_state as ground_state
     from tightz.interval.log_partition import log_partition as log_partition
     from tightz.interval.query import query as query
     from tightz.models import FactorGraph as FactorGraph
@@ -128,10 +130,10 @@ if TYPE_CHECKING:
     from tightz.propagation import bethe as bethe
     from tightz.reports import report as report
     from tightz.sampling.ais import ais as ais
+    from tightz.sampling.ancestral import sample as sample
     from tightz.search.annealing import AnnealedMeanField as AnnealedMeanField
     from tightz.search.exact_mpe import ExactPointMass as ExactPointMass
     from tightz.search.ground_state import Search as Search
-    from tightz.search.ground_state import ground_state as ground_state
     from tightz.splitting import Splitting as Splitting
     from tightz.splitting import split as split
     from tightz.uppers.mini_bucket import MiniBucket as MiniBucket

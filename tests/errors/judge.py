@@ -32,6 +32,7 @@ from tightz.judge.edges import EdgesEvidence
 from tightz.judge.elimination import bucket_tree, check_messages
 from tightz.judge.fields import FieldsEvidence, Part
 from tightz.judge.forests import ForestQ
+from tightz.judge.heaviest import heaviest, weights_of
 from tightz.judge.layers import LayerQ
 from tightz.judge.links import EncodingLink, SpinEvidence, SpinLink
 from tightz.judge.parts import Cell, Court, NoStateEvidence, PartsEvidence, joined
@@ -674,4 +675,23 @@ QUADRATIC = [
     ),
 ]
 
-CASES = [*VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS, *BARREN, *PROPOSALS, *FIELDS, *QUADRATIC]
+NO_STATE = np.full((1, 2), 2)
+HEAVIEST = [
+    refuted(
+        "a state handed in as a heavy one is not a state of the model",
+        lambda: weights_of(PAIR, NO_STATE),
+    ),
+    refuted(
+        "a state handed in as a heavy one is not a state of the model",
+        lambda: heaviest(bucket_tree(PAIR, np.arange(2)), PAIR, NO_STATE),
+    ),
+    refuted(
+        "the tables of this bound were judged before and left",
+        lambda: heaviest(replace(bucket_tree(PAIR, np.arange(2)), shifts=None), PAIR),
+    ),
+]
+
+CASES = [
+    *VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS, *BARREN, *PROPOSALS, *FIELDS, *QUADRATIC,
+    *HEAVIEST,
+]  # fmt: skip

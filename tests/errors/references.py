@@ -282,6 +282,28 @@ METHODS = [
         "Rescale its tables",
         _overflow,
     ),
+    Case(
+        UnsupportedModelError,
+        "the log potentials of the model add up to more than float64 holds; expected finite "
+        "sums. Rescale its tables",
+        lambda: tz.ais(tz.FactorGraph([3, 3], [((0, 1), [1.5e308] * 9)] * 4)),
+    ),
+    refuses("k is -1; expected at least 0", tz.sample, GRID, -1),
+    refuses(
+        "time_limit is 0.0; expected a positive number of seconds",
+        lambda: tz.sample(GRID, 1, time_limit=0.0),
+    ),
+    Case(
+        ModelError,
+        "every state of FactorGraph(...) has weight zero: there is nothing to draw",
+        lambda: tz.sample(tz.FactorGraph([2], [((0,), [-np.inf, -np.inf])]), 1),
+    ),
+    Case(
+        ResourceError,
+        "drawing from FactorGraph(...) by elimination needs more than 1 MB or 60 s; raise "
+        "max_memory or time_limit, or draw weighted states by tz.log_partition(model).sample(k)",
+        lambda: tz.sample(tz.potts_grid(12, states=4, seed=0), 1, max_memory="1MB"),
+    ),
     refuses("max_iterations is 0; expected at least 1", tz.bethe, GRID, max_iterations=0),
     refuses("tol is -1.0; expected at least 0.0", tz.bethe, GRID, tol=-1.0),
     refuses("damping is 1.0; expected between 0.0 and 0.99", tz.bethe, GRID, damping=1.0),

@@ -91,6 +91,7 @@ SEARCH = [
         time_limit=None,
     ),
     refuses("search is an int, 5; expected a tz.Search(...)", tz.ground_state, GRID, 5),
+    refuses("k is 0; expected at least 1", tz.ground_state, GRID, k=0),
     refuses("samples is -1; expected at least 0", sample_pool, SPINS, samples=-1),
     refuses("runs is 0; expected at least 1", sample_pool, SPINS, runs=0),
     refuses("sweeps is 0; expected at least 1", sample_pool, SPINS, sweeps=0),

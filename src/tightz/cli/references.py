@@ -194,24 +194,35 @@ def ais(
 
 @click.command("map")
 @model_argument
+@click.option(
+    "-k", "count", type=int, default=1, show_default=True, help="How many, heaviest first."
+)
 @time_limit_option(5.0)
+@max_memory_option
 @common_options
-def map_state(source: Source, time_limit: float, seed: int, as_json: bool) -> None:
-    """The heaviest state found by parallel tempering with cluster moves.
+def map_state(
+    source: Source, count: int, time_limit: float, max_memory: str, seed: int, as_json: bool
+) -> None:
+    """The heaviest states of any model: proven by elimination where it fits, else with a gap.
 
     \b
-    Example: tightz map grid.uai --time-limit 5
+    Example: tightz map alarm.bif -k 3
     """
     import tightz as tz
+    from tightz.search.ground_state import SearchStatus
 
     graph = source.load()
-    r = tz.ground_state(graph, time_limit=time_limit, seed=seed)
+    r = tz.ground_state(graph, k=count, time_limit=time_limit, seed=seed, max_memory=max_memory)
     if as_json:
         emit(
             {
                 "command": "map",
                 "log_weight": r.log_weight,
+                "log_upper": r.log_upper,
                 "state": state_record(graph, r.state),
+                "states": [state_record(graph, state) for state in r.states],
+                "log_weights": r.log_weights,
+                "log_others": r.log_others,
                 "status": r.status.name,
                 "seconds": r.seconds,
                 "provenance": r.provenance,
@@ -219,8 +230,13 @@ def map_state(source: Source, time_limit: float, seed: int, as_json: bool) -> No
         )
         return
     click.echo(f"log weight {figure(r.log_weight)}   (log Z is at least this)")
+    if r.status is not SearchStatus.OPTIMAL:
+        click.echo(f"no state weighs more than {figure(r.log_upper)}   (gap {r.gap:.3g})")
     click.echo(f"status: {r.status.value}; {r.seconds:.2f} s")
-    click.echo(state_text(graph, r.state))
+    for log_weight, state in zip(r.log_weights.tolist(), r.states, strict=True):
+        if count > 1:
+            click.echo(f"log weight {figure(log_weight)}")
+        click.echo(state_text(graph, state))
 
 
 @click.command("wish")

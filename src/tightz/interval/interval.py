@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side, no_minus
+from tightz.errors import ResourceError
 from tightz.interval.board import Quarantined
 from tightz.interval.evidence import EvidenceProbability, log_z_of_network
 from tightz.models.factor_graph import FactorGraph
@@ -191,11 +192,18 @@ class LogPartition(ByVariable, Result):
 
         The weights turn averages over the states into estimates under the model itself. The draws
         come from annealing where its runs agree, otherwise from the splitting tree's mixture;
-        where the run had neither, a short tree is made.
+        where the run had neither, from elimination (`tz.sample`) or, where that does not fit, from
+        a short tree.
         """
         draw = self.sampler
         if draw is None:
+            from tightz.sampling.ancestral import sample
             from tightz.splitting import Splitting, split
+
+            try:
+                return sample(self.model, k, seed=seed)
+            except ResourceError:
+                pass
 
             draw = split(self.model, Splitting(upper=False), time_limit=5.0, seed=seed).sample
         drawn = replace(draw(k, seed), naming=self.naming)

@@ -24,12 +24,15 @@ from tightz.interval.streams.spins import (
 from tightz.interval.streams.states import blocks, cutset_sums
 from tightz.interval.streams.uppers import planar_fields, quadratic, tree_reweighted, wide_tables
 from tightz.runtime.clock import Clock
-from tightz.sampling.annealed import annealed
+from tightz.sampling.annealed import annealed, in_states
 from tightz.sampling.capped.stream import capped
 from tightz.workspace.working import Handout, Launch, Method, Planned, Working, is_dense
 
 ANNEALING, DENSE_ANNEALING = 0.3, 0.5
 """Parts of the workers' time for annealing; on dense models nothing else says much."""
+
+ZEROS_ANNEALING = 0.1
+"""The same with zeros: chains may end where the model forbids it, and then weigh nothing."""
 
 DENSE_ELIMINATION = 0.3
 """Part of it for quadratic elimination of dense models, until that ends by itself."""
@@ -37,6 +40,11 @@ DENSE_ELIMINATION = 0.3
 
 def annealing(working: Working, clock: Clock) -> Iterator[Launch]:
     """Annealing, with the time it is promised."""
+    if in_states(working):
+        yield Launch(
+            (Planned(annealed, ZEROS_ANNEALING if working.graph.has_zeros else ANNEALING),)
+        )
+        return
     encoding = encoding_of(working)
     if encoding is not None:
         share = DENSE_ANNEALING if is_dense(encoding.polynomial) else ANNEALING

@@ -10,6 +10,8 @@ A shift is one table, added to one clique and subtracted from another that both 
 whatever its entries the F_c without messages sum to log p~ exactly, as real numbers: cost shifting
 cannot drift here. By Hoelder's inequality the sum of the root messages bounds log Z from above when
 the weights of every variable are positive and sum to 1, from below when all but one are negative.
+With every weight at its limit 0 power sums are maxima, and the same tables bound the heaviest state
+(`heaviest`).
 
 Nothing that the maker computed is used except the shifts and weights, for which any numbers do. The
 judge forms all tables and messages itself and moves them outward by their rounding, entry by entry
@@ -322,22 +324,30 @@ class CliqueTree:
         roots: list[float] = []
         messages: dict[int, NDArray[np.float64]] = {}
         for c in self.visits:
-            sent = self._message(c, messages, side)
+            sent = self.message(c, messages, side, self.weights[c])
+            for child in self.children[c]:
+                del messages[child]
             if self.parents[c] < 0:
                 roots.append(float(sent[0]))
             else:
                 messages[c] = sent
         return roots
 
-    def _message(
-        self, c: int, messages: dict[int, NDArray[np.float64]], side: float
-    ) -> NDArray[np.float64]:
+    def terms(self, c: int, messages: dict[int, NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """What adds up to F_c, each ready to broadcast: factors, shifts, messages of children."""
         terms = self.factor_tables(c)
         for sign, shape, entries in self.pairs[c]:
             live = np.where(np.isneginf(entries), 0.0, entries) if self.links else entries
             terms.append((live if sign > 0 else -live).reshape(shape))
         for child in self.children[c]:
-            terms.append(messages.pop(child).reshape(self.shared_shape(c, child)))
+            terms.append(messages[child].reshape(self.shared_shape(c, child)))
+        return terms
+
+    def message(
+        self, c: int, messages: dict[int, NDArray[np.float64]], side: float, weight: float
+    ) -> NDArray[np.float64]:
+        """m_c from the messages of its children, moved to `side` by all rounding."""
+        terms = self.terms(c, messages)
         table = np.zeros(self.shapes[c])
         for term in terms:
             table += term
@@ -348,16 +358,16 @@ class CliqueTree:
         # all the others. Where even the largest charge is negligible one number serves for the
         # table.
         share = side * 2.0 * (len(terms) + 1) * UNIT
-        sizes = [self._sizes(term) for term in terms]
+        sizes = [self.sizes(term) for term in terms]
         largest = sum(float(size.max()) for size in sizes)
         self.magnitude += largest
         if abs(share) * largest <= _SMALL:
-            return _power_sum(table, self.weights[c], side, share * largest)
+            return _power_sum(table, weight, side, share * largest)
         for size in sizes:
             table += share * size
-        return _power_sum(table, self.weights[c], side, 0.0)
+        return _power_sum(table, weight, side, 0.0)
 
-    def _sizes(self, term: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sizes(self, term: NDArray[np.float64]) -> NDArray[np.float64]:
         size: NDArray[np.float64] = np.abs(term)
         if self.has_zeros:
             size[size == np.inf] = 0.0
@@ -396,6 +406,8 @@ def _power_sum(
 ) -> NDArray[np.float64]:
     """shift + w log sum_v exp(table / w) over the last axis, moved to `side` by its rounding.
 
+    w = 0: the largest entry, which rounds only when it is moved.
+
     With a = (table - top) / w <= 0 computed to 2 u |a|, each of n terms exp(a) is off by at most
     (2 u |a| + 8 u) exp(a) <= (2 u / e) + 8 u exp(a), their sum, which is at least 1, by (n - 1) u
     relatively more, its logarithm (at most log n) by 8 u relatively, the product with w by u: in
@@ -403,6 +415,10 @@ def _power_sum(
     the higher orders and the rounding of the padding.
     """
     states = table.shape[-1]
+    if weight == 0.0:
+        out: NDArray[np.float64] = table.reshape(-1, states).max(axis=1)
+        out += shift + side * 4.0 * UNIT * np.abs(np.where(np.isneginf(out), 0.0, out))
+        return out
     columns = table.reshape(-1, states).T.copy()  # sums over a short last axis are slow
     top = columns.max(axis=0) if weight > 0 else columns.min(axis=0)
     empty = top == -np.inf

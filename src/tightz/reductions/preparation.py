@@ -56,6 +56,24 @@ def prepare(model: FactorGraph, *, log2_size: float = 16.0, barren: bool = True)
     return Chain(model, steps)
 
 
+def substitute(model: FactorGraph) -> Chain:
+    """The steps that sum nothing: evidence observed, zeros propagated, tied variables merged.
+
+    States of positive weight and those of the reduced model are the same, weights included: the
+    heaviest stays the heaviest.
+    """
+    steps: list[Reduction] = []
+    step: Reduction = observe(model)
+    if step.reduced is not model:
+        steps.append(step)
+    step = simplify(step.reduced)
+    if step.reduced is not step.model:
+        steps.append(step)
+    for step in steps:
+        _check(step)
+    return Chain(model, steps)
+
+
 def _check(step: Reduction) -> None:
     """Hold a step against the judge; RefutedError where it changed the model."""
     if isinstance(step, Observed):

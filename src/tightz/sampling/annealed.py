@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.errors import UnsupportedModelError
+from tightz.judge.claims import total_scale
 from tightz.judge.verdict import UNIT
+from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
 from tightz.runtime.backends import Backend, on_device
@@ -31,9 +33,11 @@ from tightz.runtime.gpu import why_no_device
 from tightz.runtime.seeds import generator
 from tightz.sampling.ais.bases import likely_forest, pairs_of
 from tightz.sampling.ais.paths import LayerPath, Path, SpinPath, polynomial_path, tuned_schedule
+from tightz.sampling.ais.state_path import StatePath
 from tightz.sampling.annealed_rounds import (
     FEWEST,
     POPULATION,
+    RESAMPLED,
     STEADY,
     Drawer,
     Lot,
@@ -43,7 +47,15 @@ from tightz.sampling.annealed_rounds import (
     shape_of,
     together,
 )
-from tightz.sampling.annealed_states import Ends, marginals_of, resampler, weighted_means
+from tightz.sampling.annealed_states import (
+    Ends,
+    Form,
+    StateForm,
+    marginals_of,
+    resampler,
+    state_shares,
+    weighted_means,
+)
 from tightz.sampling.calibration import log_mean, pooled, supported
 from tightz.workspace.findings import Draws, Finding, PointEstimate, Source
 from tightz.workspace.symmetry import flips, symmetrise_means
@@ -121,16 +133,19 @@ WARM_UP = 8.0
 
 
 def annealed(working: Working, clock: Clock) -> Iterator[Finding | Handout]:
-    """Draws, estimates, marginals and samples of positive models (zeros only at parities)."""
+    """Draws, estimates, marginals and samples: of spins where the model is one of spins."""
     backend = working.backend if clock.left > WARM_UP else "cpu"
+    rng = generator(working.seed, KEY)
     try:
-        run = Annealing.of(working.spins, generator(working.seed, KEY), backend)
+        if in_states(working):
+            run = Annealing.of_states(working.graph, rng)
+        else:
+            run = Annealing.of(working.spins, rng, backend)
     except UnsupportedModelError:
         return
     # Weights differ by sums of about this many nats; where float64 cannot resolve BLUR in them,
     # chains would compare rounding errors.
-    weights = np.abs(working.encoding.polynomial.theta).sum()
-    if run is None or 16.0 * UNIT * float(weights) > BLUR:
+    if run is None or 16.0 * UNIT * run.scale > BLUR:
         return
     told = False
     while True:
@@ -150,11 +165,19 @@ def annealed(working: Working, clock: Clock) -> Iterator[Finding | Handout]:
         yield run.finding(draws)
 
 
+def in_states(working: Working) -> bool:
+    """Whether chains move over states: many of a variable, or zeros that are no parities."""
+    try:
+        return working.encoding.bits is not None
+    except UnsupportedModelError:
+        return True
+
+
 @dataclass(eq=False)
 class Annealing:
     """All rounds of one model; `trouble` is why a GPU that was wanted is not used."""
 
-    encoding: SpinEncoding
+    encoding: Form
     path: Path
     collapsed: Collapsed | None
     rng: np.random.Generator
@@ -197,6 +220,28 @@ class Annealing:
                 return cls(encoding, path, collapsed, rng, trouble=_told(error))
         return cls(encoding, path, collapsed, rng)
 
+    @classmethod
+    def of_states(cls, graph: FactorGraph, rng: np.random.Generator) -> Annealing | None:
+        """Chains over the states of `graph`, which has no evidence."""
+        if not graph.n_variables:
+            return None
+        return cls(StateForm(graph), StatePath.of(graph), None, rng)
+
+    @property
+    def columns(self) -> int:
+        """Of an end state."""
+        form = self.encoding
+        return form.columns if isinstance(form, StateForm) else form.polynomial.n
+
+    @property
+    def scale(self) -> float:
+        """Sum of the sizes of what a log weight is added up from."""
+        form = self.encoding
+        if isinstance(form, StateForm):
+            assert isinstance(self.path, StatePath)
+            return total_scale(form.model) + form.columns * float(np.abs(self.path.base).max())
+        return float(np.abs(form.polynomial.theta).sum())
+
     def on_cpu(self, error: Exception) -> Annealing:
         """The same with its rounds so far, on the CPU: plans and pace are made anew."""
         from tightz.sampling.ais.gpu import host_path
@@ -205,7 +250,9 @@ class Annealing:
         return replace(self, path=path, plans={}, trouble=_told(error))
 
     def __post_init__(self) -> None:
-        self.basis = flips(self.encoding.polynomial)
+        self.basis = np.zeros((0, self.columns), dtype=np.uint8)
+        if isinstance(self.encoding, SpinEncoding):
+            self.basis = flips(self.encoding.polynomial)
         self.starts = list(TRACKS)
         self.spent = dict.fromkeys(TRACKS, 0.0)
         self.in_round = dict.fromkeys(TRACKS, 0.0)
@@ -277,6 +324,8 @@ class Annealing:
     def finding(self, draws: Draws | None = None) -> Finding:
         """The draws, what all say together, and now and then marginals and a sampler."""
         estimate = self.estimate()
+        if estimate.log_z == -math.inf:  # no chain ended where the model allows it
+            return Finding(draws=draws)
         if self.telling > TELLING * sum(self.spent.values()):
             return Finding(estimate=estimate, draws=draws)
         begun = self._now()
@@ -301,7 +350,7 @@ class Annealing:
     @property
     def _most(self) -> int:
         """End states kept of a round."""
-        return int(np.clip(ENTRIES // self.encoding.polynomial.n, 256, 4096))
+        return int(np.clip(ENTRIES // self.columns, 256, 4096))
 
     def _words(self, chains: int) -> NDArray[np.uint64]:
         return self.rng.integers(2**64, size=(chains, 4), dtype=np.uint64)
@@ -370,6 +419,8 @@ class Annealing:
         count = int(np.clip(PILOT * budget / (self._pilots * self.pace), FEWEST, 300))
         betas = np.linspace(0.0, 1.0, count)
         pilot = path.walk(betas, self._words(self._pilots), with_slopes=True, threads=1)
+        if not known and not np.isfinite(pilot.log_weights).any():
+            return None  # chains hardly end where the model allows it: no bet would gain
         variance = known[0].unit / shape.work if known else 1.0
         source = Source(
             TRACKS[start],
@@ -385,7 +436,7 @@ class Annealing:
 
     def _shape(self, unit: float, work: float, largest: float) -> Shape | None:
         """The groups of a round, by what the last round says about their scatter."""
-        resampled = isinstance(self.path, SpinPath)
+        resampled = isinstance(self.path, RESAMPLED)
         if math.isnan(unit):  # nothing known: few temperatures, as many chains as lanes
             chains = max(CHAINS, self.path.width())
             unit = STEADY * (POPULATION if resampled else 1) * min(300.0, work / chains)
@@ -401,8 +452,7 @@ class Annealing:
 
     def _rounding(self, temperatures: int) -> float:
         """Nats by which a log weight may be off: every flip rounds the slope that it changes."""
-        slope = 2.0 * float(np.abs(self.encoding.polynomial.theta).sum())
-        return UNIT * (temperatures * self.encoding.polynomial.n + 16.0) * (slope + 16.0)
+        return UNIT * (temperatures * self.columns + 16.0) * (2.0 * self.scale + 16.0)
 
     def _fitted_path(self) -> Path | None:
         """The path from what earlier ends say; None where that is the other start again.
@@ -410,7 +460,9 @@ class Annealing:
         At zero field the symmetrised product is the uniform start.
         """
         found = Ends.joined([r.states for r in self.rounds[-KEPT:]])
-        kept = np.arange(self.encoding.polynomial.n)
+        if isinstance(self.path, StatePath):
+            return self._fitted_states(self.path, found)
+        kept = np.arange(self.columns)
         if isinstance(self.path, SpinPath):
             kept = kept if self.collapsed is None else self.collapsed.kept
             _, pairs = pairs_of(self.path.terms)
@@ -434,6 +486,17 @@ class Annealing:
         if not np.abs(fields).max(initial=0.0) > 0.01:
             return None
         return replace(self.path, base=-2.0 * fields[self.path.kept_at])  # unit 1 is spin -1
+
+    def _fitted_states(self, path: StatePath, found: Ends) -> Path | None:
+        """A product of the end states' shares."""
+        if not np.isfinite(found.log_weights).any():
+            return None
+        cards = path.model.cardinalities
+        shrink = found.effective / (found.effective + PSEUDO)
+        shares = [shrink * p + (1.0 - shrink) / p.size for p in state_shares(found, cards)]
+        fitted = path.from_base(shares)
+        near = float(np.abs(np.exp(fitted.base) - np.exp(path.base)).max(initial=0.0)) < 0.01
+        return None if near else fitted
 
 
 def _told(error: Exception) -> str:

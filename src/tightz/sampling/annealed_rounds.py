@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tightz.reductions.collapse import Collapsed
 from tightz.sampling.ais.paths import Path, SpinPath, Walk
+from tightz.sampling.ais.state_path import StatePath
 from tightz.sampling.annealed_states import Ends
 from tightz.sampling.calibration import effective_size, log_mean, pooled, weight_error
 from tightz.workspace.findings import PointEstimate, Source
@@ -38,6 +39,10 @@ model tried; larger ones are for groups of more than LONG temperatures a chain."
 LONG = 2000
 FEWEST = 20
 """Temperatures below which a round is not worth its time."""
+
+
+RESAMPLED = SpinPath | StatePath
+"""Paths whose chains are resampled in populations."""
 
 
 class Shape(NamedTuple):
@@ -67,7 +72,7 @@ class Plan:
 
     def draw(self, words: NDArray[np.uint64]) -> Walk:
         """One chain per row of `words`."""
-        if isinstance(self.path, SpinPath) and self.shape.size > 1:
+        if isinstance(self.path, RESAMPLED) and self.shape.size > 1:
             return self.path.populations(self.betas, words, self.shape.size)
         return self.path.walk(self.betas, words, with_slopes=False, threads=1)
 
@@ -94,6 +99,11 @@ class Round:
     @property
     def unit(self) -> float:
         """Work at which the variance of a group's log weight is about 1: it falls as 1 / work."""
+        alive = self.groups[self.groups > -math.inf]
+        if alive.size < self.groups.size:  # weights of 0: no less scatter than theirs
+            share = alive.size / self.groups.size
+            scatter = float(alive.var(ddof=1)) if alive.size > 1 else 1.0
+            return (scatter + 1.0 / max(share, 1e-3) - 1.0) * self.work / self.groups.size
         return float(self.groups.var(ddof=1)) * self.work / self.groups.size
 
     def reach(self, work: float) -> float:
@@ -161,8 +171,8 @@ class Drawer:
         return replace(made, seconds=max(1e-9, now() - begun), walking=max(1e-9, walking))
 
 
-def round_of(plan: Plan, walk: Walk, ends: NDArray[np.int8]) -> Round:
-    """The round of one `plan.draw`; `ends` are the walk's last ones in the model's spins."""
+def round_of(plan: Plan, walk: Walk, ends: NDArray) -> Round:
+    """The round of one `plan.draw`; `ends` are the walk's last ones in the model's form."""
     # A group is what is unbiased by itself: a population, or a single chain. Errors come from the
     # scatter of groups, never from that of chains inside a resampled population, which are copies
     # of each other.
@@ -191,7 +201,10 @@ def log_means(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def families_of(walk: Walk, size: int) -> float:
     """Effective number of ancestors of a group of `size` chains, on average."""
     logs = walk.log_weights.reshape(-1, size)
-    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+    top = logs.max(axis=1, keepdims=True)
+    weights = np.exp(logs - np.where(np.isneginf(top), 0.0, top))
+    dead = np.isneginf(top)[:, 0]
+    weights[dead] = 1.0  # nobody's family: any number does
     shares = weights / weights.sum(axis=1, keepdims=True)
     rows = np.bincount(walk.ancestors, shares.ravel(), minlength=logs.size)
     return float((1.0 / (rows.reshape(logs.shape) ** 2).sum(axis=1)).mean())

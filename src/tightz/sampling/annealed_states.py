@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.encoding import SpinEncoding
 from tightz.runtime.seeds import Seed, generator
@@ -30,14 +31,14 @@ _ENTRIES = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """Weighted end states: rows of spins, the log weight of each, and which half it counts to.
+    """Weighted end states (spins, or states), the log weight of each, and which half it counts to.
 
     Halves share no population, so that each is an estimate by itself. Ends with the same number
     in `ancestors` stem from one start and count as one draw.
     """
 
     log_weights: NDArray[np.float64]
-    ends: NDArray[np.int8]
+    ends: NDArray
     first_half: NDArray[np.bool_]
     ancestors: NDArray[np.int64]
 
@@ -61,6 +62,25 @@ class Ends:
     def last(self, count: int) -> Ends:
         """The last `count` of them."""
         return Ends(*(part[-count:] for part in vars(self).values()))
+
+
+@dataclass(frozen=True, eq=False)
+class StateForm:
+    """A model whose end states are states of its variables: nothing to translate."""
+
+    model: FactorGraph
+    direct: bool = False
+
+    @property
+    def columns(self) -> int:
+        return self.model.n_variables
+
+    def lift_states(self, rows: NDArray) -> NDArray[np.int64]:
+        states: NDArray[np.int64] = np.asarray(rows, dtype=np.int64)
+        return states
+
+
+Form = SpinEncoding | StateForm
 
 
 def _normalised(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -106,14 +126,14 @@ def conditional_means(polynomial: SpinPolynomial, spins: NDArray[np.int8]) -> ND
 
 
 def marginals_of(
-    encoding: SpinEncoding,
+    encoding: Form,
     found: Ends,
     basis: NDArray[np.uint8],
     estimate: PointEstimate,
 ) -> Marginals:
     """Marginals of the working model, and whether the two halves agree on them."""
     halves = found.first_half
-    if encoding.direct:
+    if isinstance(encoding, SpinEncoding) and encoding.direct:
         rows = conditional_means(encoding.polynomial, found.ends)
         values = [symmetrise_means(_average(found, rows, which), basis) for which in _parts(halves)]
         whole, first, second = (encoding.marginals(v) for v in values)
@@ -140,7 +160,7 @@ def marginals_of(
 
 
 def resampler(
-    encoding: SpinEncoding, found: Ends, estimate: PointEstimate, mixing: Mixing
+    encoding: Form, found: Ends, estimate: PointEstimate, mixing: Mixing
 ) -> Callable[..., Any] | None:
     """Draws of the ends in proportion to their weights; None where they do not stand for p."""
     if mixing is not Mixing.MIXED:
@@ -148,7 +168,7 @@ def resampler(
     # Drawing by weight and then setting all weights equal to the estimate of Z is the usual
     # resampling: averages keep their expectation, the effective number stays that of the starts.
     shares = _normalised(found.log_weights)
-    basis = flips_of(encoding)
+    basis = flips_of(encoding) if isinstance(encoding, SpinEncoding) else None
     worth = found.effective
 
     def sample(k: int, seed: Seed = None) -> Samples:
@@ -174,6 +194,11 @@ def _average(
 ) -> NDArray[np.float64]:
     means: NDArray[np.float64] = _shares(found, which) @ rows
     return means
+
+
+def state_shares(found: Ends, cards: NDArray[Any]) -> list[NDArray[np.float64]]:
+    """The weighted share of each state of every variable among end states."""
+    return _counted(found.ends, _normalised(found.log_weights), cards)
 
 
 def _counted(

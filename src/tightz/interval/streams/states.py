@@ -19,7 +19,9 @@ from tightz.propagation import bethe
 from tightz.propagation.propagation import BetheStatus
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
+from tightz.sampling.state_search import search_states
 from tightz.search.feasible import Feasibility, feasible_states
+from tightz.search.ground_state import Search
 from tightz.workspace.findings import Finding, Marginals, PointEstimate
 from tightz.workspace.working import LARGE, Working
 
@@ -30,6 +32,9 @@ _MANY_FACTORS = 100_000
 
 _FIRST_SWEEPS, _SWEEPS = 5, 0.3
 """Sweeps of the first ascent on a large model, and the part of the time left for the second."""
+
+TEMPERED, _MOST_TEMPERED = 0.05, 2.0
+"""Part of the time left, and seconds at most, for a heavy state to start cutset sums from."""
 
 _CLUSTER_SIZES = (10.0, 14.0, 17.0, 20.0)
 """log2 of the tables inside clusters, phase by phase."""
@@ -75,6 +80,10 @@ def cutset_sums(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         return
     if beliefs is not None and not graph.has_zeros:
         state = np.array([int(q.argmax()) for q in beliefs], dtype=np.int64)
+    tempered = _tempered(working, clock)
+    if len(tempered) and graph.log_weight(tempered[0])[0] > graph.log_weight(state)[0]:
+        state = tempered[0]
+        yield one_state(state, float(graph.log_weight(state)[0]))
     run = CutsetSum(
         graph,
         state,
@@ -88,6 +97,15 @@ def cutset_sums(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         yield from _block_from_samples(working, run)
     for bound in run.sums(whole=working.exact):
         yield Finding(bound, Marginals(run.marginals, "block Gibbs samples", bound.log_z))
+
+
+def _tempered(working: Working, clock: Clock) -> NDArray[np.int64]:
+    """Heavy states, heaviest first: sums that start from one meet heavy assignments sooner."""
+    limit = min(TEMPERED * clock.left, _MOST_TEMPERED)
+    seed = stream(working.seed, KEY, 4)
+    found = search_states(working.graph, Search(runs=1), seed, time_limit=limit)
+    states: NDArray[np.int64] = found.states
+    return states
 
 
 def _beyond_spins(working: Working) -> bool:

@@ -40,14 +40,14 @@ RENEWAL = 0.5
 class Walk(NamedTuple):
     """log weights (C,), the states they belong to, and slopes where asked for.
 
-    Each chain's end state (C, n; spins +1 or -1) with its weight is a properly weighted sample of
-    the model. slopes (C, K - 1) are d log p_beta / d beta. Chains of a population that stem from
-    one start share its number in `ancestors` (C,): they are no independent draws. A device may
-    leave out the first end states.
+    Each chain's end state (C, n; spins +1 or -1, or states of variables) with its weight is a
+    properly weighted sample of the model. slopes (C, K - 1) are d log p_beta / d beta. Chains of a
+    population that stem from one start share its number in `ancestors` (C,): they are no
+    independent draws. A device may leave out the first end states.
     """
 
     log_weights: NDArray[np.float64]
-    ends: NDArray[np.int8]
+    ends: NDArray[np.int8] | NDArray[np.int32]
     slopes: NDArray[np.float64]
     ancestors: NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""Annealed importance sampling (Neal 2001; Salakhutdinov and Murray 2008), positive binary models.
+"""Annealed importance sampling (Neal 2001; Salakhutdinov and Murray 2008), any discrete model.
 
 Every chain carries a weight w with E[w] = Z exactly, so log mean w is an estimate of log Z whose
 expectation lies below log Z (Jensen), and Markov's inequality turns weights into a lower bound with
@@ -17,12 +17,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_probability, require_range
+from tightz.models.factor_graph import FactorGraph
 from tightz.models.given import GraphOrPath, given_model
 from tightz.models.prepared import prepared
+from tightz.reductions.preparation import substitute
 from tightz.results import OneBound
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.ais.paths import Path, annealing_path, tuned_schedule
+from tightz.sampling.ais.state_path import StatePath
 
 DEFAULT_TEMPERATURES = 2000
 _PILOT_CHAINS = 32
@@ -146,13 +149,15 @@ def ais(
     time_limit: float | None = None,
     threads: int | None = None,
 ) -> AisResult:
-    """Estimate log Z of a positive binary model by annealed importance sampling.
+    """Estimate log Z by annealed importance sampling.
 
     `temperatures` is a number (their spacing is then tuned by a pilot run with its own random
     numbers, which leaves the weights unbiased) or the betas themselves, rising from 0 to 1. With
     `time_limit` (seconds) instead, their number is chosen in advance from the pilot's speed: a
     chain cut short would not be a valid sample. Densely coupled two-layer models (RBMs) are
-    sampled layer by layer with the larger layer summed out, others spin by spin.
+    sampled layer by layer with the larger layer summed out, other binary ones spin by spin. With
+    variables of many states or zeros chains move over states; one that ends where a table is zero
+    has weight 0, and it counts: the mean of the weights is Z there as well.
     """
     model = given_model(model, "ais", only="FactorGraph")
     start = time.perf_counter()
@@ -161,7 +166,7 @@ def ais(
         require_range("time_limit", time_limit, 0.0)
     betas = _given_betas(temperatures)
     count = _given_count(temperatures) if betas is None else betas.size
-    path = annealing_path(model)
+    path = _path(model)
     root = seed_sequence(seed)
     record = provenance(
         root, model.digest, chains=chains, temperatures=count, time_limit=time_limit
@@ -174,6 +179,18 @@ def ais(
         betas = _pilot(path, root, chains, count, time_limit, start, threads)
     log_w = path.walk(betas, _states(root, _MAIN, chains), with_slopes=False, threads=threads)
     return _result(log_w.log_weights, betas, path.name, start, record, False)
+
+
+def _path(model: FactorGraph) -> Path | float:
+    """Spins where the model is one of them; otherwise states, of what zeros leave possible."""
+    if model.is_binary and not model.has_zeros:
+        return annealing_path(model)
+    reduced = substitute(model).reduced
+    if reduced.is_binary and not reduced.has_zeros:
+        return annealing_path(reduced)
+    if reduced.n_variables == 0:
+        return -np.inf if reduced.has_zeros else float(reduced.log_tables.sum())
+    return StatePath.of(reduced)
 
 
 def _given_betas(temperatures: int | ArrayLike | None) -> NDArray[np.float64] | None:
@@ -256,13 +273,15 @@ def _result(
 ) -> AisResult:
     chains = log_weights.size
     log_z = _log_mean(log_weights)
-    relative = np.ones(chains) if exact else np.exp(log_weights - log_z)
-    effective = float(relative.sum() ** 2 / (relative**2).sum())
+    # Without a weight above 0 nothing is known, not even that Z is 0.
+    none = log_z == -np.inf and not exact
+    relative = np.ones(chains) if exact or none else np.exp(log_weights - log_z)
+    effective = 0.0 if none else float(relative.sum() ** 2 / (relative**2).sum())
     error = float(relative.std(ddof=1) / np.sqrt(chains)) if chains > 1 else float("nan")
     status = AisStatus.STEADY if effective >= _FEW else AisStatus.FEW_EFFECTIVE
     return AisResult(
         log_z=log_z,
-        standard_error=0.0 if exact else error,
+        standard_error=0.0 if exact else np.inf if none else error,
         effective_sample_size=effective,
         lower_in_expectation=float(log_weights.mean()),
         status=AisStatus.EXACT if exact else status,

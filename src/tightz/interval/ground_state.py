@@ -1,0 +1,338 @@
+"""The heaviest states of any model: exact elimination where it fits, search and a bound elsewhere.
+
+What is claimed is the judge's: weights are added up from the model's own tables, and cliques whose
+tables sum to the model bound every state that was not found (`tightz.judge.heaviest`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.bounds import Bound, Proof, Side
+from tightz.elimination.states import CliqueStates, uncut
+from tightz.errors import ParameterError, require_range, require_seconds
+from tightz.judge.claims import sum_rounding
+from tightz.judge.cliques import CliquesEvidence
+from tightz.judge.heaviest import heaviest, largest_entries, weights_of
+from tightz.judge.verdict import UNIT, summation
+from tightz.models.factor_graph import FactorGraph
+from tightz.models.given import ModelOrPath, given_model
+from tightz.models.inputs import shown
+from tightz.models.prepared import prepared
+from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.reductions.encoding import encode, model_digest
+from tightz.reductions.preparation import substitute
+from tightz.results import OneBound
+from tightz.runtime.backends import Backend
+from tightz.runtime.clock import Clock
+from tightz.runtime.memory import parse_memory
+from tightz.runtime.provenance import provenance
+from tightz.runtime.seeds import Seed, seed_sequence
+from tightz.sampling.state_search import search_states
+from tightz.search.ground_state import Found, Search, SearchStatus, search_spins
+from tightz.uppers.mini_bucket.heaviest import heavy_cliques
+
+ROUNDING = 1e-9
+"""Relative difference below which two log weights count as equal."""
+
+SEARCHING = 0.4
+"""Part of the time for tempering; the rest is for bounds, which bring states of their own."""
+
+WALKS = 400
+"""States tried with the bounds of one set of cliques."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GroundState(OneBound):
+    """The heaviest states found, and what is proven about all others.
+
+    states        (found, variables) at most k, heaviest first; evidence included
+    log_weights   (found,) log p~ of each, added up from the model's tables and rounded once
+    log_upper     no state of the model weighs more, always; the gap to the first is `gap`
+    log_others    no state beside `states` weighs more
+    sweeps        of tempering, per run; found_at: the sweep by which the first run had found it
+    """
+
+    states: NDArray[np.int64]
+    log_weights: NDArray[np.float64]
+    log_upper: float
+    log_others: float
+    spins: NDArray[np.int8]
+    status: SearchStatus
+    sweeps: int
+    found_at: int
+    seconds: float
+    provenance: dict[str, Any]
+
+    @property
+    def state(self) -> NDArray[np.int64]:
+        """(variables,) the heaviest one."""
+        return self.states[0]
+
+    @property
+    def log_weight(self) -> float:
+        """log p~(state); a lower bound on log Z."""
+        return float(self.log_weights[0])
+
+    @property
+    def gap(self) -> float:
+        """Nats by which the heaviest state of all may be heavier than this one."""
+        if self.log_upper == self.log_weight:
+            return 0.0
+        return self.log_upper - self.log_weight
+
+    @property
+    def bound(self) -> Bound:
+        """The state's weight as a lower bound on log Z; both ends where there is no state."""
+        side = Side.BOTH if self.status is SearchStatus.ZERO else Side.LOWER
+        return Bound(
+            side, self.log_weight, Proof.DETERMINISTIC, "heaviest state", self.seconds, 1.0,
+            "one state's weight is part of Z",
+        )  # fmt: skip
+
+    def summary(self) -> str:
+        lines = [f"heaviest state: log weight {self.log_weight:.6f}, at most {self.log_upper:.6f}"]
+        return "\n".join([*lines, f"status: {self.status.value}", f"{self.seconds:.2f} s"])
+
+    def __repr__(self) -> str:
+        more = f", {len(self.states)} states" if len(self.states) > 1 else ""
+        return (
+            f"GroundState(log_weight={self.log_weight:.6f}, gap={self.gap:.2g}, "
+            f"{self.status.name.lower()}, {self.state.size} variables{more}, {self.seconds:.2f} s)"
+        )
+
+
+@prepared("ground_state")
+def ground_state(
+    model: ModelOrPath,
+    search: Search | None = None,
+    *,
+    k: int = 1,
+    time_limit: float | None = 5.0,
+    seed: Seed = None,
+    threads: int | None = None,
+    backend: Backend = "auto",
+    max_memory: str | int = "8GB",
+) -> GroundState:
+    """The heaviest state (MAP) of a model, or its k heaviest, with a bound on all others.
+
+    Where exact elimination fits into time and memory the states are proven heaviest; zeros,
+    evidence and variables of many states are all the same to it. Elsewhere independent copies
+    temper, mini-bucket bounds guide a search of their own, and `log_upper` says how much heavier a
+    state could be. A `search` that is given is made as it says, without elimination; models of few
+    spins are enumerated. A GPU (`backend`) pays for many runs: "auto" takes one from 32 on.
+    """
+    model = given_model(model, "ground_state")
+    _check(time_limit, search, k)
+    start = time.perf_counter()
+    root = seed_sequence(seed)
+    origin = provenance(
+        root, model_digest(model), time_limit=time_limit, search=search or Search(), k=k
+    )
+    ways = _Ways(root, search, k, time_limit, threads, backend)
+    if isinstance(model, SpinPolynomial):
+        return _of_polynomial(model, ways, start, origin)
+    hunt = _Hunt(model, ways, parse_memory(max_memory))
+    few = search is not None and hunt.reduced.n_variables <= search.enumerate_up_to
+    if search is None or few:
+        hunt.eliminate()
+    if not hunt.proven:
+        hunt.temper()
+    if search is None and not hunt.proven:
+        hunt.bound()
+    return hunt.result(start, origin)
+
+
+class _Ways(NamedTuple):
+    """What was asked for."""
+
+    root: np.random.SeedSequence
+    search: Search | None
+    k: int
+    time_limit: float | None
+    threads: int | None
+    backend: Backend
+
+    def spins(self, poly: SpinPolynomial, time_limit: float | None) -> Found:
+        return search_spins(
+            poly, self.search or Search(), self.root, k=self.k, time_limit=time_limit,
+            threads=self.threads, backend=self.backend,
+        )  # fmt: skip
+
+
+def _of_polynomial(
+    poly: SpinPolynomial, ways: _Ways, start: float, origin: dict[str, Any]
+) -> GroundState:
+    """Spins that came as a polynomial: searched, and bounded by its coefficients alone."""
+    found = ways.spins(poly, ways.time_limit)
+    logs = poly.log_weight(found.states)
+    sizes = np.abs([poly.constant, *poly.theta.tolist()])
+    rounding = summation(len(sizes), float(sizes[np.isfinite(sizes)].sum()))
+    upper = poly.constant + float(np.abs(poly.theta).sum()) + rounding
+    if found.status is SearchStatus.OPTIMAL:
+        upper = float(logs[0]) + rounding
+    return GroundState(
+        states=(1 - found.states.astype(np.int64)) // 2,
+        log_weights=logs,
+        log_upper=upper,
+        log_others=upper,
+        spins=found.states[0],
+        status=found.status,
+        sweeps=found.sweeps,
+        found_at=found.found_at,
+        seconds=time.perf_counter() - start,
+        provenance=origin,
+    )
+
+
+class _Hunt:
+    """States of one model as they are found, and the bound on those that were not.
+
+    All is about `reduced`, the model without what is forced; weights and bounds are the same.
+    """
+
+    def __init__(self, model: FactorGraph, ways: _Ways, max_memory: int) -> None:
+        self.model, self.ways, self.k, self.max_memory = model, ways, ways.k, max_memory
+        self.clock = Clock(math.inf if ways.time_limit is None else ways.time_limit)
+        self.chain = substitute(model)
+        self.reduced = self.chain.reduced
+        self.states = np.zeros((0, self.reduced.n_variables), dtype=np.int64)
+        self.log_weights = np.zeros(0)
+        self.log_upper = self.log_others = largest_entries(self.reduced)
+        self.found: Found | None = None
+        self.none = self.log_upper == -math.inf
+
+    @property
+    def proven(self) -> bool:
+        """Whether the states found are the k heaviest, or there is none."""
+        if self.none:
+            return True
+        if not len(self.states):
+            return False
+        return self.log_others <= _rounded(float(self.log_weights[-1])) and (
+            len(self.states) == self.k or self.log_others == -math.inf
+        )
+
+    def add(self, states: NDArray[np.int64]) -> None:
+        """Keep the k heaviest of these and those known."""
+        known = {row.tobytes() for row in self.states}
+        new = {row.tobytes(): row for row in states.astype(np.int64)}
+        rows = [row for key, row in new.items() if key not in known]
+        if not rows:
+            return
+        weights = weights_of(self.reduced, np.array(rows))
+        every = np.concatenate([self.states, np.array(rows)])
+        logs = np.concatenate([self.log_weights, weights])
+        # Of equal weights the first by state: the same for every way that they were found.
+        keys = [*every.T[::-1], -logs] if every.size else [-logs]
+        order = [i for i in np.lexsort(keys).tolist() if logs[i] > -math.inf][: self.k]
+        self.states, self.log_weights = every[order], logs[order]
+        self.log_upper = max(self.log_upper, float(self.log_weights[0]) if order else -math.inf)
+
+    def judge(self, cliques: CliquesEvidence, walked: NDArray[np.int64]) -> None:
+        """Take what the cliques prove about states that are not among those known or walked."""
+        beside = np.unique(np.concatenate([self.states, walked]), axis=0)
+        others = heaviest(cliques, self.reduced, beside)
+        top = float(self.log_weights[0]) if len(self.states) else -math.inf
+        self.log_upper = min(self.log_upper, max(others, top + 2.0 * UNIT * abs(top)))
+        self.none = self.log_upper == -math.inf
+        # Walked states that are not kept are lighter than those kept: also bounded.
+        passed = float(self.log_weights[-1]) if len(beside) > len(self.states) else -math.inf
+        if len(self.states):
+            self.log_others = min(self.log_others, max(others, passed))
+
+    def eliminate(self) -> None:
+        if self.reduced.n_variables == 0:
+            self.add(np.zeros((1, 0), dtype=np.int64))
+            self.log_others = -math.inf
+            return
+        cliques = uncut(self.reduced, max_bytes=self.max_memory, seconds=self.clock.limit)
+        if cliques is None:
+            return
+        found = CliqueStates(self.reduced, cliques).heaviest(self.k)
+        self.add(found.states)
+        self.judge(cliques, found.states[:0])
+
+    def temper(self) -> None:
+        """States by search; what the search says of itself is kept."""
+        share = SEARCHING if self.ways.search is None else 1.0
+        limit = None if self.clock.limit == math.inf else share * self.clock.left
+        if self.reduced.is_binary and not self.reduced.has_zeros:
+            encoding = encode(self.reduced)
+            self.found = self.ways.spins(encoding.polynomial, limit)
+            self.add(encoding.lift_states(self.found.states))
+            if self.found.status is SearchStatus.OPTIMAL:
+                self.log_upper = float(self.log_weights[0]) + sum_rounding(self.reduced)
+                self.log_others = self.log_upper
+            return
+        self.found = search_states(
+            self.reduced, self.ways.search or Search(), self.ways.root, k=self.k, time_limit=limit
+        )
+        self.add(self.found.states)
+        if self.found.status is SearchStatus.ZERO:
+            self.none, self.log_upper, self.log_others = True, -math.inf, -math.inf
+
+    def bound(self) -> None:
+        """Cliques of growing tables, and the states that their bounds lead to."""
+        for cliques in heavy_cliques(
+            self.reduced, time_limit=self.clock.left, max_memory=self.max_memory
+        ):
+            states = CliqueStates(self.reduced, cliques)
+            found = states.heaviest(self.k, walks=WALKS, stop=lambda: self.clock.expired)
+            self.add(found.states)
+            self.judge(cliques, found.walked)
+            if self.proven or self.clock.expired:
+                return
+
+    def status(self) -> SearchStatus:
+        if self.none:
+            return SearchStatus.ZERO
+        if not len(self.states):
+            return SearchStatus.NONE
+        if self.proven:
+            return SearchStatus.OPTIMAL
+        return SearchStatus.LIMIT if self.found is None else self.found.status
+
+    def result(self, start: float, origin: dict[str, Any]) -> GroundState:
+        status, states, logs = self.status(), self.states, self.log_weights
+        if not len(states):
+            states = np.zeros((1, self.reduced.n_variables), dtype=np.int64)
+            logs = np.array([-math.inf])
+        lifted = self.chain.lift_states(states)
+        free = self.model.free_variables
+        binary = bool((self.model.cardinalities[free] == 2).all())
+        return GroundState(
+            states=lifted,
+            log_weights=logs,
+            log_upper=self.log_upper,
+            log_others=self.log_others,
+            spins=(1 - 2 * lifted[0, free if binary else []]).astype(np.int8),
+            status=status,
+            sweeps=self.found.sweeps if self.found else 0,
+            found_at=self.found.found_at if self.found else 0,
+            seconds=time.perf_counter() - start,
+            provenance=origin,
+        )
+
+
+def _rounded(value: float) -> float:
+    return value + ROUNDING * (1.0 + abs(value))
+
+
+def _check(time_limit: float | None, search: Search | None, k: int) -> None:
+    if search is not None and not isinstance(search, Search):
+        raise ParameterError(f"search is {shown(search)}; expected a tz.Search(...)")
+    require_range("k", k, 1)
+    if time_limit is not None:
+        require_seconds("time_limit", time_limit)
+    elif search is not None and search.sweeps is None and search.patience == math.inf:
+        raise ParameterError(
+            "time_limit and sweeps are None and patience is infinite; set one of them, or the "
+            "search would never end"
+        )
