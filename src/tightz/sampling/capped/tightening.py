@@ -345,9 +345,12 @@ class Tightening:
             if run.exact:
                 return run
             par = run.history[min(SCOUT_ITERATIONS + len(run.scouted), len(run.history)) - 1]
-            step, more = self._affordable(run), None
-            if step:
+            more = None
+            if step := self._affordable(run):
                 more = yield from self.larger(run, step)
+            elif step := self._affordable(run, orders=0):  # one order is better than no step
+                ibound = run.config.ibound + step
+                more = self._run(ibound, cutting(self.working.orders, ibound, [0]))
             hands = self._hands(run)
             while more is None and self._seconds > 0.0:
                 if not self._time_for(3 * SCOUT_ITERATIONS):
@@ -413,9 +416,12 @@ class Tightening:
         cost = max(FEWEST * (self.setup + ahead.setup), self.judgement) + iterations * ahead.pace
         return self.drag * cost < self._seconds
 
-    def _affordable(self, run: Run) -> int:
-        """The largest step of the ibound whose descent ends in most of the time left; 0: none."""
-        iterations = FEWEST * SCOUT_ITERATIONS + ROUGH + JUDGEMENT
+    def _affordable(self, run: Run, orders: int = FEWEST) -> int:
+        """The largest step of the ibound whose descent ends in most of the time left; 0: none.
+
+        orders: how many are compared there first.
+        """
+        iterations = orders * SCOUT_ITERATIONS + ROUGH + JUDGEMENT
         steps = (
             step
             for step in self._steps(run)
