@@ -22,7 +22,7 @@ from tightz.interval.streams.spins import (
     splitting,
     structured,
 )
-from tightz.interval.streams.states import blocks, cutset_sums, reversed_tables
+from tightz.interval.streams.states import blocks, cutset_sums, reversed_tables, state_splitting
 from tightz.interval.streams.uppers import planar_fields, quadratic, tree_reweighted, wide_tables
 from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import annealed
@@ -84,6 +84,7 @@ LOWER: tuple[Method, ...] = (
     Planned(reversed_tables, REVERSED, proves=True, beatable=Side.LOWER),
     Planned(tempering, TEMPERING, proves=True),
     cutset_sums,
+    state_splitting,
 )
 AT_ONCE = 1.0
 """Promised to openers, which only launch a stream with a promise of its own."""

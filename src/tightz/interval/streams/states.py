@@ -23,6 +23,7 @@ from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
 from tightz.sampling.capped.tightening import DENSE, FIRST, MANY
 from tightz.search.feasible import Feasibility, feasible_states
+from tightz.splitting.states import StateTree
 from tightz.uppers.mini_bucket.run import MAX_IBOUND, MiniBucket, Run, cutting, wider
 from tightz.workspace.findings import Finding, Marginals, PointEstimate
 from tightz.workspace.working import LARGE, Working
@@ -31,6 +32,9 @@ _GIBBS_STARTS = 4
 
 _MANY_FACTORS = 100_000
 """Above this belief propagation is left out, and cutsets: to choose one takes 20 s."""
+
+_MOST_SPLIT = 5_000
+"""Factors above which no tree is grown: every leaf copies the tables of all."""
 
 _FIRST_SWEEPS, _SWEEPS = 5, 0.3
 """Sweeps of the first ascent on a large model, and the part of the time left for the second."""
@@ -102,7 +106,7 @@ def reversed_tables(working: Working, clock: Clock) -> Iterator[Finding | Bound]
 
 
 def _reversed_run(working: Working, ibound: int, trial: int) -> Run | None:
-    """One order of tables from below; None where they do not fit, or would be exact."""
+    """One order of tables from below; None where they do not fit, or are exact: others do that."""
     if ibound > MAX_IBOUND:
         return None
     memory = working.max_memory // 8
@@ -112,7 +116,7 @@ def _reversed_run(working: Working, ibound: int, trial: int) -> Run | None:
         run = Run(working.orders, config, time.perf_counter(), tried)
     except ResourceError:
         return None
-    return None if run.candidates[0][1].exact and not working.exact else run
+    return None if run.candidates[0][1].exact else run
 
 
 def _ascent(run: Run, iterations: int = 10**6) -> Iterator[Finding | Bound]:
@@ -156,6 +160,19 @@ def cutset_sums(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         yield from _block_from_samples(working, run)
     for bound in run.sums(whole=working.exact):
         yield Finding(bound, Marginals(run.marginals, "block Gibbs samples", bound.log_z))
+
+
+def state_splitting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
+    """The tree over variables' states, where spins are not the variables."""
+    graph = working.graph
+    if not _beyond_spins(working) or graph.n_factors > _MOST_SPLIT:
+        return
+    tree = StateTree(graph, clock=clock, seed=stream(working.seed, KEY, 4))
+    for bound in tree.run():
+        yield Finding() if bound is None else bound
+    if tree.lower > -math.inf:
+        vectors = list(tree.result().marginals)
+        yield Finding(marginals=Marginals(vectors, "leaves of the splitting tree", tree.lower))
 
 
 def _beyond_spins(working: Working) -> bool:
