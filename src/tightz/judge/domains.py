@@ -73,17 +73,15 @@ class DomainCourt:
     def __init__(self, model: FactorGraph) -> None:
         self.model = model
         self._parts: WeakKeyDictionary[Part, _Kept] = WeakKeyDictionary()
-        self._hard = [
-            [f for f in range(model.n_factors) if np.isneginf(model.factor(f)[1]).any()],
-            [[] for _ in range(model.n_variables)],
-        ]
-        for f in self._hard[0]:
+        self._hard = [f for f, (_, table) in enumerate(model.factors) if np.isneginf(table).any()]
+        self._of: list[list[int]] = [[] for _ in range(model.n_variables)]  # of each variable
+        for f in self._hard:
             for v in model.factor(f)[0]:
-                self._hard[1][v].append(f)
+                self._of[v].append(f)
 
     def verdict(self, root: Part) -> Verdict:
         """What the tree proves about log Z: sides before what they are sides of, by a stack."""
-        everything = self.consistent(whole(self.model), self._hard[0])
+        everything = self.consistent(whole(self.model), self._hard)
         stack: list[tuple[Part, Domains | None, bool]] = [(root, everything, False)]
         while stack:
             part, domains, sides_done = stack.pop()
@@ -122,7 +120,7 @@ class DomainCourt:
             raise RefutedError(f"{part.states} are no proper part of the states of variable {v}")
         cut = list(domains)
         cut[v] = domains[v][inside if first else ~inside]
-        return self.consistent(cut, self._hard[1][v])
+        return self.consistent(cut, self._of[v])
 
     def consistent(self, domains: Domains, factors: Iterable[int]) -> Domains | None:
         """Domains without the states that tables rule out; None where a variable has none left.
@@ -143,7 +141,7 @@ class DomainCourt:
                 if not supported.any():
                     return None
                 domains[v] = domains[v][supported]
-                waiting.update(dict.fromkeys(self._hard[1][v]))
+                waiting.update(dict.fromkeys(self._of[v]))
         return None if _zero_constant(self.model) else domains
 
     def _proven(self, part: Part, domains: Domains) -> Verdict:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -96,7 +95,7 @@ class Mixture:
             total += share * rest
         return np.clip(total, -1.0, 1.0)
 
-    def marginals(self) -> NDArray[np.float64]:
+    def marginals(self) -> Any:
         """(n, 2) state probabilities of the model's variables."""
         return self.encoding.marginals(self.spin_means())
 
@@ -153,8 +152,8 @@ class MixtureOfLeaves(Protocol):
     def weights(self) -> NDArray[np.float64]:
         """(leaves,) their shares."""
 
-    def marginals(self) -> Sequence[NDArray[np.float64]]:
-        """State probabilities of the model's variables."""
+    def marginals(self) -> Any:
+        """State probabilities of the model's variables: an array (n, 2), or a list of vectors."""
 
     def states(
         self, count: int, rng: np.random.Generator
@@ -200,7 +199,7 @@ class SplittingResult(Result):
         return min(self.history, key=lambda bound: bound.high, default=_nothing(Side.UPPER))
 
     @cached_property
-    def marginals(self) -> Sequence[NDArray[np.float64]]:
+    def marginals(self) -> Any:
         """State probabilities under the mixture of the leaves, one row a variable; NaN where Z = 0.
 
         Where zeros were solved as parities, a spin that follows from several others is taken to

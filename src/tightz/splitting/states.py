@@ -150,7 +150,9 @@ class StateTree:
             self._split(heapq.heappop(self._heap)[-1])
             self.splits += 1
             news = list(self._news())
-            yield from news or [None]
+            yield from news
+            if not news:
+                yield None
 
     def _region(self, alive: NDArray[np.bool_], depth: int) -> StateRegion:
         sides = per_variable(alive, self.model.cardinalities)
