@@ -42,7 +42,7 @@ def projected_models(draw, max_variables=7, max_arity=3):
 
 
 @st.composite
-def discrete_models(draw, max_variables=6, max_states=4, zeros=(0.0, 0.3, 0.6)):
+def models_with_zeros(draw, max_variables=6, max_states=4, zeros=(0.0, 0.3, 0.6)):
     """Factor graphs of many states with zeros, evidence, one-state variables and constants."""
     n = draw(st.integers(1, max_variables))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

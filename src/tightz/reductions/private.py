@@ -19,8 +19,8 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import selected
 from tightz.reductions.barren import Barren, BarrenVariable
 
-MOST = 0.5
-"""Part of the variables that must go for it to be done."""
+MOST, FEWEST = 0.5, 100
+"""Part of the variables, and number of them, that must go for it to be done."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,7 +31,7 @@ class Private(Barren):
         return f"Private({self.reduced!r}, {len(self.gone)} variables summed out)"
 
 
-def sum_out_private(model: FactorGraph) -> Private:
+def sum_out_private(model: FactorGraph, fewest: int = FEWEST) -> Private:
     """Sum out variables of one table over three or more, one of each table, if most are such."""
     arity = np.repeat(model.arities, model.arities)
     joint = arity > 1
@@ -39,7 +39,7 @@ def sum_out_private(model: FactorGraph) -> Private:
     owner = np.repeat(np.arange(model.n_factors), model.arities)
     alone = joint & (arity > 2) & (shared[model.scope_vars] == 1)
     homes, first = np.unique(owner[alone], return_index=True)
-    if homes.size < max(1.0, MOST * model.n_variables):
+    if homes.size < max(fewest, MOST * model.n_variables):
         return Private(model, model, np.arange(model.n_variables), [])
     going = model.scope_vars[alone][first].astype(np.int64)
     gone_now = np.zeros(model.n_variables, dtype=bool)
