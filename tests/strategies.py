@@ -39,3 +39,20 @@ def projected_models(draw, max_variables=7, max_arity=3):
     """A model with a parity system over its variables."""
     model = draw(binary_models(max_variables=max_variables, max_arity=max_arity))
     return model, draw(parity_systems(model.n_variables))
+
+
+@st.composite
+def models_with_zeros(draw, max_variables=6, max_states=4, zeros=(0.0, 0.3, 0.6)):
+    """Factor graphs of many states with zeros, evidence, one-state variables and constants."""
+    n = draw(st.integers(1, max_variables))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    cards = rng.integers(1, max_states + 1, size=n)
+    share = draw(st.sampled_from(zeros))
+    factors = []
+    for _ in range(draw(st.integers(0, 2 * n))):
+        scope = rng.choice(n, size=int(rng.integers(0, min(3, n) + 1)), replace=False)
+        table = 2.0 * rng.normal(size=tuple(cards[scope]))
+        barred = rng.random(table.shape) < (share if scope.size else 0.0)
+        factors.append((scope.tolist(), np.where(barred, -np.inf, table)))
+    seen = {v: int(rng.integers(cards[v])) for v in range(n) if rng.random() < 0.15}
+    return tz.FactorGraph(cards, factors, evidence=seen)

@@ -13,11 +13,12 @@ import tightz as tz
 from tests import naive
 from tests.test_discrete import discrete_models, enumerated, slack
 from tightz.judge import RefutedError
-from tightz.judge.reductions import check_barren
+from tightz.judge.reductions import check_barren, check_sum
 from tightz.models.observed import observe
 from tightz.reductions.barren import drop_barren
 from tightz.reductions.leaves import sum_out_leaves
 from tightz.reductions.preparation import prepare, solve_components
+from tightz.reductions.private import Private, sum_out_private
 
 
 @st.composite
@@ -247,3 +248,64 @@ def test_log_partition_of_a_wide_network_without_evidence():
     truth = tz.exact(prepare(model.with_evidence({30: 1})).reduced).log_z
     assert observed.lower <= truth <= observed.upper
     assert observed.is_exact
+
+
+@st.composite
+def relational(draw):
+    """Things of two or three states, and for pairs of them a fact that one table alone names."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    things = draw(st.integers(2, 3))
+    pairs = [(i, j) for i in range(things) for j in range(things) if i != j][:5]
+    cards = rng.integers(2, 4, size=things + len(pairs))
+    share = draw(st.sampled_from([0.0, 0.3]))
+    factors = [((v,), rng.normal(size=cards[v])) for v in range(len(cards)) if rng.random() < 0.7]
+    for fact, (i, j) in enumerate(pairs, start=things):
+        scope = rng.permutation([i, j, fact])
+        table = 3.0 * rng.normal(size=tuple(cards[scope]))
+        factors.append((scope, np.where(rng.random(table.shape) < share, -np.inf, table)))
+    return tz.FactorGraph(cards, factors), len(pairs)
+
+
+@given(relational())
+def test_private_variables_keep_z_and_draw_back(case):
+    model, count = case
+    step = sum_out_private(model, fewest=1)
+    private = count >= 0.5 * model.n_variables
+    assert step.reduced.n_variables == model.n_variables - (count if private else 0)
+    log_z, _ = enumerated(model)
+    assert enumerated(step.reduced)[0] == pytest.approx(log_z, abs=1e-9)
+    assert step.rounding < 1e-9
+    if not private or log_z == -np.inf:
+        return
+    check_sum(model, step.reduced, step.kept, step.rounding)
+    rng = np.random.default_rng(0)
+    states = naive.all_states(step.reduced.cardinalities)
+    weights = step.reduced.log_weight(states)
+    heavy = states[[int(weights.argmax())]]
+    drawn = step.lift_states(np.repeat(heavy, 4000, axis=0), rng)
+    assert (drawn[:, step.kept] == heavy).all()
+    assert (model.log_weight(drawn) > -np.inf).all()
+    held = model.with_evidence(dict(zip(step.kept.tolist(), heavy[0].tolist(), strict=True)))
+    for v, expected in enumerate(enumerated(held)[1]):
+        seen = np.bincount(drawn[:, v], minlength=len(expected)) / 4000
+        np.testing.assert_allclose(seen, expected, atol=0.05)
+
+
+def test_private_variables_go_where_most_are_such_and_marginals_stay_exact():
+    """A chain of 150 rules over a hidden path: summed exactly, marginals with all variables in."""
+    rng = np.random.default_rng(3)
+    n = 150
+    factors = [((i, i + 1, n + 1 + i), rng.normal(size=(2, 2, 2))) for i in range(n)]
+    model = tz.FactorGraph([2] * (2 * n + 1), factors)
+    steps = prepare(model).steps
+    assert not any(isinstance(step, Private) for step in steps)  # 150 of 301 are not most
+    wide = tz.FactorGraph(
+        [2] * (2 * n + 2), [*factors, ((0, n, 2 * n + 1), rng.normal(size=(2, 2, 2)))]
+    )
+    assert any(isinstance(step, Private) for step in prepare(wide).steps)
+    assert not any(isinstance(s, Private) for s in prepare(wide, barren=False).steps)
+    result = tz.log_partition(wide, time_limit=20, seed=0)
+    reference = tz.exact(wide)
+    assert result.log_z == pytest.approx(reference.log_z, abs=1e-8)
+    for got, expected in zip(result.marginals, reference.marginals, strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-8)

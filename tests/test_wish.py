@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 from tests import naive
+from tests.strategies import models_with_zeros
 from tightz.bounds import Side
 from tightz.errors import MissingExtraError, ParameterError
 from tightz.families import PointMass, Status
@@ -25,6 +26,7 @@ from tightz.paper.wish import wish
 from tightz.paper.wish.results import band_lower, band_upper
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity, Parities
+from tightz.runtime.seeds import generator
 from tightz.search.exact_mpe import ExactPointMass, StateTable
 
 LOG_32 = math.log(32.0)
@@ -181,6 +183,16 @@ SMALL = {
         evidence={0: 1},
     ),
     "log Z of 1e5": FactorGraph([2] * 4, [((0, 1), [1e5, 0, 0, 1e5]), ((2, 3), [0, 1, 2, 3])]),
+    "three states": FactorGraph([3, 2, 3], [((0, 1), np.arange(6.0)), ((1, 2), np.ones(6))]),
+    "zeros": FactorGraph([2] * 4, [((0, 1), [-np.inf, 0, 1, 2]), ((1, 2, 3), [0, -np.inf] * 4)]),
+    "states and zeros": FactorGraph(
+        [3, 3, 2],
+        [
+            ((0, 1), [-np.inf, 0, 1, 2, -np.inf, 0, 0, 1, -np.inf]),
+            ((1, 2), [0, 1, -np.inf, 2, 1, 0]),
+        ],
+        evidence={2: 1},
+    ),
 }
 
 
@@ -202,6 +214,55 @@ def test_wish_interval_contains_log_z(name):
         assert bound.log_z <= log_z + 1e-9 if bound.side is Side.LOWER else bound.log_z >= log_z
     assert "\n" not in repr(result)
     assert "two-sided" in result.summary()
+
+
+@given(model=models_with_zeros(max_variables=4), seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_heaviest_codes_of_any_model_equal_brute_force(model, seed):
+    """Codes written out here: spare ones repeat the first states and share their weight."""
+    free = [v for v in range(model.n_variables) if v not in model.evidence]
+    free = [v for v in free if model.cardinalities[v] > 1]
+    bits = [(int(model.cardinalities[v]) - 1).bit_length() for v in free]
+    every = list(itertools.product((0, 1), repeat=sum(bits)))
+    codes = np.array(every, dtype=np.int64).reshape(len(every), sum(bits))
+    states = np.zeros((len(codes), model.n_variables), dtype=np.int64)
+    states[:, list(model.evidence)] = list(model.evidence.values())
+    shared, at = np.zeros(len(codes)), 0
+    for v, width in zip(free, bits, strict=True):
+        d = int(model.cardinalities[v])
+        code = codes[:, at : at + width] @ (1 << np.arange(width)[::-1])
+        states[:, v] = np.where(code < d, code, code - d)
+        spare = 2**width - d
+        shared -= np.where(states[:, v] < spare, math.log(2.0), 0.0)
+        at += width
+    weights = naive.log_weights(model.cardinalities, model.factors, states) + shared
+    result = wish(model, trials=3, seed=seed, threads=1)
+    assert result.n == sum(bits)
+    for i, level in enumerate(result.levels.tolist()):
+        for trial in range(3):
+            drawn = DenseParity().draw(level, result.n, generator(seed, level, trial, 0))
+            inside = ((codes @ drawn.matrix.T) % 2 == drawn.rhs).all(axis=1)
+            top = weights[inside].max(initial=-math.inf)
+            assert result.log_maxima[i, trial] == pytest.approx(top, abs=1e-9)
+            assert result.log_uppers[i, trial] >= top - 1e-12
+
+
+def test_cp_sat_takes_zeros_as_constraints():
+    pytest.importorskip("ortools")
+    rng = np.random.default_rng(5)
+    factors = [
+        ((i, j), np.where(rng.random((3, 2)) < 0.3, -np.inf, rng.normal(size=(3, 2))))
+        for i in (0, 2, 4)
+        for j in (1, 3)
+    ]
+    model = FactorGraph([3, 2, 3, 2, 3], factors)
+    table = wish(model, trials=6, seed=2)
+    solved = wish(model, trials=6, seed=2, family=ExactPointMass(enumerate_up_to=0))
+    np.testing.assert_allclose(solved.log_maxima, table.log_maxima, atol=1e-9)
+    assert (solved.log_uppers >= table.log_maxima).all()
+    assert np.isneginf(solved.log_maxima).any()
+    local = wish(model, trials=6, seed=2, family=PointMass(restarts=2, enumerate_up_to=0))
+    assert (local.log_maxima <= table.log_maxima + 1e-9).all()
 
 
 def test_a_model_with_zero_weight():

@@ -21,7 +21,7 @@ from tightz.reductions.encoding import encode
 from tightz.sampling import certificates
 from tightz.sampling.calibration import combine
 from tightz.sampling.ledger import Ledger
-from tightz.splitting import SplittingTree, evidence
+from tightz.splitting import SplittingTree, StateTree, evidence
 from tightz.splitting.evidence import Standing
 from tightz.workspace.workspace import Workspace
 
@@ -241,6 +241,12 @@ SPLITTING = [
         "there is nothing to draw from: the run ended before it had its first q. Give it more "
         "time (time_limit)",
         lambda: SplittingTree(Workspace.build(GRID, seed=0), seed=0, threads=1).result().sample(1),
+    ),
+    Case(
+        TightzError,
+        "there is nothing to draw from: the run ended before it had its first q. Give it more "
+        "time (time_limit)",
+        lambda: StateTree(GRID, seed=0).result().sample(1),
     ),
     Case(
         TightzError,

@@ -28,6 +28,8 @@ from tightz.judge.clusters import NetworkEvidence
 from tightz.judge.collapses import CollapseLink
 from tightz.judge.cosets import CosetsEvidence
 from tightz.judge.cutsets import Conditioned, CutsetEvidence
+from tightz.judge.domains import DomainCourt, DomainsEvidence, Summed
+from tightz.judge.domains import Part as StatePart
 from tightz.judge.edges import EdgesEvidence
 from tightz.judge.elimination import bucket_tree, check_messages
 from tightz.judge.fields import FieldsEvidence, Part
@@ -691,7 +693,41 @@ HEAVIEST = [
     ),
 ]
 
+TERNARY = tz.FactorGraph([3, 2], [((0, 1), np.arange(6.0))])
+
+
+def _cut(variable: int, states: tuple[int, ...], model: tz.FactorGraph = TERNARY) -> Evidence:
+    """A tree of states with one cut."""
+    sides = StatePart((Summed(8),)), StatePart((Summed(8),))
+    return DomainsEvidence(DomainCourt(model), StatePart((), variable, states, sides))
+
+
+def _one_part_twice() -> Evidence:
+    one = StatePart((Summed(8),))
+    return DomainsEvidence(DomainCourt(TERNARY), StatePart((), 0, (0,), (one, one)))
+
+
+DOMAINS = [
+    about(
+        TERNARY,
+        "a sum needs tables of more than 2 entries",
+        DomainsEvidence(DomainCourt(TERNARY), StatePart((Summed(2),))),
+    ),
+    about(
+        TERNARY,
+        "a part is cut at variable 5; the model has no such variable",
+        _cut(5, (0,)),
+    ),
+    about(TERNARY, "(0, 1, 2) are no proper part of the states of variable 0", _cut(0, (0, 1, 2))),
+    about(
+        TERNARY,
+        "one part stands for both sides of a cut: it is counted twice",
+        _one_part_twice(),
+    ),
+    about(PAIR, "a tree of states is about another model", _cut(0, (0,))),
+]
+
 CASES = [
     *VARIABLES, *SPINS, *LINKS, *UPPER, *PARTS, *BARREN, *PROPOSALS, *FIELDS, *QUADRATIC,
-    *HEAVIEST,
+    *HEAVIEST, *DOMAINS,
 ]  # fmt: skip

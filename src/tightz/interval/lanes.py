@@ -38,8 +38,8 @@ CREDIT = 0.3
 """Share of the interval's width that a stream is believed to take away before it is measured."""
 
 
-PATIENCE = 6
-"""Upper bounds that a stream has given before it may be called beaten."""
+PATIENCE = {Side.UPPER: 6, Side.LOWER: 3}
+"""Bounds that a stream has given before it may be called beaten."""
 
 EARLY = 5.0
 """Seconds that streams may take together while the clock is held for compilation."""
@@ -137,7 +137,7 @@ class Lane:
     kernels: tuple[Kernel, ...] = ()  # what it waits for before its first step
     merged: bool = False  # and all it found is merged
     unmerged: int = 0  # findings that wait for the driver
-    trail: list[tuple[float, float]] = field(default_factory=list)  # seconds, its upper bounds
+    trail: list[tuple[float, float]] = field(default_factory=list)  # seconds, its bounds
 
     @property
     def name(self) -> str:
@@ -149,22 +149,23 @@ class Lane:
         return float(getattr(self.method, "share", 0.0))
 
     def beaten(self, bound: Bound, ends: Ends, left: float) -> bool:
-        """Whether its upper bounds, falling on as fast as of late, end above what is known.
+        """Whether its bounds, moving on as fast as of late, stay behind what is known.
 
-        A descent slows down, so this gives it more than it will get. A stream that has more to give
-        than bounds says so by `beatable`.
+        A descent slows down, so this gives it more than it will get. Its upper bounds are meant,
+        unless the stream says otherwise by `beatable`; None: it has more to give than bounds.
         """
-        if bound.side is not Side.UPPER or bound.proof is not Proof.DETERMINISTIC:
+        side = getattr(self.method, "beatable", Side.UPPER)
+        if bound.side is not side or bound.proof is not Proof.DETERMINISTIC:
             return False
-        if not getattr(self.method, "beatable", True):
-            return False
-        self.trail.append((self.here.seconds, bound.log_z))
-        late = [(s, value) for s, value in self.trail if s >= 0.5 * self.here.seconds]
-        if len(self.trail) < PATIENCE or len(late) < 2 or bound.log_z <= ends.upper:
+        sign, known = (1.0, ends.upper) if side is Side.UPPER else (-1.0, -ends.lower)
+        value = sign * bound.log_z
+        self.trail.append((self.here.seconds, value))
+        late = [(s, each) for s, each in self.trail if s >= 0.5 * self.here.seconds]
+        if len(self.trail) < PATIENCE[side] or len(late) < 2 or value <= known:
             return False
         (begun, high), (now, low) = late[0], late[-1]
         falling = max(0.0, high - low) / max(now - begun, 1e-9)
-        return bound.log_z - falling * left > ends.upper
+        return value - falling * left > known
 
     @property
     def ready(self) -> bool:

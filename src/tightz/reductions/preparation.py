@@ -14,15 +14,16 @@ from tightz.models.observed import Observed, observe
 from tightz.reductions.barren import Barren, drop_barren
 from tightz.reductions.components import solve_components
 from tightz.reductions.leaves import sum_out_leaves
+from tightz.reductions.private import Private, sum_out_private
 from tightz.reductions.reduction import Chain, Reduction
 from tightz.reductions.zeros import Simplified, simplify
 
 
 def prepare(model: FactorGraph, *, log2_size: float = 16.0, barren: bool = True) -> Chain:
-    """Propagate zeros, drop barren variables, sum out leaves, solve small components.
+    """Propagate zeros, drop barren variables, sum out leaves and private ones, solve components.
 
-    Components of at most 2^log2_size joint states are solved. `barren=False` keeps barren
-    variables, whose marginals nothing smaller has exactly.
+    Components of at most 2^log2_size joint states are solved. `barren=False` keeps barren and
+    private variables, whose marginals nothing smaller has exactly.
     """
     steps: list[Reduction] = []
 
@@ -52,6 +53,8 @@ def prepare(model: FactorGraph, *, log2_size: float = 16.0, barren: bool = True)
                 break
         if not now().has_zeros or zeros:  # sums may show a state to be impossible
             break
+    if barren:
+        take(sum_out_private(now()))
     take(solve_components(now(), log2_size))
     return Chain(model, steps)
 
@@ -86,7 +89,7 @@ def _check(step: Reduction) -> None:
     elif isinstance(step, Simplified):
         if not step.contradiction:
             check_substitution(step.model, step.reduced, step.source, step.maps, step.fixed)
-    elif isinstance(step, Barren):
+    elif isinstance(step, Barren) and not isinstance(step, Private):
         gone = [(b.variable, b.factor) for b in step.gone]
         check_barren(step.model, step.reduced, gone, step.rounding)
     else:

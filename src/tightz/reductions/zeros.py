@@ -204,13 +204,19 @@ def state_ptr(cardinalities: NDArray) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(cardinalities, dtype=np.int64)]).astype(np.int64)
 
 
-def possible_states(model: FactorGraph) -> NDArray[np.bool_]:
-    """Per (variable, state), whether arc consistency leaves it possible; evidence included."""
+def possible_states(
+    model: FactorGraph, among: NDArray[np.bool_] | None = None
+) -> NDArray[np.bool_]:
+    """Per (variable, state), whether arc consistency leaves it possible; evidence included.
+
+    `among`: those that are possible at all; every one by default.
+    """
     ptr = state_ptr(model.cardinalities)
-    alive = np.ones(int(ptr[-1]), dtype=np.bool_)
+    alive = np.ones(int(ptr[-1]), dtype=np.bool_) if among is None else among.copy()
     for v, state in model.evidence.items():
+        seen = alive[ptr[v] + state]
         alive[ptr[v] : ptr[v + 1]] = False
-        alive[ptr[v] + state] = True
+        alive[ptr[v] + state] = seen
     forbidden = model.log_tables == -np.inf
     if forbidden.any():
         changed = np.ones(model.n_variables, dtype=np.bool_)

@@ -13,7 +13,7 @@ Three routes to max {log p~(x) : A x = b mod 2}, each with an upper bound on tha
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tightz.errors import MissingExtraError, ParameterError, require_range
 from tightz.families.mean_field import PointMass
 from tightz.families.projection import IProjection, Status, evaluate
+from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.reductions.collapse_kernels import walsh_hadamard
@@ -46,6 +47,47 @@ class ExactProjection(IProjection):
     """
 
     log_upper: float = math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """Codes of spins that weigh nothing: for each of `scopes` a table, True where it is barred.
+
+    A bit is 1 where its spin is -1. Zeros have no logarithm that a polynomial could hold: it has a
+    finite number there instead, and these say which of its states do not count.
+    """
+
+    scopes: tuple[tuple[int, ...], ...] = ()
+    tables: tuple[NDArray[np.bool_], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.scopes)
+
+    def allow(self, spins: NDArray) -> NDArray[np.bool_]:
+        """(S,) which rows of spins +1 or -1 no table bars."""
+        bits = (np.atleast_2d(spins) < 0).astype(np.int64)
+        out = np.ones(len(bits), dtype=bool)
+        for scope, table in zip(self.scopes, self.tables, strict=True):
+            out &= ~table[tuple(bits[:, i] for i in scope)]
+        return out
+
+
+def without_zeros(binary: FactorGraph) -> tuple[FactorGraph, Bars]:
+    """The model with each zero as small as its table's least other entry, and what zeros bar.
+
+    A table of nothing but zeros stays: no state has weight.
+    """
+    factors, scopes, tables = [], [], []
+    for scope, table in binary.factors:
+        barred = np.isneginf(table)
+        if barred.any() and not barred.all():
+            scopes.append(tuple(scope))
+            tables.append(barred)
+            table = np.where(barred, table[~barred].min(), table)
+        factors.append((scope, table))
+    if not scopes:
+        return binary, Bars()
+    return FactorGraph(binary.cardinalities, factors), Bars(tuple(scopes), tuple(tables))
 
 
 @dataclass(frozen=True)
@@ -72,33 +114,51 @@ class ExactPointMass:
         return 1
 
     def project(
-        self, coset: Coset, rng: np.random.Generator, states: NDArray | None = None
+        self,
+        coset: Coset,
+        rng: np.random.Generator,
+        states: NDArray | None = None,
+        bars: Bars | None = None,
     ) -> ExactProjection:
-        """The heaviest state, or the heaviest found in time; `status` and `log_upper` say which."""
+        """The heaviest state, or the heaviest found in time; `status` and `log_upper` say which.
+
+        With `bars` the heaviest that is not barred, -inf where there is none or none was found.
+        """
+        bars = bars or Bars()
         if not coset.feasible or coset.polynomial.constant == -np.inf:
             status = Status.OPTIMAL if coset.feasible else Status.INFEASIBLE
             return _result(coset, np.ones(coset.n_free), -math.inf, status)
         if self.time_limit == 0.0:
-            return _result(coset, np.ones(coset.n_free), math.inf, Status.NOT_CONVERGED)
+            return _result(coset, np.ones(coset.n_free), math.inf, Status.NOT_CONVERGED, bars)
         if coset.n_free <= self.enumerate_up_to:
             state = _enumerate(coset)
             top = float(evaluate(coset, state)[0]) + 3.0 * rounding(coset.polynomial)
-            return _result(coset, state, top, Status.OPTIMAL)
+            if bars.allow(coset.spins_from_free(state))[0]:  # the heaviest of all is none of them
+                return _result(coset, state, top, Status.OPTIMAL)
         start = PointMass(restarts=8, enumerate_up_to=0).project(coset, rng)
         seed = int(rng.integers(2**31 - 1))
-        state, top, proven = _solve(coset, start.means, self.time_limit, self.workers, seed)
-        if start.log_gamma > float(evaluate(coset, state)[0]):
+        state, top, proven = _solve(coset, start.means, self, seed, bars)
+        if top == -math.inf:
+            none = np.array([-math.inf])
+            return ExactProjection(coset, top, none, state, 0, Status.INFEASIBLE, log_upper=top)
+        if not bars and start.log_gamma > float(evaluate(coset, state)[0]):
             state = start.means
-        return _result(coset, state, top, Status.OPTIMAL if proven else Status.NOT_CONVERGED)
+        return _result(coset, state, top, Status.OPTIMAL if proven else Status.NOT_CONVERGED, bars)
 
 
 def _result(
-    coset: Coset, state: NDArray[np.float64], log_upper: float, status: Status
+    coset: Coset,
+    state: NDArray[np.float64],
+    log_upper: float,
+    status: Status,
+    bars: Bars | None = None,
 ) -> ExactProjection:
     """Evaluate `state` independently of the solver; OPTIMAL is withdrawn if the gap says so."""
     value = float(evaluate(coset, state)[0])
     # The solver's bound and the sum of magnitudes both hold; the smaller counts.
     top = min(log_upper, weight_ceiling(coset.polynomial)) if value > -math.inf else value
+    if bars and not bars.allow(coset.spins_from_free(state))[0]:
+        value = -math.inf
     if status is Status.OPTIMAL and top - value > PROOF_TOLERANCE * _scale(coset.polynomial):
         status = Status.NOT_CONVERGED
     return ExactProjection(coset, value, np.array([value]), state, 0, status, log_upper=top)
@@ -140,6 +200,7 @@ class StateTable:
     """
 
     polynomial: SpinPolynomial
+    bars: Bars = field(default_factory=Bars)
 
     @cached_property
     def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -153,6 +214,11 @@ class StateTable:
         # of that is sum_a theta_a (-1)^|a and x| = log p~(x) - constant for every x at once.
         table[words] = poly.theta
         walsh_hadamard(table)
+        grid = table.reshape((2,) * poly.n)  # the first axis is the last spin
+        for scope, barred in zip(self.bars.scopes, self.bars.tables, strict=True):
+            order = np.argsort(scope)[::-1]
+            shape = [2 if poly.n - 1 - axis in scope else 1 for axis in range(poly.n)]
+            grid += np.where(barred.transpose(order), -np.inf, 0.0).reshape(shape)
         # A coset of rank r <= n / 2 is scanned in the order of weight: 2^(n/2 + 4) states hold one
         # of it except with probability about e^-16; then it is walked instead.
         keep = min(table.size, 2 ** ((poly.n + 1) // 2 + 4))
@@ -165,14 +231,15 @@ class StateTable:
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel light: a worker rebuilds the table, which takes less time than sending it."""
-        return {"polynomial": self.polynomial}
+        return {"polynomial": self.polynomial, "bars": self.bars}
 
     def heaviest(
         self, matrices: NDArray[np.uint8], rhs: NDArray[np.uint8]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """(log weight, code) of the heaviest x with A x = b, for matrices (T, m, n), rhs (T, m).
 
-        -inf and -1 where the system is infeasible. Weights are evaluated anew from the terms.
+        -inf and -1 where the system is infeasible, -inf where all its states are barred. Weights
+        are evaluated anew from the terms.
         """
         poly = self.polynomial
         table, order = self._arrays
@@ -185,7 +252,8 @@ class StateTable:
         values = np.full(len(rows), -np.inf)
         distinct, which = np.unique(codes[codes >= 0], return_inverse=True)
         spins = 1 - 2 * ((distinct[:, None] >> np.arange(poly.n)) & 1)
-        values[codes >= 0] = poly.log_weight(spins)[which]
+        weights = np.where(self.bars.allow(spins), poly.log_weight(spins), -np.inf)
+        values[codes >= 0] = weights[which]
         return values, codes
 
 
@@ -295,10 +363,11 @@ def _first_in_order(rows, order, rhs_bit):  # type: ignore[no-untyped-def]
 
 
 def _solve(
-    coset: Coset, start: NDArray[np.float64], time_limit: float, workers: int, seed: int
+    coset: Coset, start: NDArray[np.float64], settings: ExactPointMass, seed: int, bars: Bars
 ) -> tuple[NDArray[np.float64], float, bool]:
     """CP-SAT: (free spins of the best state, upper bound on the maximum, whether it is proven).
 
+    The bound is -inf where it is proven that all states of the coset are barred.
     The model over all n spins, x = 1 where s = -1. A product of two spins is 1 - 2z with z = x xor
     y as four linear inequalities, the convex hull of the relation; longer products chain such z,
     sharing prefixes. A parity is one XOR constraint.
@@ -351,15 +420,19 @@ def _solve(
         # add_bool_xor asks for an odd number of true literals; sign +1 means an even parity.
         literals.append(~x[pivot] if coset.sign[row] > 0 else x[pivot])
         model.add_bool_xor(literals)
+    for scope, barred in zip(bars.scopes, bars.tables, strict=True):
+        model.add_forbidden_assignments([x[i] for i in scope], np.argwhere(barred).tolist())
     for i, spin in enumerate(coset.spins_from_free(start)[0]):
         model.add_hint(x[i], bool(spin < 0))
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = time_limit
-    solver.parameters.num_workers = workers
+    solver.parameters.max_time_in_seconds = settings.time_limit
+    solver.parameters.num_workers = settings.workers
     solver.parameters.random_seed = seed
     status = solver.solve(model)
     if status == cp_model.UNKNOWN:  # its bound may not be initialised yet: use none
         return start, math.inf, False
+    if status == cp_model.INFEASIBLE and bars:
+        return start, -math.inf, True
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         raise ArithmeticError(
             f"CP-SAT answers {solver.status_name(status)} on a feasible coset: this is a bug"

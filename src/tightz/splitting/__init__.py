@@ -1,6 +1,7 @@
 """Deterministic bounds on log Z by splitting the space, two-sided and anytime.
 
-The space is cut into regions by parities of one or two spins; each region has an I-projection as
+The space is cut into regions by parities of one or two spins, or by the states of a variable where
+there are more than two or zeros that no parities explain; each region has an I-projection as
 its lower bound and elimination or mini-buckets as its upper bound. Z is the sum over regions, so
 both sides add up, with no probability involved (the coset sum of Hsu, Achim and Ermon's setting,
 with the parities chosen; anytime search trees for Z: Lou, Dechter and Ihler, 2017).
@@ -8,7 +9,8 @@ with the parities chosen; anytime search trees for Z: Lou, Dechter and Ihler, 20
 
 from __future__ import annotations
 
-from tightz.errors import ParameterError
+from tightz.errors import ParameterError, UnsupportedModelError
+from tightz.models.factor_graph import FactorGraph
 from tightz.models.given import ModelOrPath, given_model
 from tightz.models.prepared import prepared
 from tightz.reductions.encoding import encode
@@ -17,6 +19,7 @@ from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.splitting.results import SplittingResult
 from tightz.splitting.run import PRODUCT, SEARCH_SHARE, STRUCTURED, Splitting, SplittingTree
+from tightz.splitting.states import StateTree
 from tightz.workspace.workspace import SHARED, Auto, Workspace
 
 __all__ = [
@@ -25,6 +28,7 @@ __all__ = [
     "Splitting",
     "SplittingResult",
     "SplittingTree",
+    "StateTree",
     "split",
 ]
 
@@ -41,8 +45,10 @@ def split(
 ) -> SplittingResult:
     """Both ends of log Z by splitting, with the leaves and their mixture; see `Splitting`.
 
-    With no limit at all it runs until the interval is closed. `backend`: "cuda" bounds the leaves
-    of a MeanField tree on the GPU, "auto" does so where there is one, "cpu" never.
+    A binary model whose zeros, if any, are parities is split by parities of its spins; any other by
+    the states of its variables (`settings.collapse`, `settings.family` and `backend` are then of no
+    use). With no limit at all it runs until the interval is closed. `backend`: "cuda" bounds the
+    leaves of a MeanField tree on the GPU, "auto" does so where there is one, "cpu" never.
     """
     model = given_model(model, "split")
     if time_limit is not None and not time_limit > 0.0:
@@ -52,9 +58,18 @@ def split(
     clock = Clock() if time_limit is None else Clock(time_limit)
     settings = settings or Splitting()
     root = seed_sequence(seed)
+    try:
+        encoding = encode(model)
+    except UnsupportedModelError:
+        if not isinstance(model, FactorGraph):
+            raise
+        states = StateTree(model, settings, clock=clock, seed=root)
+        for _ in states.run():
+            pass
+        return states.result()
     automatic = Auto(most=min(SHARED.most, settings.exact_width))
     work = Workspace.build(
-        encode(model),
+        encoding,
         seed=root,
         collapse=automatic if settings.collapse is None else settings.collapse,
         time_limit=None if time_limit is None else SEARCH_SHARE * time_limit,

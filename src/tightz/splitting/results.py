@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,17 @@ class Mixture:
             total += share * rest
         return np.clip(total, -1.0, 1.0)
 
+    def marginals(self) -> Any:
+        """(n, 2) state probabilities of the model's variables."""
+        return self.encoding.marginals(self.spin_means())
+
+    def states(
+        self, count: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(states of the model (count, n), log p~ - log q)."""
+        spins, logs = self.draw(count, rng)
+        return self.encoding.lift_states(spins), logs
+
     def draw(
         self, count: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
@@ -134,6 +145,22 @@ class Mixture:
         ), excess
 
 
+class MixtureOfLeaves(Protocol):
+    """What the leaves' q's are together, over spins or over states."""
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """(leaves,) their shares."""
+
+    def marginals(self) -> Any:
+        """State probabilities of the model's variables: an array (n, 2), or a list of vectors."""
+
+    def states(
+        self, count: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(states of the model (count, n), log p~ - log q)."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class SplittingResult(Result):
     """lower <= log Z <= upper, both deterministic; one row per leaf, heaviest first.
@@ -155,7 +182,7 @@ class SplittingResult(Result):
     history: tuple[Bound, ...]
     seconds: float
     provenance: dict[str, Any]
-    mixture: Mixture = field(repr=False)
+    mixture: MixtureOfLeaves = field(repr=False)
 
     @property
     def bounds(self) -> list[Bound]:
@@ -172,13 +199,13 @@ class SplittingResult(Result):
         return min(self.history, key=lambda bound: bound.high, default=_nothing(Side.UPPER))
 
     @cached_property
-    def marginals(self) -> NDArray[np.float64]:
-        """(n, 2) state probabilities under the mixture of the leaves; NaN where Z = 0.
+    def marginals(self) -> Any:
+        """State probabilities under the mixture of the leaves, one row a variable; NaN where Z = 0.
 
         Where zeros were solved as parities, a spin that follows from several others is taken to
         follow from independent ones (`SpinEncoding.marginals`); samples are not.
         """
-        return self.mixture.encoding.marginals(self.mixture.spin_means())
+        return self.mixture.marginals()
 
     @property
     def log_weights(self) -> NDArray[np.float64]:
@@ -194,8 +221,7 @@ class SplittingResult(Result):
         require_range("k", k, 0)
         if self.upper == -math.inf:
             raise TightzError("Z = 0: the model has no state of positive weight to draw")
-        spins, logs = self.mixture.draw(int(k), generator(rng))
-        return Samples(self.mixture.encoding.lift_states(spins), logs)
+        return Samples(*self.mixture.states(int(k), generator(rng)))
 
     def sampled_log_z(self, k: int = 1000, rng: Seed = None) -> LogEstimate:
         """log Z from k importance-weighted samples, and the standard error of these draws.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.bounds import Side
 from tightz.elimination.exact import plan
 from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.ways import Way, choose_way
@@ -302,12 +303,14 @@ class Planned:
 
     The race measures what steps have brought; work that pays at its end (tables that cap draws)
     would be starved by streams that pay at once. proves: its bounds hold always, so it keeps its
-    share where the confident interval is narrow already.
+    share where the confident interval is narrow already. beatable: the side of its bounds that ends
+    it where they stay behind what is known.
     """
 
     method: Method
     share: float
     proves: bool = False
+    beatable: Side | None = Side.UPPER
 
     @property
     def __name__(self) -> str:

@@ -47,6 +47,9 @@ GROWTH = 2.5
 SETTLED = 0.05
 """Nats that a shape must gain for the next one of its width not to be varied."""
 
+MANY_TERMS = 20_000
+"""Terms from which families start once, and bits of many states are left to tables of states."""
+
 PER_SPIN = 1e-6
 """Nats that a sweep must gain for another: shapes differ by far more."""
 
@@ -116,19 +119,22 @@ def structured(working: Working, clock: Clock) -> Iterator[Finding]:
         return
     spins = working.spins
     coset = Coset.build(spins.polynomial)
-    restarts = 4 if spins.polynomial.n_terms < 20_000 else 1
+    restarts = 4 if spins.polynomial.n_terms < MANY_TERMS else 1
     tol = PER_SPIN * coset.n_free
     best: IProjection | None = None
-    for family in (
+    families = (
         family_for(spins.polynomial, restarts=4 * restarts),
         StructuredMeanField(width=WIDTHS[0], restarts=restarts, tol=tol),
-    ):
+    )
+    for family in families:
         width, begun = getattr(family, "width", 0), clock.elapsed
         q = family.project(coset, generator(working.seed, SEARCH, width), spins.states)
         seconds = (clock.elapsed - begun) / restarts
         if best is None or q.log_gamma > best.log_gamma:
             best = q
             yield _structured_finding(spins, q)
+        if restarts == 1 and working.encoding.bits is not None:
+            return  # tables of states do better, and one width of bits took 50 s of 60
     assert best is not None
     if math.isfinite(best.log_gamma):
         yield from _reshaped(working, clock, best, seconds)

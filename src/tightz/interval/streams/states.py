@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections.abc import Generator, Iterator
 
 import numpy as np
@@ -19,9 +21,12 @@ from tightz.propagation import bethe
 from tightz.propagation.propagation import BetheStatus
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
+from tightz.sampling.capped.tightening import DENSE, FIRST, MANY
 from tightz.sampling.state_search import search_states
 from tightz.search.feasible import Feasibility, feasible_states
 from tightz.search.ground_state import Search
+from tightz.splitting.states import StateTree
+from tightz.uppers.mini_bucket.run import MAX_IBOUND, MiniBucket, Run, cutting, wider
 from tightz.workspace.findings import Finding, Marginals, PointEstimate
 from tightz.workspace.working import LARGE, Working
 
@@ -30,11 +35,18 @@ _GIBBS_STARTS = 4
 _MANY_FACTORS = 100_000
 """Above this belief propagation is left out, and cutsets: to choose one takes 20 s."""
 
+_MOST_SPLIT = 5_000
+"""Factors above which no tree is grown: every leaf copies the tables of all."""
+
 _FIRST_SWEEPS, _SWEEPS = 5, 0.3
 """Sweeps of the first ascent on a large model, and the part of the time left for the second."""
 
 TEMPERED, _MOST_TEMPERED = 0.05, 2.0
 """Part of the time left, and seconds at most, for a heavy state to start cutset sums from."""
+
+_ROUGH, _WORTHWHILE, _LITTLE = 8, 0.4, 1e-3
+"""Of mini-buckets from below: iterations before tables grow, part of the time left that the next
+ones may be expected to take, and nats that as many iterations must gain for an ascent to go on."""
 
 _CLUSTER_SIZES = (10.0, 14.0, 17.0, 20.0)
 """log2 of the tables inside clusters, phase by phase."""
@@ -65,6 +77,66 @@ def blocks(working: Working, clock: Clock) -> Iterator[Finding]:
         return
     if graph.arities.max(initial=0) == 2:
         yield from _clusters(working, clock, r.marginals)
+
+
+def reversed_tables(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
+    """Mini-buckets from below: tables as large as the time allows, in orders made for their cuts.
+
+    Zeros leave nothing under a negative power, and where couplings are dense all buckets are cut.
+    """
+    if working.graph.has_zeros or not working.graph.n_variables:
+        return
+    if working.graph.n_factors > max(MANY, DENSE * working.graph.n_variables):
+        return
+    run, last = _reversed_run(working, FIRST, 0), None
+    while run is not None:
+        begun, last = clock.elapsed, run
+        yield from _ascent(run, _ROUGH)
+        seconds = clock.elapsed - begun
+        run = _reversed_run(working, wider(working.graph, run.config.ibound)[0], 0)
+        growth = run.entries / last.entries if run is not None else 1.0
+        if last.exact or growth * seconds > _WORTHWHILE * clock.left:
+            break
+    trials = itertools.count(1)
+    while last is not None and not last.exact:
+        yield from _ascent(last)
+        par = last.history[: _ROUGH + 1][-1]
+        run = _reversed_run(working, last.config.ibound, next(trials))
+        while run is not None:
+            yield from _silent(run, _ROUGH)
+            if run.history[-1] > par:
+                break
+            run = _reversed_run(working, last.config.ibound, next(trials))
+        last = run
+
+
+def _reversed_run(working: Working, ibound: int, trial: int) -> Run | None:
+    """One order of tables from below; None where they do not fit, or are exact: others do that."""
+    if ibound > MAX_IBOUND:
+        return None
+    memory = working.max_memory // 8
+    config = MiniBucket(ibound, iterations=10**6, side=Side.LOWER, max_memory=memory)
+    try:
+        tried = cutting(working.orders, ibound, [trial])
+        run = Run(working.orders, config, time.perf_counter(), tried)
+    except ResourceError:
+        return None
+    return None if run.candidates[0][1].exact else run
+
+
+def _ascent(run: Run, iterations: int = 10**6) -> Iterator[Finding | Bound]:
+    """So many iterations, or until eight gain little; judged at the end and on the way."""
+    for _ in _silent(run, iterations):
+        turns = len(run.history)
+        yield run.judged() if turns > _ROUGH + 1 and turns.bit_count() == 1 else Finding()
+    yield run.judged()
+
+
+def _silent(run: Run, iterations: int) -> Iterator[Finding]:
+    for value in itertools.islice(run.steps, iterations):
+        yield Finding()
+        if len(run.history) > _ROUGH and value - run.history[-_ROUGH - 1] < _LITTLE:
+            return
 
 
 def cutset_sums(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
@@ -106,6 +178,19 @@ def _tempered(working: Working, clock: Clock) -> NDArray[np.int64]:
     found = search_states(working.graph, Search(runs=1), seed, time_limit=limit)
     states: NDArray[np.int64] = found.states
     return states
+
+
+def state_splitting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
+    """The tree over variables' states, where spins are not the variables."""
+    graph = working.graph
+    if not _beyond_spins(working) or graph.n_factors > _MOST_SPLIT:
+        return
+    tree = StateTree(graph, clock=clock, seed=stream(working.seed, KEY, 5))
+    for bound in tree.run():
+        yield Finding() if bound is None else bound
+    if tree.lower > -math.inf:
+        vectors = list(tree.result().marginals)
+        yield Finding(marginals=Marginals(vectors, "leaves of the splitting tree", tree.lower))
 
 
 def _beyond_spins(working: Working) -> bool:

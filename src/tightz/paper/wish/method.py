@@ -13,17 +13,26 @@ from tightz.errors import ParameterError, require_range
 from tightz.families.mean_field import PointMass
 from tightz.families.projection import Status
 from tightz.models.given import ModelOrPath, given_model
+from tightz.models.observed import observe
 from tightz.models.prepared import prepared
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.paper.theorems import required_trials
 from tightz.paper.wish.results import WishResult, WishTrial
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.hashing import DenseParity, Parities
-from tightz.reductions.encoding import encode, model_digest
+from tightz.reductions.bits import to_bits
+from tightz.reductions.encoding import Model, model_digest
 from tightz.runtime.executors import Submits, map_ordered
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
-from tightz.search.exact_mpe import ExactPointMass, StateTable, rounding, weight_ceiling
+from tightz.search.exact_mpe import (
+    Bars,
+    ExactPointMass,
+    StateTable,
+    rounding,
+    weight_ceiling,
+    without_zeros,
+)
 
 TABLE_SPINS = 24
 """Up to here all 2^n weights are tabulated once (128 MiB) and every trial is a search in them."""
@@ -56,20 +65,22 @@ def wish(
     family         default ExactPointMass(); PointMass proves nothing beyond its enumeration
     on_trial       called with each WishTrial, level by level; level 0 is one problem and one call
 
-    Models of at most 24 binary variables are tabulated once and every trial is a search in the
-    table. Numbers depend on the seed and the position (level, trial) only, unless time runs out.
+    Any discrete model: variables of several states are written in bits, whose codes share Z among
+    them (n is then the number of bits, M_i the heaviest code), and zeros are constraints of the
+    search. Models of at most 24 bits are tabulated once and every trial is a search in the table.
+    Numbers depend on the seed and the position (level, trial) only, unless time runs out.
     """
     model = given_model(model, "wish")
     start = time.perf_counter()
     if time_limit is not None:
         require_range("time_limit", time_limit, 0.0)
     root = seed_sequence(seed)
-    poly = encode(model).polynomial
+    poly, bars = _on_bits(model)
     needed = required_trials(max(poly.n, 1), delta)
     count = needed if trials is None else int(trials)
     require_range("trials", count, 1)
     chosen = _checked_levels(levels, poly.n)
-    plan = _Plan(poly, family or ExactPointMass(), root, StateTable(poly))
+    plan = _Plan(poly, family or ExactPointMass(), root, StateTable(poly, bars))
     deadline = math.inf if time_limit is None else start + time_limit
     if plan.tabulated and executor is None:
         plan.table.prepare()  # once, before threads share it
@@ -104,6 +115,16 @@ def wish(
             time_limit=time_limit,
         ),
     )  # fmt: skip
+
+
+def _on_bits(model: Model) -> tuple[SpinPolynomial, Bars]:
+    """The model's log weights over bits, and the codes whose weight is 0 instead."""
+    if isinstance(model, SpinPolynomial):
+        return model, Bars()
+    reduced = observe(model).reduced
+    many = bool((reduced.cardinalities > 2).any())
+    finite, bars = without_zeros(to_bits(reduced).binary if many else reduced)
+    return SpinPolynomial.from_factor_graph(finite), bars
 
 
 def _checked_levels(levels: Sequence[int] | None, n: int) -> list[int]:
@@ -180,9 +201,15 @@ class _Plan:
         solver = self.family if seconds > 0.0 else ExactPointMass(time_limit=0.0)
         if isinstance(solver, ExactPointMass):
             solver = replace(solver, time_limit=min(solver.time_limit, seconds))
-            best = solver.project(coset, rng)
+            best = solver.project(coset, rng, bars=self.table.bars)
             return WishTrial(level, trial, best.log_gamma, best.log_upper, best.status)
         local = solver.project(coset, rng)
         proven = local.status in (Status.OPTIMAL, Status.INFEASIBLE)
         top = local.log_gamma + 3.0 * rounding(self.polynomial) if proven else math.inf
-        return WishTrial(level, trial, local.log_gamma, top, local.status)
+        value, status = local.log_gamma, local.status
+        if (
+            coset.feasible
+            and not self.table.bars.allow(local.coset.spins_from_free(local.means))[0]
+        ):
+            value, status = -math.inf, Status.NOT_CONVERGED  # what it found weighs nothing
+        return WishTrial(level, trial, value, top, status)

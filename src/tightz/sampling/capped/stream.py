@@ -100,9 +100,9 @@ class CappedDraws:
         self._noise = generator(working.seed, KEY, next(self._lane))
 
     @property
-    def beatable(self) -> bool:
+    def beatable(self) -> Side | None:
         """Before it draws, its bounds are not all that it has to give."""
-        return self.drawing
+        return Side.UPPER if self.drawing else None
 
     @property
     def proves(self) -> bool:

@@ -21,7 +21,15 @@ from tightz.sampling.capped.forecast import HORIZON, Outlook
 from tightz.sampling.capped.pieces import Scout, Trials
 from tightz.uppers.mini_bucket import MiniBucket
 from tightz.uppers.mini_bucket.places import Forecast, forecast
-from tightz.uppers.mini_bucket.run import MAX_IBOUND, SCOUT_ITERATIONS, Run, Scouted, Tried, cutting
+from tightz.uppers.mini_bucket.run import (
+    MAX_IBOUND,
+    SCOUT_ITERATIONS,
+    Run,
+    Scouted,
+    Tried,
+    cutting,
+    wider,
+)
 from tightz.workspace.findings import Finding
 from tightz.workspace.working import Handout, Working
 
@@ -267,8 +275,10 @@ class Tightening:
         pace, ibound, left = self.pace, run.config.ibound, min(self.clock.left, HORIZON)
         if known is None:
             # No draws to go by: the largest tables that a fair part of the time allows.
-            if 2.0 * ROUGH * self._pace(run, 2) < LONGEST * left and ibound + 2 <= self.widest:
-                return 2
+            step = max(2, self._steps(run)[0])
+            fits = ibound + step <= self.widest
+            if fits and 2.0 * ROUGH * self._pace(run, step) < LONGEST * left:
+                return step
             return None if self.settled else 0
         if math.isfinite(outlook.gap) and (not self.gaps or self.gaps[-1][0] != ibound):
             self.gaps.append((ibound, outlook.gap))
@@ -286,7 +296,7 @@ class Tightening:
             cost = math.inf
         if cost < LONGEST * left and more.width(self.drawing(left - cost)) < GAIN * width:
             best, width, promised = 0, more.width(self.drawing(left - cost)), cost
-        for step in range(1, self._furthest(run) + 1):
+        for step in self._steps(run):
             scouting = FEWEST * self._scouting(run, step)
             cost = self.drag * (scouting + ROUGH * self._pace(run, step) + self.judgement)
             if ibound + step > self.widest or cost > LONGEST * left:
@@ -335,9 +345,12 @@ class Tightening:
             if run.exact:
                 return run
             par = run.history[min(SCOUT_ITERATIONS + len(run.scouted), len(run.history)) - 1]
-            step, more = self._affordable(run), None
-            if step:
+            more = None
+            if step := self._affordable(run):
                 more = yield from self.larger(run, step)
+            elif step := self._affordable(run, orders=0):  # one order is better than no step
+                ibound = run.config.ibound + step
+                more = self._run(ibound, cutting(self.working.orders, ibound, [0]))
             hands = self._hands(run)
             while more is None and self._seconds > 0.0:
                 if not self._time_for(3 * SCOUT_ITERATIONS):
@@ -388,10 +401,14 @@ class Tightening:
         expected = self._forecast(run, step)
         return self.setup + expected.setup + SCOUT_ITERATIONS * expected.pace
 
-    def _furthest(self, run: Run) -> int:
-        """Steps that may be taken at once: more where larger tables go to a device."""
+    def _steps(self, run: Run) -> list[int]:
+        """Steps that may be taken at once, each to tables of a variable more; further where larger
+        tables go to a device.
+        """
         cheap = self._pace(run, FAR) < CHEAP * self.pace * 2.0**FAR
-        return FAR if cheap else FURTHEST
+        furthest, ibound = FAR if cheap else FURTHEST, run.config.ibound
+        steps = [larger - ibound for larger in wider(run.model, ibound, FAR)]
+        return steps[:1] + [step for step in steps[1:] if step <= furthest]
 
     def _time_for(self, iterations: float, expected: Forecast | None = None) -> bool:
         """Whether so many iterations and a judgement end before the clock, by the last run."""
@@ -399,12 +416,15 @@ class Tightening:
         cost = max(FEWEST * (self.setup + ahead.setup), self.judgement) + iterations * ahead.pace
         return self.drag * cost < self._seconds
 
-    def _affordable(self, run: Run) -> int:
-        """The largest step of the ibound whose descent ends in most of the time left; 0: none."""
-        iterations = FEWEST * SCOUT_ITERATIONS + ROUGH + JUDGEMENT
+    def _affordable(self, run: Run, orders: int = FEWEST) -> int:
+        """The largest step of the ibound whose descent ends in most of the time left; 0: none.
+
+        orders: how many are compared there first.
+        """
+        iterations = orders * SCOUT_ITERATIONS + ROUGH + JUDGEMENT
         steps = (
             step
-            for step in range(1, self._furthest(run) + 1)
+            for step in self._steps(run)
             if run.config.ibound + step <= self.widest
             and self._time_for(iterations / MOSTLY, self._forecast(run, step))
         )

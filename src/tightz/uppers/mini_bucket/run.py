@@ -282,6 +282,17 @@ class Run:
         return self._bound
 
 
+_EVEN = 1e-9
+"""Of a variable: tables of whole variables fill some ibounds exactly."""
+
+
+def wider(model: FactorGraph, ibound: int, count: int = 1) -> list[int]:
+    """The next `count` ibounds at which tables hold a variable more, of as many states as most."""
+    bits = max(1.0, math.log2(np.median(model.cardinalities))) if model.n_variables else 1.0
+    held = int((ibound + 1) / bits + _EVEN)
+    return [math.ceil(bits * (held + k) - _EVEN) - 1 for k in range(1, count + 1)]
+
+
 def cutting(orders: Orders, ibound: int, trials: Iterable[int]) -> list[Tried]:
     """Orders made for cuts at this size."""
     return [Tried(Order.CUTS, orders.cutting(ibound + 1.0, trial)) for trial in trials]
