@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tightz.bounds import at_most, figure
 from tightz.cli import main
 from tightz.cli.options import state_record, state_text
 from tightz.errors import ModelError
-from tightz.interval.evidence import log_z_of_network, probability
+from tightz.interval.evidence import EvidenceProbability, log_z_of_network, probability
 from tightz.interval.query import shares
 from tightz.models.formats.evidence import given as with_given
 
@@ -375,3 +376,22 @@ def test_nothing_has_a_minus_sign():
     assert figure(-0.5, 3) == "-0.500"
     assert "-0.0" not in tz.log_partition(NETWORK, seed=0).summary()
     assert tz.log_partition(NETWORK, seed=0).summary().startswith("log Z  = 0.00000000")
+
+
+@pytest.mark.parametrize(
+    ("prior", "ends"),
+    [
+        ((0.5, 1.0), (-5.0, -2.5)),
+        ((-math.inf, 1.0), (-5.0, 0.0)),
+        ((0.5, math.inf), (-math.inf, -2.5)),
+        ((-math.inf, math.inf), (-math.inf, 0.0)),
+    ],
+)
+def test_p_evidence_where_little_is_known_of_log_z_without_it(prior, ends):
+    with_it = SimpleNamespace(
+        lower=-4.0, upper=-2.0, estimate=-3.0, is_exact=False, lower_proof=None
+    )
+    p = EvidenceProbability.of(with_it, *prior)
+    assert (p.lower, p.upper) == pytest.approx(ends)
+    assert math.isnan(p.log_p) == (not all(map(math.isfinite, prior)))
+    assert "nan" not in p.summary()
