@@ -55,8 +55,9 @@ class EvidenceProbability:
             return f"P(evidence) = {value}   ({logs}, holds always)"
         ends = f"[{probability(self.lower)}, {probability(self.upper)}]"
         logs = f"log in [{figure(self.lower)}, {figure(self.upper)}]"
-        about = f"; about {probability(self.log_p, 3)}, not proven"
-        return f"P(evidence) in {ends}   ({logs}, holds always{'' if math.isnan(self.log_p) else about})"
+        known = not math.isnan(self.log_p)
+        about = f"; about {probability(self.log_p, 3)}, not proven" if known else ""
+        return f"P(evidence) in {ends}   ({logs}, holds always{about})"
 
 
 def _outward(a: float, b: float, towards: float) -> float:
