@@ -71,6 +71,7 @@ SMALL = {
     "mean-field": "grid.uai -j 2",
     "mfrp": "grid.uai --levels 0,1 -t 2 -j 2",
     "marginals": "grid.uai --method mfrp --levels 0,1 -t 2",
+    "query": "grid.uai -e 0=1 -q 3",
     "info": "grid.uai",
     "exact": "grid.uai",
     "upper": "grid.uai --iterations 2",

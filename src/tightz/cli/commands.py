@@ -481,10 +481,19 @@ def query(
     Example: tightz query asia.bif -e smoke=yes -e xray=no -q dysp lung
     """
     import tightz as tz
+    from tightz.cli.live import live_bounds
 
     graph = source.load()
     asked = [graph.naming.index(name, "query", text=True) for name in (*targets, *more)]
-    r = tz.query(graph, asked or None, time_limit=time_limit, seed=seed, max_memory=max_memory)
+    with live_bounds(time_limit) as show:
+        r = tz.query(
+            graph,
+            asked or None,
+            time_limit=time_limit,
+            seed=seed,
+            max_memory=max_memory,
+            on_bound=show,
+        )
     if not as_json:
         click.echo(r.summary())
         return

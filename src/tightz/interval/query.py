@@ -167,11 +167,13 @@ def query(
     seed: Seed = None,
     max_memory: str | int = MAX_MEMORY,
     backend: Backend = "auto",
+    on_bound: Callable[[Bound], None] | None = None,
 ) -> Query:
     """The distribution of each of `targets` given the evidence, and P(evidence).
 
     targets    names or numbers of variables; one of them; None: all that are not observed
     evidence   {"smoke": "yes"}, "smoke=yes" or a file, beside what the model has observed
+    on_bound   called with the bounds on log Z given the evidence as they arrive
 
     Where the model can be summed exactly, Z is summed once for each state of a target: the ratios
     are the posterior, and their ends hold always, rounding included. Without `targets`, and where
@@ -196,7 +198,7 @@ def query(
         prior = max(low, without.lower), min(high, without.upper)
     count = sum(int(seen.cardinalities[v]) for v in chosen if v not in seen.evidence)
     one_by_one = targets is not None or count <= MANY
-    whole = run(seen, 1, marginals=not one_by_one)
+    whole = run(seen, 1, marginals=not one_by_one, on_bound=on_bound)
     if whole.interrupted:
         clock.stop()
     tables: dict[int, Table] = {}
