@@ -253,9 +253,11 @@ class _Hunt:
         top = float(self.log_weights[0]) if len(self.states) else -math.inf
         self.log_upper = min(self.log_upper, max(others, top + 2.0 * UNIT * abs(top)))
         self.none = self.log_upper == -math.inf
-        # Walked states that are not kept are lighter than those kept: also bounded.
-        passed = float(self.log_weights[-1]) if len(beside) > len(self.states) else -math.inf
+        # Walked states that are not kept weigh no more than the last that is: both were added up
+        # and rounded once.
         if len(self.states):
+            last = float(self.log_weights[-1])
+            passed = last + 4.0 * UNIT * abs(last) if len(beside) > len(self.states) else -math.inf
             self.log_others = min(self.log_others, max(others, passed))
 
     def eliminate(self) -> None:
@@ -296,7 +298,7 @@ class _Hunt:
         ):
             states = CliqueStates(self.reduced, cliques)
             found = states.heaviest(self.k, walks=WALKS, stop=lambda: self.clock.expired)
-            self.add(found.states)
+            self.add(found.walked)
             self.judge(cliques, found.walked)
             if self.proven or self.clock.expired:
                 return
