@@ -55,6 +55,9 @@ _COMMENTED = rf"/(?:/[^\n]*+|\*(?:.*?\*/|{_WORD}*+))"
 _COMMENT = re.compile(rf"{_QUOTED}|(?=/)(?<!{_WORD})(?:{_COMMENTED})++", re.DOTALL)
 """A comment begins where a word could; another may follow it at once."""
 
+_BETWEEN = bytes(byte for byte in range(256) if byte not in b"();")
+"""What is not a sign that parts rows."""
+
 _SIGNS = re.compile(r"[\s{}()\[\];,|]")
 
 
@@ -219,34 +222,32 @@ class _Bif:
 
     def add_rows(self, parents: list[int], body: str) -> bool:
         """Rows `(states) numbers;`, one for every column of the table just started."""
-        rows = body.split(";")
-        if not parents or rows.pop() or len(rows) != self.tables.columns[-1]:
+        count = self.tables.columns[-1]
+        if not parents or body.encode().translate(None, _BETWEEN) != b"();" * count:
             return False
-        if not body.count("(") == body.count(")") == len(rows):
+        pieces = body.replace("(", ";").replace(")", ";").split(";")
+        heads, codes = pieces[1::3], [self.codes[v] for v in parents]
+        if "".join(pieces[::3]).strip():
             return False
-        heads, ends, numbers = zip(*(row.partition(")") for row in rows), strict=True)
-        codes = [self.codes[v] for v in parents]
         key = (";".join(heads), *map(id, codes))
         if key not in self.orders:
             order = _order(heads, codes)
             if order is None:
                 return False
             self.orders[key] = order
-        self.tables.add_rows(self.orders[key], numbers)
-        return ends.count(")") == len(rows)
+        self.tables.add_rows(self.orders[key], pieces[2::3])
+        return True
 
 
-def _order(heads: Sequence[str], codes: list[dict[str, int]]) -> list[int] | None:
-    """The columns of texts `(states`, one for each parent; None where one is not as it should."""
-    if not all(head.lstrip().startswith("(") for head in heads):
-        return None
-    words = "".join(heads).replace("(", " ( ").replace(",", " ").split()
+def _order(heads: list[str], codes: list[dict[str, int]]) -> list[int] | None:
+    """The columns of lists of states, one for each parent; None where one is not as it should."""
     stride = 1 + len(codes)
-    if len(words) != stride * len(heads) or words[::stride].count("(") != len(heads):
+    words = " ( ".join([*heads, ""]).replace(",", " ").split()
+    if len(words) != stride * len(heads) or words[stride - 1 :: stride].count("(") != len(heads):
         return None
     order = [0] * len(heads)
     try:
-        for j, code in enumerate(codes, start=1):
+        for j, code in enumerate(codes):
             states = map(code.__getitem__, words[j::stride])
             order = [at * len(code) + state for at, state in zip(order, states, strict=True)]
     except KeyError:
