@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tightz.bounds import at_most, figure
 from tightz.cli import main
 from tightz.cli.options import state_record, state_text
 from tightz.errors import ModelError
-from tightz.interval.evidence import log_z_of_network, probability
+from tightz.interval.evidence import EvidenceProbability, log_z_of_network, probability
 from tightz.interval.query import shares
 from tightz.models.formats.evidence import given as with_given
 
@@ -97,6 +98,21 @@ def test_a_query_by_name_is_the_posterior_of_enumeration(model, data):
         assert high - low < 1e-6
 
 
+@pytest.mark.parametrize("low", [-math.inf, 8.0])
+@pytest.mark.parametrize("least", [-math.inf, 5.0])
+def test_ends_of_the_probability_hold_where_log_z_has_an_open_end(low, least):
+    """log Z is 10 without the evidence and 6 with it; what is not known moves ends outward only."""
+    run = SimpleNamespace(lower=least, upper=7.0, estimate=least, is_exact=False)
+    p = EvidenceProbability.of(run, low, 11.0)
+    assert p.lower <= 6.0 - 10.0 <= p.upper <= 0.0
+    assert p.lower <= p.log_p <= p.upper
+    assert (p.lower > -math.inf) == (least > -math.inf)
+    exact = SimpleNamespace(
+        lower=6.0, upper=6.0, lower_proof=SimpleNamespace(log_z=6.0), is_exact=1
+    )
+    assert not EvidenceProbability.of(exact, -math.inf, 11.0).exact
+
+
 @settings(max_examples=25)
 @given(models(max_variables=5), st.data())
 def test_the_probability_of_evidence_is_a_ratio_of_sums(model, data):
@@ -124,6 +140,19 @@ def test_shares_contain_every_choice_inside_the_ends(logs):
         exact /= exact.sum()
         assert (ends[:, 0] <= exact).all()
         assert (exact <= ends[:, 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ends"),
+    [
+        ([-np.inf, -np.inf], [3.0, -np.inf], [[0.0, 1.0], [0.0, 0.0]]),
+        ([-np.inf, -np.inf], [3.0, -900.0], [[0.0, 1.0], [0.0, 1.0]]),
+        ([-np.inf], [3.0], [[0.0, 1.0]]),
+        ([-np.inf, -750.0, -750.0], [0.0, -740.0, -740.0], [[0.0, 1.0]] * 3),
+    ],
+)
+def test_shares_of_weights_without_a_lower_end(low, high, ends):
+    np.testing.assert_array_equal(shares(np.array(low), np.array(high)), ends)
 
 
 def test_a_network_is_known_by_its_tables():

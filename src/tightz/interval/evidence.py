@@ -37,12 +37,14 @@ class EvidenceProbability:
     def of(cls, with_it: LogPartition, low: float, high: float) -> EvidenceProbability:
         """From the interval with the evidence and [low, high] for log Z without it."""
         value = with_it.lower_proof.log_z if with_it.is_exact else with_it.estimate
-        if math.isinf(value) or math.isinf(low):
-            return cls(value, with_it.lower, min(0.0, with_it.upper), with_it.is_exact)
-        upper = min(0.0, _outward(with_it.upper, low, math.inf))
-        log_p = min(0.0, value - (low + high) / 2.0)
-        exact = with_it.is_exact and high - low < SLACK
-        return cls(log_p, _outward(with_it.lower, high, -math.inf), upper, exact)
+        if min(with_it.upper, high) == -math.inf:
+            return cls(-math.inf, -math.inf, -math.inf, with_it.is_exact)
+        lower = min(0.0, _outward(with_it.lower, high, -math.inf)) if high < math.inf else -math.inf
+        upper = min(0.0, _outward(with_it.upper, low, math.inf)) if low > -math.inf else 0.0
+        # Where an end of log Z without the evidence is not known, the other one has to do.
+        known = [end for end in (low, high) if math.isfinite(end)]
+        log_p = min(upper, max(lower, value - (sum(known) / len(known) if known else 0.0)))
+        return cls(log_p, lower, upper, with_it.is_exact and high - low < SLACK)
 
     def summary(self) -> str:
         """P(evidence) and its log, and in which interval it lies."""

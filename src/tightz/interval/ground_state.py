@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.elimination.states import CliqueStates, uncut
 from tightz.errors import ParameterError, require_range, require_seconds
-from tightz.judge.claims import sum_rounding
+from tightz.judge.claims import sum_rounding, total_scale
 from tightz.judge.cliques import CliquesEvidence
 from tightz.judge.heaviest import heaviest, largest_entries, weights_of
 from tightz.judge.verdict import UNIT, summation
@@ -40,6 +40,10 @@ from tightz.uppers.mini_bucket.heaviest import heavy_cliques
 
 ROUNDING = 1e-9
 """Relative difference below which two log weights count as equal."""
+
+SUMS = 256.0
+"""Roundings of each sum that the judge's bounds may be off by: a state that is heavier by more than
+these is no longer equal, however large a constant both weights share."""
 
 SEARCHING = 0.4
 """Part of the time for tempering; the rest is for bounds, which bring states of their own."""
@@ -207,6 +211,8 @@ class _Hunt:
         self.log_upper = self.log_others = largest_entries(self.reduced)
         self.found: Found | None = None
         self.none = self.log_upper == -math.inf
+        sums = self.reduced.n_variables + self.reduced.n_factors
+        self.slack = SUMS * sums * UNIT * (1.0 + total_scale(self.reduced))
 
     @property
     def proven(self) -> bool:
@@ -215,7 +221,8 @@ class _Hunt:
             return True
         if not len(self.states):
             return False
-        return self.log_others <= _rounded(float(self.log_weights[-1])) and (
+        least = float(self.log_weights[-1])
+        return self.log_others <= least + min(ROUNDING * (1.0 + abs(least)), self.slack) and (
             len(self.states) == self.k or self.log_others == -math.inf
         )
 
@@ -242,9 +249,9 @@ class _Hunt:
         top = float(self.log_weights[0]) if len(self.states) else -math.inf
         self.log_upper = min(self.log_upper, max(others, top + 2.0 * UNIT * abs(top)))
         self.none = self.log_upper == -math.inf
-        # Walked states that are not kept are lighter than those kept: also bounded.
-        passed = float(self.log_weights[-1]) if len(beside) > len(self.states) else -math.inf
         if len(self.states):
+            # Walked states that are not kept are lighter than those kept: also bounded.
+            passed = float(self.log_weights[-1]) if len(beside) > len(self.states) else -math.inf
             self.log_others = min(self.log_others, max(others, passed))
 
     def eliminate(self) -> None:
@@ -319,10 +326,6 @@ class _Hunt:
             seconds=time.perf_counter() - start,
             provenance=origin,
         )
-
-
-def _rounded(value: float) -> float:
-    return value + ROUNDING * (1.0 + abs(value))
 
 
 def _check(time_limit: float | None, search: Search | None, k: int) -> None:
