@@ -247,7 +247,7 @@ def compare(
 ) -> None:  # fmt: skip
     naming = model.naming
     other = peer(path, model, tables)
-    row.peer, row.log_p, row.marginals = other.label, 0.0, 0.0
+    row.marginals = 0.0
     for evidence in evidence_sets(tables, trials):
         start = time.process_time()
         result = tz.log_partition(model.with_evidence(evidence), time_limit=limit, seed=0)
@@ -258,7 +258,7 @@ def compare(
         row.theirs += time.process_time() - start
         row.peer = other.label
         if not math.isnan(log_p):
-            row.log_p = max(row.log_p, abs(result.estimate - log_p))
+            row.log_p = np.fmax(row.log_p, abs(result.estimate - log_p))
         for v, vector in enumerate(result.marginals):
             labels, theirs = naming.state_labels(v), posterior.get(naming.label(v))
             if theirs is None:

@@ -180,14 +180,16 @@ def test_map_of_networks_and_clauses(tmp_path):
     tz.write(network, tmp_path / "net.bif")
     found = run_json("map", tmp_path / "net.bif", "-k", 9)
     assert found["status"] == "OPTIMAL"
-    assert found["states"][:3] == [[1, 2], [0, 0], [0, 1]]
+    assert [list(state.values()) for state in found["states"][:3]] == [
+        ["s1", "s2"], ["s0", "s0"], ["s0", "s1"],
+    ]  # fmt: skip
     assert len(found["states"]) == 5
     np.testing.assert_allclose(np.exp(found["log_weights"]), [0.42, 0.2, 0.2, 0.12, 0.06])
     assert found["log_others"] == "-inf"
     (tmp_path / "sat.cnf").write_text("p cnf 3 3\n1 2 0\n-1 3 0\n-2 -3 0\n")
     shown = run("map", tmp_path / "sat.cnf", "-k", 2).stdout
     assert "status: proven heaviest" in shown
-    assert "0.000000   0 1 0" in shown
+    assert "0 1 0" in shown
     (tmp_path / "unsat.cnf").write_text("p cnf 1 2\n1 0\n-1 0\n")
     assert "proven: every state has weight zero" in run("map", tmp_path / "unsat.cnf").stdout
 

@@ -652,7 +652,7 @@ def test_files_as_programs_write_them_are_read_in_bulk(folder, suffix, monkeypat
     def refuse(*_):
         raise AssertionError("read word by word")
 
-    monkeypatch.setattr(f"tightz.models.formats.{careful}_carefully", refuse)
+    monkeypatch.setattr(f"tightz.models.formats.{careful[suffix]}_carefully", refuse)
     for text, known in zip(texts, expected, strict=True):
         path.write_text(text)
         assert told(path) == known

@@ -881,7 +881,7 @@ def test_progress_is_a_line_where_somebody_looks(monkeypatch, capsys):
     farm._line(1, 3)
 
 
-def test_a_task_prepares_once_and_not_inside_another(monkeypatch):
+def test_a_task_prepares_once_and_not_inside_another(monkeypatch, tmp_path):
     from tightz.models import prepared as module
 
     asked = []
@@ -898,8 +898,12 @@ def test_a_task_prepares_once_and_not_inside_another(monkeypatch):
 
     assert first(grid) is grid
     assert second(model=grid) is grid
-    assert first("no model") == "no model"
+    assert first(3) == 3
     assert asked == [("outer", "spins"), ("inner", "spins")]
+    path = tmp_path / "grid.npz"
+    tz.write(grid, path)
+    assert first(str(path)).digest == second(model=path).digest == grid.digest
+    assert asked[2:] == [("outer", "spins"), ("inner", "spins")]
 
 
 def test_kinds_of_models():

@@ -98,21 +98,6 @@ def test_a_query_by_name_is_the_posterior_of_enumeration(model, data):
         assert high - low < 1e-6
 
 
-@pytest.mark.parametrize("low", [-math.inf, 8.0])
-@pytest.mark.parametrize("least", [-math.inf, 5.0])
-def test_ends_of_the_probability_hold_where_log_z_has_an_open_end(low, least):
-    """log Z is 10 without the evidence and 6 with it; what is not known moves ends outward only."""
-    run = SimpleNamespace(lower=least, upper=7.0, estimate=least, is_exact=False)
-    p = EvidenceProbability.of(run, low, 11.0)
-    assert p.lower <= 6.0 - 10.0 <= p.upper <= 0.0
-    assert p.lower <= p.log_p <= p.upper
-    assert (p.lower > -math.inf) == (least > -math.inf)
-    exact = SimpleNamespace(
-        lower=6.0, upper=6.0, lower_proof=SimpleNamespace(log_z=6.0), is_exact=1
-    )
-    assert not EvidenceProbability.of(exact, -math.inf, 11.0).exact
-
-
 @settings(max_examples=25)
 @given(models(max_variables=5), st.data())
 def test_the_probability_of_evidence_is_a_ratio_of_sums(model, data):
@@ -404,3 +389,22 @@ def test_nothing_has_a_minus_sign():
     assert figure(-0.5, 3) == "-0.500"
     assert "-0.0" not in tz.log_partition(NETWORK, seed=0).summary()
     assert tz.log_partition(NETWORK, seed=0).summary().startswith("log Z  = 0.00000000")
+
+
+@pytest.mark.parametrize(
+    ("prior", "ends"),
+    [
+        ((0.5, 1.0), (-5.0, -2.5)),
+        ((-math.inf, 1.0), (-5.0, 0.0)),
+        ((0.5, math.inf), (-math.inf, -2.5)),
+        ((-math.inf, math.inf), (-math.inf, 0.0)),
+    ],
+)
+def test_p_evidence_where_little_is_known_of_log_z_without_it(prior, ends):
+    with_it = SimpleNamespace(
+        lower=-4.0, upper=-2.0, estimate=-3.0, is_exact=False, lower_proof=None
+    )
+    p = EvidenceProbability.of(with_it, *prior)
+    assert (p.lower, p.upper) == pytest.approx(ends)
+    assert math.isnan(p.log_p) == (not all(map(math.isfinite, prior)))
+    assert "nan" not in p.summary()

@@ -302,7 +302,7 @@ def _no_h5py(tmp, patch):
 
 
 def _bad_naming(tmp, patch):
-    tz.write(GRID.with_names("abcd"), tmp / "m.npz")
+    tz.write(GRID.with_names(list("abcd")), tmp / "m.npz")
     arrays = dict(np.load(tmp / "m.npz"))
     np.savez(tmp / "m.npz", **{**arrays, "naming": np.array([123, 7], dtype=np.uint8)})
     tz.read(tmp / "m.npz")

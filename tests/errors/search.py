@@ -9,7 +9,12 @@ import numpy as np
 
 import tightz as tz
 from tests.errors.table import Case, refuses
-from tightz.errors import MissingExtraError, ModelError, ParameterError
+from tightz.errors import (
+    MissingExtraError,
+    ModelError,
+    ParameterError,
+    UnsupportedModelError,
+)
 from tightz.models import SpinPolynomial
 from tightz.projections import Coset, Parities
 from tightz.runtime.memory import parse_memory
@@ -92,6 +97,12 @@ SEARCH = [
     ),
     refuses("search is an int, 5; expected a tz.Search(...)", tz.ground_state, GRID, 5),
     refuses("k is 0; expected at least 1", tz.ground_state, GRID, k=0),
+    Case(
+        UnsupportedModelError,
+        "the log potentials of the model add up to more than float64 holds; expected finite "
+        "sums. Rescale its tables",
+        lambda: tz.ground_state(tz.FactorGraph([3, 3], [((0, 1), [1.7e308] * 9)] * 2)),
+    ),
     refuses("samples is -1; expected at least 0", sample_pool, SPINS, samples=-1),
     refuses("runs is 0; expected at least 1", sample_pool, SPINS, runs=0),
     refuses("sweeps is 0; expected at least 1", sample_pool, SPINS, sweeps=0),

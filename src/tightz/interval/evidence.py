@@ -36,15 +36,15 @@ class EvidenceProbability:
     @classmethod
     def of(cls, with_it: LogPartition, low: float, high: float) -> EvidenceProbability:
         """From the interval with the evidence and [low, high] for log Z without it."""
+        if with_it.upper == -math.inf:
+            return cls(-math.inf, -math.inf, -math.inf, True)
+        known = math.isfinite(low), math.isfinite(high)
+        lower = _outward(with_it.lower, high, -math.inf) if known[1] else -math.inf
+        upper = min(0.0, _outward(with_it.upper, low, math.inf)) if known[0] else 0.0
         value = with_it.lower_proof.log_z if with_it.is_exact else with_it.estimate
-        if min(with_it.upper, high) == -math.inf:
-            return cls(-math.inf, -math.inf, -math.inf, with_it.is_exact)
-        lower = min(0.0, _outward(with_it.lower, high, -math.inf)) if high < math.inf else -math.inf
-        upper = min(0.0, _outward(with_it.upper, low, math.inf)) if low > -math.inf else 0.0
-        # Where an end of log Z without the evidence is not known, the other one has to do.
-        known = [end for end in (low, high) if math.isfinite(end)]
-        log_p = min(upper, max(lower, value - (sum(known) / len(known) if known else 0.0)))
-        return cls(log_p, lower, upper, with_it.is_exact and high - low < SLACK)
+        log_p = min(upper, max(lower, value - (low + high) / 2.0)) if all(known) else math.nan
+        exact = with_it.is_exact and high - low < SLACK
+        return cls(log_p, lower, upper, exact)
 
     def summary(self) -> str:
         """P(evidence) and its log, and in which interval it lies."""
@@ -55,10 +55,9 @@ class EvidenceProbability:
             return f"P(evidence) = {value}   ({logs}, holds always)"
         ends = f"[{probability(self.lower)}, {probability(self.upper)}]"
         logs = f"log in [{figure(self.lower)}, {figure(self.upper)}]"
-        return (
-            f"P(evidence) in {ends}   ({logs}, holds always; about {probability(self.log_p, 3)}, "
-            "not proven)"
-        )
+        known = not math.isnan(self.log_p)
+        about = f"; about {probability(self.log_p, 3)}, not proven" if known else ""
+        return f"P(evidence) in {ends}   ({logs}, holds always{about})"
 
 
 def _outward(a: float, b: float, towards: float) -> float:

@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.elimination.states import CliqueStates, uncut
-from tightz.errors import ParameterError, require_range, require_seconds
+from tightz.errors import (
+    ParameterError,
+    UnsupportedModelError,
+    require_range,
+    require_seconds,
+)
 from tightz.judge.claims import sum_rounding, total_scale
 from tightz.judge.cliques import CliquesEvidence
 from tightz.judge.heaviest import heaviest, largest_entries, weights_of
@@ -204,6 +209,13 @@ class _Hunt:
     def __init__(self, model: FactorGraph, ways: _Ways, max_memory: int) -> None:
         self.model, self.ways, self.k, self.max_memory = model, ways, ways.k, max_memory
         self.clock = Clock(math.inf if ways.time_limit is None else ways.time_limit)
+        with np.errstate(over="ignore"):
+            scale = total_scale(model)
+        if not 16.0 * scale < math.inf:
+            raise UnsupportedModelError(
+                "the log potentials of the model add up to more than float64 holds; expected "
+                "finite sums. Rescale its tables"
+            )
         self.chain = substitute(model)
         self.reduced = self.chain.reduced
         self.states = np.zeros((0, self.reduced.n_variables), dtype=np.int64)
@@ -249,9 +261,11 @@ class _Hunt:
         top = float(self.log_weights[0]) if len(self.states) else -math.inf
         self.log_upper = min(self.log_upper, max(others, top + 2.0 * UNIT * abs(top)))
         self.none = self.log_upper == -math.inf
+        # Walked states that are not kept weigh no more than the last that is: both were added up
+        # and rounded once.
         if len(self.states):
-            # Walked states that are not kept are lighter than those kept: also bounded.
-            passed = float(self.log_weights[-1]) if len(beside) > len(self.states) else -math.inf
+            last = float(self.log_weights[-1])
+            passed = last + 4.0 * UNIT * abs(last) if len(beside) > len(self.states) else -math.inf
             self.log_others = min(self.log_others, max(others, passed))
 
     def eliminate(self) -> None:
@@ -292,7 +306,7 @@ class _Hunt:
         ):
             states = CliqueStates(self.reduced, cliques)
             found = states.heaviest(self.k, walks=WALKS, stop=lambda: self.clock.expired)
-            self.add(found.states)
+            self.add(found.walked)
             self.judge(cliques, found.walked)
             if self.proven or self.clock.expired:
                 return

@@ -202,6 +202,8 @@ class Schedule:
     def add(self, methods: Sequence[Method]) -> None:
         """Start streams, but not again those that began while kernels were compiled."""
         with self.changed:
+            # The first streams prepare the model themselves, in their own time.
+            kind = self.working.inner_kind if self.lanes else self.working.kind
             running = [lane.method for lane in self.lanes]
             for method in methods:
                 if any(method is other for other in running):  # equality may be of arrays
@@ -209,9 +211,8 @@ class Schedule:
                 steps = iter(method(self.working, self.working.clock))
                 credit = CREDIT * self.memory
                 lane = Lane(method, steps, Purse(credit), Purse(credit))
-                lane.kernels = kernels_of(lane.name, self.working.kind)
+                lane.kernels = kernels_of(lane.name, kind)
                 self.lanes.append(lane)
-            kind = self.working.kind
             self.farm.want(needed(reached(methods, kind), kind))
             self.changed.notify_all()
 

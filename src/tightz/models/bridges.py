@@ -163,8 +163,8 @@ def to_pgmpy(model: GraphOrPath) -> Any:
     """The model in pgmpy: a Bayesian network where its tables are one, else a Markov network.
 
     A network has one table for each variable that is its distribution given the others in it,
-    without a cycle. pgmpy's models have no evidence: `model.without_evidence()` takes it
-    off, `model.condition()` takes the observed variables out.
+    without a cycle. Evidence is nothing that pgmpy's models have: `model.without_evidence()` takes
+    it off, `model.condition()` takes the observed variables out.
     """
     graph = given_model(model, "to_pgmpy", only="FactorGraph")
     if graph.evidence:

@@ -300,24 +300,19 @@ class FactorGraph(Shown):
                 label = repr(self.names[v]) if self.names else f"variable {v}"
                 old, new = (self.naming.state_labels(v)[s] for s in (merged[v], state))
                 raise ModelError(f"{label} is observed in state {old}; new evidence says {new}")
-        return FactorGraph.from_arrays(
-            self.cardinalities,
-            self.scope_ptr,
-            self.scope_vars,
-            self.table_ptr,
-            self.log_tables,
-            evidence=merged,
-            name=self.name,
-            layout=self.layout,
-        )._named(self.names, self.states)
+        return self._observing(merged)
 
     def without_evidence(self) -> FactorGraph:
         """The same model with nothing observed."""
-        bare = self._named(self.names, self.states)
+        return self._observing({})
+
+    def _observing(self, evidence: dict[int, int]) -> FactorGraph:
+        """A copy under evidence that was checked already; tables are shared."""
+        other = copy(self)
         for made in ("digest", "free_variables"):  # they depend on what is observed
-            bare.__dict__.pop(made, None)
-        bare.evidence = {}
-        return bare
+            other.__dict__.pop(made, None)
+        other.evidence = evidence
+        return other
 
     def with_zeros(self, below: float = -1e9) -> FactorGraph:
         """A copy in which log potentials that only stand for zeros are zeros (-inf).

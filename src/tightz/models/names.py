@@ -100,13 +100,15 @@ class Names:
 
     def numbered(self, evidence: Any, *, text: bool = False) -> dict[int, int]:
         """Evidence {variable: state}, by names or numbers, as numbers of both."""
-        if evidence is None:
+        if evidence is None or (isinstance(evidence, Mapping) and not evidence):
             return {}
         if not isinstance(evidence, Mapping):
             raise ModelError(
                 f"evidence is {shown(evidence)}; expected a mapping variable -> state, such as "
                 + ("{'rain': 'yes'}" if self.variables else "{0: 1}")
             )
+        if self._are_numbers(evidence):
+            return dict(evidence)
         found: dict[int, int] = {}
         for variable, given in evidence.items():
             v = self.index(variable, "evidence", text=text)
@@ -117,6 +119,18 @@ class Names:
                     f"expected one{self._place}"
                 )
         return found
+
+    def _are_numbers(self, evidence: Mapping[Any, Any]) -> bool:
+        """Whether all is as the engine itself observes variables: plain numbers that exist."""
+        if {*map(type, evidence), *map(type, evidence.values())} != {int}:
+            return False
+        try:
+            keys, states = (np.fromiter(x, np.int64) for x in (evidence, evidence.values()))
+        except OverflowError:
+            return False
+        if keys.min() < 0 or keys.max() >= self.cardinalities.size or states.min() < 0:
+            return False
+        return bool((states < self.cardinalities[keys]).all())
 
     def assignment(self, states: Iterable[int]) -> dict[str, str]:
         """A state of the model, {variable: state}, in the words of the model."""

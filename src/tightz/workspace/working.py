@@ -25,6 +25,7 @@ from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.barren import Barren
 from tightz.reductions.encoding import SpinEncoding, encode
 from tightz.reductions.preparation import prepare
+from tightz.reductions.private import Private
 from tightz.reductions.reduction import Chain
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
@@ -108,6 +109,12 @@ class Working:
         """Of the model, as the registry of kernels knows kinds."""
         made: str = self._once("kind", lambda: kind_of(self.model))
         return made
+
+    @property
+    def inner_kind(self) -> str:
+        """Of `graph`, where summing variables out has made another kind of it."""
+        private = any(isinstance(step, Private) for step in self.reduction.steps)
+        return kind_of(self.graph) if private else self.kind
 
     @property
     def reduction(self) -> Chain:

@@ -15,7 +15,7 @@ from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding, Marginals, Mixing, exact_marginals
-from tightz.workspace.working import Working
+from tightz.workspace.working import PLAN_SHARE, Working
 
 LONG, SHARE = 2.0, 0.15
 """Seconds, and part of the time left, beyond which other streams start beside an exact sum."""
@@ -120,7 +120,9 @@ def barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:
     if full is None:
         return
     try:
-        way = by_elimination(full.reduced, plan(full.reduced), working.max_memory, marginals=True)
+        seconds = PLAN_SHARE * clock.left
+        planned = plan(full.reduced, most_seconds=seconds)
+        way = by_elimination(full.reduced, planned, working.max_memory, marginals=True)
     except ResourceError:
         return
     if MARGINALS * way.seconds < MOST * clock.left:

@@ -186,7 +186,7 @@ class _Bif:
     number: dict[str, int] = field(default_factory=dict)
     codes: list[dict[str, int]] = field(default_factory=list)
     kinds: dict[tuple[str, ...], dict[str, int]] = field(default_factory=dict)
-    orders: dict[tuple[str | int, ...], list[int]] = field(default_factory=dict)
+    orders: dict[tuple[object, ...], list[int]] = field(default_factory=dict)
 
     def add_variable(self, name: str, count: str, states: list[str]) -> bool:
         distinct = len(set(states)) == len(states) > 0

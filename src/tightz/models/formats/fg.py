@@ -80,7 +80,7 @@ def _read_in_bulk(words: Words, count: int) -> Arrays | None:
 def _factor_starts(words: Words, count: int) -> NDArray[np.int64] | None:
     """The position of each factor's first word, where they fill the file to its last word."""
     first = np.empty(count, dtype=np.int64)
-    counts, places, end = memoryview(words.counts), memoryview(first), len(words)
+    counts, places, end = words.counts.data, first.data, len(words)
     at = 1
     for f in range(count):
         places[f] = at

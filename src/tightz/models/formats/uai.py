@@ -138,7 +138,7 @@ def _read_scopes(words: Words, at: int, n: int) -> tuple[NDArray[np.int64], NDAr
 def _scope_starts(words: Words, at: int, count: int, n: int) -> NDArray[np.int64]:
     """The position of each factor's arity, from `at` on, and of the word after the last scope."""
     first = np.empty(count + 1, dtype=np.int64)
-    arities, places, end = memoryview(words.counts), memoryview(first), len(words)
+    arities, places, end = words.counts.data, first.data, len(words)
     for f in range(count):
         places[f] = at
         arity = arities[at] if at < end else -1

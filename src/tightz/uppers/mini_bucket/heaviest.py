@@ -28,11 +28,11 @@ COLD = (32.0, 96.0)
 FIRST, STEP, LAST = 6, 4, 30
 """ibounds: the first, their step, the last."""
 
-UNTIMED = 14
-"""The last one where no time limit says when to stop."""
+UNTIMED, UNTIMED_SECONDS = 14, 60.0
+"""The last one, and the seconds, where no time limit says when to stop."""
 
-MOST_FACTORS = 100_000
-"""Beyond these a single pass takes longer than most who ask would wait."""
+A_FACTOR = 3e-4
+"""Seconds for each factor that walks and the judge need at least, in plain numpy."""
 
 
 def heavy_cliques(
@@ -44,7 +44,7 @@ def heavy_cliques(
     """
     start = time.perf_counter()
     spread = _spread(model)
-    if not spread or model.n_factors > MOST_FACTORS:
+    if not spread or A_FACTOR * model.n_factors > min(time_limit, UNTIMED_SECONDS):
         return
     pace = 0.0
     last = LAST if time_limit < math.inf else UNTIMED
