@@ -127,6 +127,19 @@ def test_shares_contain_every_choice_inside_the_ends(logs):
         assert (exact <= ends[:, 1]).all()
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "ends"),
+    [
+        ([-np.inf, -np.inf], [3.0, -np.inf], [[0.0, 1.0], [0.0, 0.0]]),
+        ([-np.inf, -np.inf], [3.0, -900.0], [[0.0, 1.0], [0.0, 1.0]]),
+        ([-np.inf], [3.0], [[0.0, 1.0]]),
+        ([-np.inf, -750.0, -750.0], [0.0, -740.0, -740.0], [[0.0, 1.0]] * 3),
+    ],
+)
+def test_shares_of_weights_without_a_lower_end(low, high, ends):
+    np.testing.assert_array_equal(shares(np.array(low), np.array(high)), ends)
+
+
 def test_a_network_is_known_by_its_tables():
     seen = NETWORK.with_evidence({"wet": "wet"})
     low, high = log_z_of_network(seen)

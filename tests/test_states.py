@@ -23,7 +23,7 @@ from tightz.sampling.ais import state_moves
 from tightz.sampling.ais.state_path import StatePath
 from tightz.sampling.ancestral import sample
 from tightz.sampling.state_search import search_states
-from tightz.search.ground_state import Search, SearchStatus
+from tightz.search.ground_state import Found, Search, SearchStatus
 from tightz.uppers.mini_bucket import heaviest as colder
 from tightz.workspace.findings import Mixing
 
@@ -164,6 +164,45 @@ def test_a_search_that_is_given_is_made():
     early = ground_state(model, Search(target=exact.log_weight - 5.0, enumerate_up_to=0), seed=0)
     assert early.status is SearchStatus.TARGET
     assert early.log_weight >= exact.log_weight - 5.0
+
+
+def test_walks_that_meet_no_allowed_state_prove_no_less(monkeypatch):
+    """Equations modulo 3, the search finding nothing: walks along cut buckets end at zeros."""
+    rng = np.random.default_rng(2)
+    n, at = 60, np.indices((3, 3, 3))
+    truth, factors = rng.integers(0, 3, n), [((v,), rng.normal(size=3)) for v in range(n)]
+    for _ in range(n):
+        scope, signs = rng.permutation(n)[:3], rng.integers(1, 3, 3)
+        sums = (signs[:, None, None, None] * at).sum(axis=0) % 3
+        allowed = sums == (signs * truth[scope]).sum() % 3
+        factors.append((scope.tolist(), np.where(allowed, 0.0, -np.inf)))
+    model = tz.FactorGraph([3] * n, factors)
+    empty = Found(np.zeros((0, n), dtype=np.int64), SearchStatus.NONE)
+    monkeypatch.setattr(driver, "uncut", lambda *args, **kwargs: None)
+    monkeypatch.setattr(
+        driver,
+        "search_states",
+        lambda m, *_, **__: replace(empty, states=empty.states[:, : len(m.cardinalities)]),
+    )
+    monkeypatch.setattr(colder, "UNTIMED", 6)
+    found = ground_state(model, seed=0, time_limit=None, max_memory="1MB")
+    assert found.log_upper >= model.log_weight(truth)[0]
+    assert found.status in (SearchStatus.NONE, SearchStatus.LIMIT)
+
+
+def test_a_constant_makes_no_two_states_equal():
+    """Weights near 1e9 differ by less than a part in 1e9: the lighter one is not proven."""
+    fields = [((v,), [0.0, 0.004]) for v in range(30)]
+    triples = [((v, v + 1, v + 2), np.zeros((2, 2, 2))) for v in range(28)]
+    model = tz.FactorGraph([2] * 30, [*fields, *triples, ((), 1e9)])
+    hunt = driver._Hunt(
+        model, driver._Ways(np.random.SeedSequence(0), None, 1, 1.0, 1, "cpu"), 10**6
+    )
+    hunt.add(np.zeros((1, 30), dtype=np.int64))
+    assert hunt.log_upper - hunt.log_weights[0] == pytest.approx(0.12, abs=1e-5)
+    assert not hunt.proven
+    hunt.add(np.ones((1, 30), dtype=np.int64))
+    assert hunt.proven
 
 
 def test_search_starts_from_allowed_states_and_proves_that_there_are_none():

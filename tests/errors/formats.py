@@ -150,6 +150,11 @@ CNF = [
         "literal 3; the file announces variables 1 to 2 (TMP/f.cnf, line 2)",
     ),
     (
+        "p cnf 2 1\n1 -9223372036854775808 0\n",
+        "a literal is '-9223372036854775808'; expected a whole number of at most 18 digits "
+        "(TMP/f.cnf, line 2)",
+    ),
+    (
         "p cnf 2 0\nc p weight 1\n",
         "found `c p weight 1`; expected `c p weight LITERAL WEIGHT 0` (TMP/f.cnf, line 2)",
     ),

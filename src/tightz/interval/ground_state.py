@@ -46,6 +46,10 @@ from tightz.uppers.mini_bucket.heaviest import heavy_cliques
 ROUNDING = 1e-9
 """Relative difference below which two log weights count as equal."""
 
+SUMS = 256.0
+"""Roundings of each sum that the judge's bounds may be off by: a state that is heavier by more than
+these is no longer equal, however large a constant both weights share."""
+
 SEARCHING = 0.4
 """Part of the time for tempering; the rest is for bounds, which bring states of their own."""
 
@@ -219,6 +223,8 @@ class _Hunt:
         self.log_upper = self.log_others = largest_entries(self.reduced)
         self.found: Found | None = None
         self.none = self.log_upper == -math.inf
+        sums = self.reduced.n_variables + self.reduced.n_factors
+        self.slack = SUMS * sums * UNIT * (1.0 + total_scale(self.reduced))
 
     @property
     def proven(self) -> bool:
@@ -227,7 +233,8 @@ class _Hunt:
             return True
         if not len(self.states):
             return False
-        return self.log_others <= _rounded(float(self.log_weights[-1])) and (
+        least = float(self.log_weights[-1])
+        return self.log_others <= least + min(ROUNDING * (1.0 + abs(least)), self.slack) and (
             len(self.states) == self.k or self.log_others == -math.inf
         )
 
@@ -333,10 +340,6 @@ class _Hunt:
             seconds=time.perf_counter() - start,
             provenance=origin,
         )
-
-
-def _rounded(value: float) -> float:
-    return value + ROUNDING * (1.0 + abs(value))
 
 
 def _check(time_limit: float | None, search: Search | None, k: int) -> None:

@@ -38,6 +38,9 @@ PRINTED = 1e-9
 NARROW = 1e-6
 """Ends closer than this are shown as a value and its error."""
 
+SMALLEST = -660.0
+"""Logs below the top at which exp still has all its digits."""
+
 MANY = 64
 """States in all that are bounded one by one where nobody chose the variables."""
 
@@ -258,15 +261,18 @@ def shares(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.fl
     ends are moved outward by more.
     """
     top = float(high.max())
-    least, most = np.exp(low - top), np.exp(high - top)
+    # What exp can hold with few digits or not at all counts as nothing from below and as the
+    # smallest that it holds well from above.
+    least = np.where(low - top < SMALLEST, 0.0, np.exp(low - top))
+    most = np.exp(np.maximum(high - top, np.where(high > -np.inf, SMALLEST, -np.inf)))
     k = len(low)
     others = ~np.eye(k, dtype=bool)
-    below = least / (least + np.where(others, most, 0.0).sum(axis=1))
-    above = most / (most + np.where(others, least, 0.0).sum(axis=1))
-    slack = (800.0 + 4.0 * k) * 2.0**-52  # exp is 0 below -745
-    tiny = 1e-300  # what exp leaves of a weight that it cannot hold is less
-    lower = np.maximum(0.0, below * (1.0 - slack) - tiny)
-    upper = np.minimum(1.0, above * (1.0 + slack) + np.where(high > -np.inf, tiny, 0.0))
+    with np.errstate(invalid="ignore"):  # 0 / 0: nothing is known
+        below = least / (least + np.where(others, most, 0.0).sum(axis=1))
+        above = most / (most + np.where(others, least, 0.0).sum(axis=1))
+    slack = (800.0 + 4.0 * k) * 2.0**-52
+    lower = np.where(np.isnan(below), 0.0, below * (1.0 - slack))
+    upper = np.where(most > 0.0, np.minimum(1.0, above * (1.0 + slack)), 0.0)
     return np.stack([lower, upper], axis=1)
 
 

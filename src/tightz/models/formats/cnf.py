@@ -96,7 +96,10 @@ def _read_in_bulk(data: bytes) -> Arrays | None:
         return None
     literals = _literals(rest[header.end() :])
     weights = _weights(_WEIGHT.findall(comments), variables)
-    if literals is None or weights is None or np.abs(literals).max(initial=0) > variables:
+    if literals is None or weights is None:
+        return None
+    # not by abs, which leaves the least of all int64 negative
+    if literals.max(initial=0) > variables or literals.min(initial=0) < -variables:
         return None
     ends = np.flatnonzero(literals == 0)
     if ends.size != announced or (literals.size and literals[-1]):
