@@ -247,8 +247,20 @@ def test_a_name_may_hold_an_equals_sign(tmp_path):
     odd = tz.FactorGraph([2, 2], names=["a", "a=b"], states=[("x", "b=c"), ("b", "c=d")])
     assert with_given(odd, "a=b=c").evidence == {0: 1}
     assert with_given(odd, "a=b = c=d").evidence == {1: 1}
+    twice = tz.FactorGraph([2, 2], names=["a", "a=b"], states=[("x", "b=c"), ("b", "c")])
+    with pytest.raises(ModelError, match="may put 'a' in state 'b=c' or 'a=b' in state 'c'"):
+        with_given(twice, "a=b=c")
+    assert with_given(twice, {"a=b": "c"}).evidence == {1: 1}
     (tmp_path / "x=y").write_text("a=x")
     assert with_given(odd, tmp_path / "x=y").evidence == {0: 0}  # a file that is there
+
+
+def test_a_name_may_begin_as_remarks_do(tmp_path):
+    """A state that map prints is evidence again: no line of it is lost."""
+    odd = tz.FactorGraph([2, 2], names=["#rooms", "a\u2028b"], states=[("1", "2"), ("x", "y")])
+    path = tmp_path / "e.txt"
+    path.write_text("# rooms, counted\n# rain=yes\n" + state_text(odd, [1, 1]), encoding="utf-8")
+    assert with_given(odd, path).evidence == {0: 1, 1: 1}
 
 
 @settings(max_examples=50)

@@ -265,6 +265,10 @@ EVIDENCE = [
     ),
     ('{"a": "no", "b": 1}', "evidence names 'b'; the model has 'a' (n.bif) (TMP/e)"),
     (
+        '{"a": "no", "a": "yes"}',
+        'the evidence is no JSON object such as {"rain": "yes"}: \'a\' stands in it twice (TMP/e)',
+    ),
+    (
         '{"a": ',
         'the evidence is no JSON object such as {"rain": "yes"}: ... (TMP/e)',
     ),
@@ -384,6 +388,14 @@ CASES = [
         ModelError,
         "evidence is 'a'; expected a pair such as a=no",
         lambda tmp: _network(tmp / "n.bif", "a"),
+    ),
+    Case(
+        ModelError,
+        "evidence is 'a=b=c', which may put 'a' in state 'b=c' or 'a=b' in state 'c'; expected one "
+        "of them, as a mapping or a JSON object",
+        lambda tmp: tz.exact(
+            tz.FactorGraph([1, 1], names=["a", "a=b"], states=[["b=c"], ["c"]]), evidence="a=b=c"
+        ),
     ),
     *(reads(tz.read, "n.xml", content, text) for content, text in XMLBIF),
     *(reads(tz.read, "f.cnf", content, text) for content, text in CNF),

@@ -25,7 +25,8 @@ def given(model: FactorGraph, evidence: Evidence | None) -> FactorGraph:
     """The model with evidence beside what it has; None: itself.
 
     evidence   {"rain": "yes"}, "rain=yes", or the name of a file: a UAI evidence file, a JSON
-               object, or lines `rain=yes` (empty ones and those that begin with # do not count)
+               object, or lines `rain=yes` (empty ones do not count, nor those that begin
+               with #, unless a variable is called so)
 
     A UAI evidence file is `k v1 s1 ... vk sk`, or the number of samples, which must be 1, and then
     the same. The number of words tells them apart: it is 1 + 2k, odd, in the first dialect and
@@ -54,8 +55,11 @@ def _from_file(path: FilePath, model: FactorGraph) -> dict[int, int]:
     if b"=" not in data:
         return _from_uai(path, model.cardinalities)
     found: dict[int, int] = {}
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
-        if not line.strip() or line.lstrip()[0] == "#":
+    known = set(model.names or ())
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    for number, line in enumerate(text.split("\n"), 1):
+        remark = line.lstrip()[:1] == "#" and not any(part[0] in known for part in _parts(line))
+        if not line.strip() or remark:
             continue
         try:
             v, state = _pair(model, line)
@@ -68,10 +72,15 @@ def _from_file(path: FilePath, model: FactorGraph) -> dict[int, int]:
     return found
 
 
+def _parts(text: str) -> list[tuple[str, str]]:
+    """What stands before and after each = of a text."""
+    return [(text[:k].strip(), text[k + 1 :].strip()) for k, c in enumerate(text) if c == "="]
+
+
 def _pair(model: FactorGraph, text: str) -> tuple[int, int]:
     """`name=state` as numbers; names may hold = themselves."""
     known = model.names or ()
-    parts = [(text[:k].strip(), text[k + 1 :].strip()) for k, c in enumerate(text) if c == "="]
+    parts = _parts(text)
     if not parts:
         name = text.strip()[:40]
         like = name if name in known else "rain"
@@ -79,6 +88,12 @@ def _pair(model: FactorGraph, text: str) -> tuple[int, int]:
         raise ModelError(f"evidence is {name!r}; expected a pair such as {like}={state}")
     named = [part for part in parts if part[0] in known]
     whole = [part for part in named if part[1] in model.naming.state_labels(model.index(part[0]))]
+    if len(whole) > 1:
+        (one, its), (two, other) = whole[:2]
+        raise ModelError(
+            f"evidence is {text.strip()[:40]!r}, which may put {one!r} in state {its!r} or {two!r} "
+            f"in state {other!r}; expected one of them, as a mapping or a JSON object"
+        )
     name, state = (whole or named or parts)[0]
     ((v, found),) = model.naming.numbered({name: state}, text=True).items()
     return v, found
@@ -86,8 +101,8 @@ def _pair(model: FactorGraph, text: str) -> tuple[int, int]:
 
 def _from_json(path: FilePath, data: bytes, model: FactorGraph) -> dict[int, int]:
     try:
-        told = json.loads(data)
-    except ValueError as error:
+        told = json.loads(data, object_pairs_hook=_members)
+    except (ValueError, RecursionError) as error:
         raise ModelError(
             f'the evidence is no JSON object such as {{"rain": "yes"}}: {error} ({path})'
         ) from None
@@ -95,6 +110,15 @@ def _from_json(path: FilePath, data: bytes, model: FactorGraph) -> dict[int, int
         return model.naming.numbered(told, text=True)
     except ModelError as error:
         raise ModelError(f"{error} ({path})") from None
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a name that it has twice the first would be lost."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise ValueError(f"{name[:40]!r} stands in it twice")
+    return found
 
 
 def _from_uai(path: FilePath, cards: NDArray) -> dict[int, int]:
