@@ -420,3 +420,19 @@ def test_p_evidence_where_little_is_known_of_log_z_without_it(prior, ends):
     assert (p.lower, p.upper) == pytest.approx(ends)
     assert math.isnan(p.log_p) == (not all(map(math.isfinite, prior)))
     assert "nan" not in p.summary()
+
+
+def test_heaviest_states_and_draws_take_evidence_by_name():
+    table = np.log([[0.5, 0.2, 0.1], [0.05, 0.05, 0.1]])
+    model = tz.FactorGraph(
+        [2, 3],
+        [((0, 1), table)],
+        names=["rain", "grass"],
+        states=[["no", "yes"], ["dry", "damp", "wet"]],
+    )
+    best = tz.ground_state(model, evidence={"rain": "yes"})
+    assert best.state.tolist() == [1, 2]
+    assert best.log_weight == pytest.approx(np.log(0.1))
+    drawn = tz.sample(model, 50, evidence="rain=yes", seed=1)
+    assert (drawn.states[:, 0] == 1).all()
+    assert set(drawn.states[:, 1].tolist()) == {0, 1, 2}

@@ -97,6 +97,12 @@ SEARCH = [
     ),
     refuses("search is an int, 5; expected a tz.Search(...)", tz.ground_state, GRID, 5),
     refuses("k is 0; expected at least 1", tz.ground_state, GRID, k=0),
+    refuses(
+        "a spin polynomial has no evidence; expected a FactorGraph with it",
+        tz.ground_state,
+        SPINS,
+        evidence={0: 1},
+    ),
     Case(
         UnsupportedModelError,
         "the log potentials of the model add up to more than float64 holds; expected finite "

@@ -27,6 +27,7 @@ from tightz.judge.cliques import CliquesEvidence
 from tightz.judge.heaviest import heaviest, largest_entries, weights_of
 from tightz.judge.verdict import UNIT, summation
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import ModelOrPath, given_model
 from tightz.models.inputs import shown
 from tightz.models.prepared import prepared
@@ -123,6 +124,7 @@ def ground_state(
     search: Search | None = None,
     *,
     k: int = 1,
+    evidence: Evidence | None = None,
     time_limit: float | None = 5.0,
     seed: Seed = None,
     threads: int | None = None,
@@ -134,10 +136,15 @@ def ground_state(
     Where exact elimination fits into time and memory the states are proven heaviest; zeros,
     evidence and variables of many states are all the same to it. Elsewhere independent copies
     temper, mini-bucket bounds guide a search of their own, and `log_upper` says how much heavier a
-    state could be. A `search` that is given is made as it says, without elimination; models of few
-    spins are enumerated. A GPU (`backend`) pays for many runs: "auto" takes one from 32 on.
+    state could be. `evidence` goes beside the model's own. A `search` that is given is made as it
+    says, without elimination; models of few spins are enumerated. A GPU (`backend`) pays for many
+    runs: "auto" takes one from 32 on.
     """
     model = given_model(model, "ground_state")
+    if isinstance(model, FactorGraph):
+        model = given(model, evidence)
+    elif evidence is not None:
+        raise ParameterError("a spin polynomial has no evidence; expected a FactorGraph with it")
     _check(time_limit, search, k)
     start = time.perf_counter()
     root = seed_sequence(seed)

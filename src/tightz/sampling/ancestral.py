@@ -8,6 +8,7 @@ import numpy as np
 
 from tightz.elimination.states import CliqueStates, uncut
 from tightz.errors import ModelError, ResourceError, require_range, require_seconds
+from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
 from tightz.models.prepared import prepared
 from tightz.reductions.preparation import prepare
@@ -24,6 +25,7 @@ def sample(
     model: GraphOrPath,
     k: int,
     *,
+    evidence: Evidence | None = None,
     seed: Seed = None,
     time_limit: float = 60.0,
     max_memory: str | int = "8GB",
@@ -31,11 +33,12 @@ def sample(
     """k independent states (k, variables) from p, exact up to float64 rounding.
 
     One pass of elimination, then each variable is drawn given those drawn before it. Any number of
-    states, zeros and evidence are allowed. Where elimination would need more than `max_memory`, or
-    longer than about `time_limit` seconds, `ResourceError` says so before anything is allocated.
+    states and zeros are allowed; `evidence` goes beside the model's own. Where elimination would
+    need more than `max_memory`, or longer than about `time_limit` seconds, `ResourceError` says so
+    before anything is allocated.
     `log_weights` are all log Z, the ratio of p~ to what the states were drawn from.
     """
-    model = given_model(model, "sample", only="FactorGraph")
+    model = given(given_model(model, "sample", only="FactorGraph"), evidence)
     require_range("k", k, 0)
     require_seconds("time_limit", time_limit)
     allowed = parse_memory(max_memory)
