@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
+import tightz as tz
 from tests import naive
 from tests.strategies import models_with_zeros
 from tightz.bounds import Side
@@ -408,3 +409,23 @@ def test_on_trial_sees_every_problem_in_order():
     wish(ising_grid(2, 2, seed=0), trials=3, seed=0, on_trial=seen.append)
     expected = [(0, 0), *itertools.product(range(1, 5), range(3))]
     assert [(one.level, one.trial) for one in seen] == expected
+
+
+def test_what_tables_lose_when_they_cancel_is_left_out():
+    """Fields of 1e9 that cancel: a polynomial's coefficients are 1e-8 off, no end may be."""
+    below = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        large, small = np.round(1e9 * rng.normal(size=(2, 4)), 2), rng.normal(size=(2, 4))
+        single = [np.where(np.arange(4) == seed % 4, 0.0, -np.inf), np.array([0.0, -np.inf])]
+        factors = [((0, 1), -large.T), ((0, 1), large.T + small.T)]
+        factors += [((0,), single[0]), ((1,), single[1])]
+        model = tz.FactorGraph([4, 2], factors)
+        exact = math.fsum(table[seed % 4, 0] for _, table in factors[:2])
+        result = tz.wish(model, trials=3, seed=seed)
+        below += result.log_maxima.max() > exact
+        assert all(b.log_z <= exact for b in result.bounds if b.side is tz.Side.LOWER)
+        assert all(b.log_z >= exact for b in result.bounds if b.side is tz.Side.UPPER)
+        assert result.log_ceiling >= exact
+        assert result.log_maxima.max() - result.rounding > exact - 1e-3
+    assert below  # the coefficients alone would have been wrong

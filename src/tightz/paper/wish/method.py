@@ -12,6 +12,9 @@ import numpy as np
 from tightz.errors import ParameterError, require_range
 from tightz.families.mean_field import PointMass
 from tightz.families.projection import Status
+from tightz.judge.links import check_encoding
+from tightz.judge.spins import SpinMap, SpinTerms
+from tightz.judge.verdict import UNIT
 from tightz.models.given import ModelOrPath, given_model
 from tightz.models.observed import observe
 from tightz.models.prepared import prepared
@@ -75,7 +78,7 @@ def wish(
     if time_limit is not None:
         require_range("time_limit", time_limit, 0.0)
     root = seed_sequence(seed)
-    poly, bars = _on_bits(model)
+    poly, bars, error = _on_bits(model)
     needed = required_trials(max(poly.n, 1), delta)
     count = needed if trials is None else int(trials)
     require_range("trials", count, 1)
@@ -98,7 +101,8 @@ def wish(
             statuses[at] = one.status
             if on_trial is not None:
                 on_trial(one)
-    ceiling = weight_ceiling(poly)
+    ceiling = weight_ceiling(poly) + error
+    log_uppers += error
     if 0 in row:
         ceiling = min(ceiling, float(log_uppers[row[0], 0]))
     return WishResult(
@@ -109,6 +113,7 @@ def wish(
         n=poly.n,
         delta=delta,
         log_ceiling=ceiling,
+        rounding=0.0 if poly.constant == -math.inf else error + rounding(poly),
         seconds=time.perf_counter() - start,
         provenance=provenance(
             root, model_digest(model), delta=delta, levels=chosen, trials=count, family=plan.family,
@@ -117,14 +122,20 @@ def wish(
     )  # fmt: skip
 
 
-def _on_bits(model: Model) -> tuple[SpinPolynomial, Bars]:
-    """The model's log weights over bits, and the codes whose weight is 0 instead."""
+def _on_bits(model: Model) -> tuple[SpinPolynomial, Bars, float]:
+    """The model's log weights over bits, the codes whose weight is 0 instead, and the error.
+
+    Tables that cancel leave coefficients much smaller than what they were summed from: how far
+    these are off is the judge's to say.
+    """
     if isinstance(model, SpinPolynomial):
-        return model, Bars()
+        return model, Bars(), 0.0
     reduced = observe(model).reduced
     many = bool((reduced.cardinalities > 2).any())
     finite, bars = without_zeros(to_bits(reduced).binary if many else reduced)
-    return SpinPolynomial.from_factor_graph(finite), bars
+    poly = SpinPolynomial.from_factor_graph(finite)
+    error = check_encoding(finite, SpinTerms.of(poly), SpinMap.identity(poly.n))
+    return poly, bars, error + 4.0 * UNIT * reduced.n_variables * many  # logs of shared codes
 
 
 def _checked_levels(levels: Sequence[int] | None, n: int) -> list[int]:

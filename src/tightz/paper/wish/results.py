@@ -129,6 +129,7 @@ class WishResult(Result):
     log_uppers   (L, T) proven upper bounds on the heaviest, log_ceiling where the solver has none
     statuses     (L, T) OPTIMAL or INFEASIBLE where the problem was settled
     log_ceiling  no state is heavier than this
+    rounding     nats by which log_maxima may be off; what is stated from below leaves them out
     """
 
     levels: NDArray[np.int64]
@@ -140,6 +141,7 @@ class WishResult(Result):
     log_ceiling: float
     seconds: float
     provenance: dict[str, Any] = field(default_factory=dict)
+    rounding: float = 0.0
 
     @property
     def log_z(self) -> float:
@@ -148,6 +150,11 @@ class WishResult(Result):
 
         terms = lower_median(self.log_maxima) + (self.levels - 1) * LOG_2
         return float(logsumexp(terms)) if terms.max() > -np.inf else -math.inf
+
+    @property
+    def _surely(self) -> NDArray[np.float64]:
+        """What the states found weigh at least."""
+        return np.nextafter(self.log_maxima - self.rounding, -np.inf)
 
     @property
     def unproven(self) -> int:
@@ -170,7 +177,7 @@ class WishResult(Result):
     def statement(self) -> TheoremStatement:
         """Theorem 2 with each end judged by its own needs, as derived above."""
         held = self.assumptions
-        lower = theorem_2(self.levels, self.log_maxima, delta=self.delta, assumptions=held)
+        lower = theorem_2(self.levels, self._surely, delta=self.delta, assumptions=held)
         upper = theorem_2(self.levels, self.log_uppers, delta=self.delta, assumptions=held)
         return replace(
             lower,
@@ -216,7 +223,7 @@ class WishResult(Result):
     @property
     def band(self) -> tuple[Bound, Bound]:
         """(lower, upper) bounds by integrating N(v), jointly with confidence 1 - delta; any T."""
-        lower = band_lower(self.levels, self.log_maxima, self.delta)
+        lower = band_lower(self.levels, self._surely, self.delta)
         upper = band_upper(self.levels, self.log_uppers, self.n, self.log_ceiling, self.delta)
         why = "counts of heavy states from the maxima's distribution (Markov, Chebyshev, DKW)"
         low = Bound(
@@ -230,8 +237,8 @@ class WishResult(Result):
         """Every bound that holds, each with its own confidence."""
         out = [
             Bound(
-                Side.LOWER, float(self.log_maxima.max()), Proof.DETERMINISTIC, "heaviest state",
-                self.seconds, 1.0, "one state's weight is part of Z",
+                Side.LOWER, float(self._surely.max()), Proof.DETERMINISTIC, "heaviest state",
+                self.seconds, 1.0, "one state's weight is part of Z", rounding=self.rounding,
             )
         ]  # fmt: skip
         ends = (self.lower_proof, self.upper_proof)
