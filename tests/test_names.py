@@ -297,6 +297,23 @@ def run(*arguments, code=0):
     return done.stdout if code == 0 else done.stderr
 
 
+def test_every_command_says_so_where_nothing_has_weight(bif, tmp_path):
+    never = ("-e", "rain=no", "-e", "sky=black")
+    assert "P(evidence) = 0   (no state agrees with it, holds always)" in run("logz", bif, *never)
+    assert "no state agrees with the evidence: it has probability 0" in run("query", bif, *never)
+    assert "proven: every state has weight zero" in run("map", bif, *never)
+    assert run("marginals", bif, *never).startswith("# Z = 0: no state has weight")
+    tz.write(tz.FactorGraph([2], [((0,), [-np.inf, -np.inf])]), tmp_path / "none.uai")
+    assert run("query", tmp_path / "none.uai").startswith("the partition function is zero")
+
+
+def test_no_bound_on_the_way_is_minus_nothing(tmp_path):
+    tz.write(tz.FactorGraph([2]), tmp_path / "one.uai")
+    done = CliRunner().invoke(main, ["logz", str(tmp_path / "one.uai")])
+    assert "always" in done.stderr
+    assert "-0.000000" not in done.output
+
+
 def test_query_prints_tables_and_the_probability_of_the_evidence(bif):
     seen = NETWORK.with_evidence({"rain": "yes", "wet": "wet"})
     text = run("query", bif, "-e", "rain=yes", "-e", "wet=wet", "-q", "sky", "sprinkler")

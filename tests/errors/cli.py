@@ -71,6 +71,11 @@ def _save_nowhere(tmp):
 CASES = [
     Case(
         ParameterError,
+        "time_limit is -1.0; expected a positive number of seconds",
+        lambda tmp: _run_in(tmp, "marginals TMP/grid.uai -T -1"),
+    ),
+    Case(
+        ParameterError,
         "levels are 'a:b'; expected a range like 0:20 or a list like 0,5,10",
         lambda: options.parse_levels("a:b"),
     ),

@@ -35,7 +35,7 @@ from tightz.cli.options import (
     time_limit_option,
     trial_options,
 )
-from tightz.errors import ParameterError
+from tightz.errors import ParameterError, require_seconds
 from tightz.runtime.memory import MAX_MEMORY
 
 if TYPE_CHECKING:
@@ -403,9 +403,13 @@ def marginals(
     \b
     Example: tightz marginals grid.uai --uai-output grid.uai.MAR
     """
+    import numpy as np
+
     import tightz as tz
     from tightz.errors import ResourceError
 
+    if time_limit is not None:
+        require_seconds("time_limit", time_limit)
     require_writable(uai_output)
     graph = source.load()
     chosen = parse_levels(size.levels)
@@ -416,6 +420,8 @@ def marginals(
             limit = math.inf if time_limit is None else time_limit
             rows = tz.exact(graph, max_memory=max_memory, time_limit=limit).marginals
             label = "exact"
+            if any(np.isnan(row).any() for row in rows):
+                label = "Z = 0: no state has weight, so there are no marginals (exact)"
         except ResourceError:
             if method == "exact":
                 raise

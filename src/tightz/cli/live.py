@@ -71,7 +71,7 @@ class _View:
         with self.lock:
             if self.exact is not None:
                 b = self.exact
-                both = f"{b.low:.6f}", f"{b.high:.6f}", f"{b.high - b.low:.2g}"
+                both = _six(b.low), _six(b.high), f"{b.high - b.low:.2g}"
                 view.add_row("exact", *both, b.method, f"{b.seconds:.1f} s")
                 return view
             for kind, ends in self.ends.items():
@@ -94,13 +94,20 @@ def _how(bound: Bound) -> str:
     return "confident" if bound.proof is Proof.CONFIDENCE else "always"
 
 
+def _six(value: float) -> str:
+    """To six digits, no minus before nothing."""
+    from tightz.bounds import no_minus
+
+    return no_minus(f"{value:.6f}")
+
+
 def _row(ends: dict[str, Bound]) -> tuple[str, str, str, str, str]:
     """Lower, upper, width, makers and time of the latest change of an interval."""
     low, high = ends.get("lower"), ends.get("upper")
     makers = list(dict.fromkeys(b.method for b in (low, high) if b is not None))
     return (
-        f"{low.low:.6f}" if low else "",
-        f"{high.high:.6f}" if high else "",
+        _six(low.low) if low else "",
+        _six(high.high) if high else "",
         f"{high.high - low.low:.4g}" if low and high else "",
         "; ".join(makers),
         f"{max(b.seconds for b in ends.values()):.1f} s" if ends else "",
@@ -148,7 +155,7 @@ def live_bounds(time_limit: float, *, beside: bool = False) -> Iterator[Callable
         if now - last.get(end, -math.inf) >= PLAIN_EVERY:
             last[end] = now
             console.print(
-                f"{bound.seconds:8.2f} s  {end}  {bound.log_z:.6f}  {bound.method}",
+                f"{bound.seconds:8.2f} s  {end}  {_six(bound.log_z)}  {bound.method}",
                 highlight=False,
                 soft_wrap=True,
             )

@@ -48,6 +48,8 @@ class EvidenceProbability:
 
     def summary(self) -> str:
         """P(evidence) and its log, and in which interval it lies."""
+        if self.upper == -math.inf:
+            return "P(evidence) = 0   (no state agrees with it, holds always)"
         if self.exact:
             error = max(self.upper - self.log_p, self.log_p - self.lower, 0.0)
             value = probability(self.log_p, min(8, max(3, round(-math.log10(max(error, 1e-9))))))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.bounds import Bound, Proof, Side
+from tightz.bounds import Bound, Proof, Side, figure
 from tightz.elimination.states import CliqueStates, uncut
 from tightz.errors import (
     ParameterError,
@@ -107,7 +107,8 @@ class GroundState(OneBound):
         )  # fmt: skip
 
     def summary(self) -> str:
-        lines = [f"heaviest state: log weight {self.log_weight:.6f}, at most {self.log_upper:.6f}"]
+        weight, upper = figure(self.log_weight), figure(self.log_upper)
+        lines = [f"heaviest state: log weight {weight}, at most {upper}"]
         return "\n".join([*lines, f"status: {self.status.value}", f"{self.seconds:.2f} s"])
 
     def __repr__(self) -> str:

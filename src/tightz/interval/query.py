@@ -136,6 +136,8 @@ class Query(Result):
             seen = self.model.evidence.items()
             labels = [f"{self.naming.label(v)}={self.naming.state_labels(v)[s]}" for v, s in seen]
             lines.append(f"given {', '.join(labels[:20])}{', ...' if len(labels) > 20 else ''}")
+        if self.impossible and not self.model.evidence:
+            return "the partition function is zero: no state has weight"
         if self.impossible:
             return "\n".join([*lines, "no state agrees with the evidence: it has probability 0"])
         if self.evidence is not None:
