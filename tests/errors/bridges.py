@@ -83,6 +83,11 @@ TEXTS = [
         "smaller ones: take a constant off the table",
         lambda: tz.to_pgmpy(tz.ising({(0, 1): 900.0})),
     ),
+    (
+        "a log potential is beyond 700, and pgmpy multiplies potentials themselves; expected "
+        "smaller ones: take a constant off the table",
+        lambda: tz.to_pgmpy(tz.FactorGraph([2], [((), 400.0), ((0,), [0.0, 400.0])])),
+    ),
 ]
 
 CASES = [Case(ModelError, text, act) for text, act in TEXTS]

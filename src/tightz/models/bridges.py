@@ -173,7 +173,10 @@ def to_pgmpy(model: GraphOrPath) -> Any:
             "tz.to_pgmpy(model.without_evidence()), with the evidence given to pgmpy's query"
         )
     finite = np.isfinite(graph.log_tables)
-    if (np.abs(graph.log_tables[finite]) > _EXPONENT).any():
+    # constants go into the first table
+    constants = np.repeat(graph.arities == 0, np.diff(graph.table_ptr)) & finite
+    constant = abs(float(graph.log_tables[constants].sum()))
+    if constant + np.abs(graph.log_tables[finite & ~constants]).max(initial=0.0) > _EXPONENT:
         raise ModelError(
             f"a log potential is beyond {_EXPONENT:g}, and pgmpy multiplies potentials themselves; "
             "expected smaller ones: take a constant off the table"
