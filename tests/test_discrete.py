@@ -447,7 +447,7 @@ def test_potts_weights():
     [
         (lambda: potts({(0, 0): 1.0}, 2), "with itself"),
         (lambda: potts({(0, 1): np.inf}, 2), r"coupling \(0, 1\) is inf"),
-        (lambda: potts({(0, 3): 1.0}, 2, fields=np.zeros((2, 2))), "name variable 3"),
+        (lambda: potts({(0, 3): 1.0}, 2, fields=np.zeros((2, 2))), "2 fields for 4 variables"),
         (lambda: potts({}, 2, fields=np.zeros((2, 3))), "expected"),
         (lambda: potts({}, 0), "states is 0"),
         (lambda: potts_grid(2, coupling=(1, 0)), "coupling range"),
