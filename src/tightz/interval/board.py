@@ -16,7 +16,15 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
 from tightz.sampling.calibration import combine
 from tightz.sampling.ledger import Ledger
-from tightz.workspace.findings import Draws, Finding, Marginals, Mixing, PointEstimate, Samples
+from tightz.workspace.findings import (
+    Clamped,
+    Draws,
+    Finding,
+    Marginals,
+    Mixing,
+    PointEstimate,
+    Samples,
+)
 
 UNKNOWN_LOWER = Bound(Side.LOWER, -math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
 UNKNOWN_UPPER = Bound(Side.UPPER, math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
@@ -158,6 +166,7 @@ class Board:
     keep_ledger: Callable[[Ledger], None] | None = None
     slack: Callable[[], float] = float  # nats of rounding between the draws' model and the model
     marginals: Marginals | None = None
+    clamped: Clamped | None = None  # of the working graph, the best of all
     estimates: dict[str, PointEstimate] = field(default_factory=dict)
     sampler: Callable[..., Samples] | None = None
     sampler_mixed: bool = False
@@ -213,12 +222,27 @@ class Board:
             self.estimates[finding.estimate.family] = finding.estimate
         if finding.draws is not None:
             self._count(finding.draws)
+        if finding.clamped is not None:
+            self._clamp(finding.clamped)
         if finding.sampler is not None:
             mixed = finding.marginals is not None and finding.marginals.mixing is Mixing.MIXED
             if mixed or not self.sampler_mixed:
                 self.sampler, self.sampler_mixed = finding.sampler, mixed
         if finding.note and finding.note not in self.notes:
             self.notes.append(finding.note)
+
+    def _clamp(self, found: Clamped) -> None:
+        """Keep the better of the ends, entry by entry."""
+        old = self.clamped
+        if old is None:
+            self.clamped = found
+            return
+        lower, upper = np.maximum(old.lower, found.lower), np.minimum(old.upper, found.upper)
+        new = (lower > old.lower).any() or (upper < old.upper).any()
+        sources = old.source.split(", ")
+        if new and found.source not in sources:
+            sources.append(found.source)
+        self.clamped = Clamped(lower, upper, ", ".join(sources))
 
     def _count(self, draws: Draws) -> None:
         """Enter a batch into the ledger; read the interval when there is enough news."""

@@ -101,6 +101,7 @@ class Crew:
             self._adopt(ThreadPoolExecutor(threads or usable_cores()))
         self._parcels: OrderedDict[int, _Shared] = OrderedDict()
         self._flying: dict[Future[Done], Any] = {}
+        self._last: deque[_Errand] = deque()  # on their last lives; the first of them is out
         self._lock = threading.RLock()
         self._dismissed = threading.Event()
         if hasattr(self._pool, "why_deserted"):  # its tasks wait for ever where nobody comes
@@ -153,14 +154,17 @@ class Crew:
                 call = run_parcel, versions(), shared.digest, shared.content, errand.task
             future = pool.submit(*call)
         except (BrokenExecutor, CancelledError) as error:
+            self._landed(errand)
             self._lost(errand, pool, error)
             return
         except TightzError:
+            self._landed(errand)
             raise
         except Exception as error:  # shut down, or its cluster is gone: not the task's doing
             name = type(pool).__name__
             refusal = ExecutorError(f"{name} takes no tasks: {type(error).__name__}: {error}")
             refusal.__cause__ = error
+            self._landed(errand)
             _end(errand.promise.set_exception, refusal)
             return
         with self._lock:
@@ -205,12 +209,32 @@ class Crew:
                 _end(errand.promise.set_exception, wrong)
 
     def _landed(self, errand: _Errand) -> None:
+        """It is no longer out; whose last life waited for that goes next."""
         with self._lock:
             self._flying.pop(errand.promise, None)
+            if not self._last or self._last[0].promise is not errand.promise:
+                return
+            self._last.popleft()
+            following = self._last[0] if self._last and not self._dismissed.is_set() else None
+        if following is not None:
+            self._submit(following)
+
+    def _again(self, errand: _Errand) -> None:
+        """Send what was lost; last lives one at a time, so that none dies of its neighbour's fault.
+
+        A worker holds several tasks, and results not yet fetched: one of them kills it, all are
+        lost, and who was to blame shows only where it is sent without the others.
+        """
+        if errand.losses == LIVES:
+            with self._lock:
+                self._last.append(errand)
+                if len(self._last) > 1:
+                    return
+        self._submit(errand)
 
     def _lost(self, errand: _Errand, pool: Any, error: BaseException) -> None:
         """Send it again; who takes it is the executor's business, unless that is broken."""
-        if errand.promise.cancelled():
+        if errand.promise.done():  # cancelled, or ended because nobody was left
             return
         try:
             if isinstance(error, BrokenExecutor):
@@ -221,7 +245,7 @@ class Crew:
                 raise given_up(errand.task) from error
             else:
                 errand = errand._replace(losses=errand.losses + 1)
-            self._submit(errand)
+            self._again(errand)
         except Exception as trouble:  # a promise that never ends would stop the run
             _end(errand.promise.set_exception, trouble)
 

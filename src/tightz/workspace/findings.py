@@ -103,6 +103,22 @@ class Draws:
 
 
 @dataclass(frozen=True, eq=False)
+class Clamped:
+    """Ends on log Z of `working.graph` with one variable fixed, for all its variables at once.
+
+    lower, upper   (entries,) logs that hold always, rounding included; an entry for each state of
+                   each variable, variable by variable; -inf and inf where nothing is said
+    source         who says so
+
+    Every number must have been judged: made by `tightz.judge` from evidence.
+    """
+
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
 class Finding:
     """One step of a stream; every part is optional.
 
@@ -114,6 +130,7 @@ class Finding:
     marginals: Marginals | None = None
     estimate: PointEstimate | None = None
     draws: Draws | None = None
+    clamped: Clamped | None = None
     sampler: Callable[..., Any] | None = None
     note: str = ""
     of_model: bool = False
