@@ -48,9 +48,17 @@ def cluster():
 @pytest.fixture
 def client(cluster):
     with distributed.Client(cluster, set_as_default=False) as client:
-        cluster.scale(2)  # where a nanny gave up
+        if len(cluster.workers) < 2 or any(has_ended(each) for each in cluster.workers.values()):
+            cluster.scale(0)  # a nanny whose worker is killed while it starts ends with it
+            while cluster.workers:
+                time.sleep(0.05)
+            cluster.scale(2)
         client.wait_for_workers(2)
         yield client
+
+
+def has_ended(nanny):
+    return nanny.status.name in ("closed", "closing", "failed")
 
 
 def worker_pids(client):
@@ -99,6 +107,19 @@ def test_a_cluster_without_workers_is_given_up_with_the_remedy(client, monkeypat
         time.sleep(0.1)
     with pytest.raises(ExecutorError, match=r"no worker for 1 s.*start some"):
         tz.estimate(GRID, executor=client, **RUN)
+
+
+def test_nannies_that_ended_with_their_workers_are_replaced(client, monkeypatch):
+    monkeypatch.setattr("tightz.runtime.cluster.RECOUNT", 0.1)
+    monkeypatch.setattr("tightz.runtime.executors.LOOK", 0.1)
+    cluster, before = client.cluster, set(worker_pids(client))
+    for nanny in list(cluster.workers.values()):
+        cluster.sync(nanny.close)
+    while client.nthreads():
+        time.sleep(0.1)
+    assert all(has_ended(each) for each in cluster.workers.values())
+    assert_same(tz.estimate(GRID, threads=1, **RUN), tz.estimate(GRID, executor=client, **RUN))
+    assert before.isdisjoint(worker_pids(client))
 
 
 def test_the_plan_is_shared_and_not_sent_with_tasks(client):

@@ -31,8 +31,13 @@ RECOUNT = 5.0
 """Seconds after which a dask cluster's workers are counted again: they come and go."""
 
 DESERTED = 120.0
-"""Seconds without any worker after which a cluster is given up: a nanny whose worker dies while it
-starts ends with it, and dask's tasks then wait for ever."""
+"""Seconds without any worker after which a cluster is given up: dask's tasks wait for ever."""
+
+ENDED = ("closed", "closing", "failed")
+"""Statuses of a nanny that starts no worker any more."""
+
+EMPTIED = 10.0
+"""Seconds that a cluster may take to forget its ended nannies."""
 
 
 def connect(address: str, *, timeout: float = PATIENCE) -> Any:
@@ -114,12 +119,31 @@ class DaskPool:
 
     def why_deserted(self) -> str:
         """That nobody has been there for long, or nothing."""
-        if self.workers or time.monotonic() < self._manned + DESERTED:
+        if self.workers:
+            return ""
+        self._restaff()
+        if time.monotonic() < self._manned + DESERTED:
             return ""
         return (
             f"the dask cluster has had no worker for {DESERTED:g} s; see why its workers ended, "
             "and start some"
         )
+
+    def _restaff(self) -> None:
+        """Start workers anew where the cluster is this process's and all its nannies have ended.
+
+        A nanny whose worker dies while it starts ends with it, and dask leaves it at that.
+        """
+        cluster = self.client.cluster
+        count = len(getattr(cluster, "worker_spec", ()))  # of a cluster that this process started
+        if not count or any(each.status.name not in ENDED for each in cluster.workers.values()):
+            return
+        if cluster.workers:  # ended and not yet forgotten
+            cluster.scale(0)
+        until = time.monotonic() + EMPTIED
+        while cluster.workers and time.monotonic() < until:
+            time.sleep(0.05)
+        cluster.scale(count)
 
     @property
     def _there(self) -> bool:
