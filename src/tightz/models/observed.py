@@ -43,6 +43,15 @@ class Observed:
             out[v] = np.asarray(marginal)
         return out
 
+    def lift_ends(self, ends: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """(states, 2) ends of the kept variables' marginals as those of all."""
+        known = [np.zeros((int(d), 2)) for d in self.model.cardinalities]
+        for each, state in zip(known, self.only_state.tolist(), strict=True):
+            each[state] = 1.0
+        for v, found in zip(self.kept.tolist(), ends, strict=True):
+            known[v] = found
+        return known
+
     def lift_states(
         self, states: NDArray, rng: np.random.Generator | None = None
     ) -> NDArray[np.int64]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tightz.judge.verdict import LIBRARY, UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import factors_of_each, selected
+from tightz.reductions.ends import Ends, around, through
 from tightz.reductions.reduction import Vectors
 
 SPREAD = 1e-13
@@ -77,6 +78,26 @@ class Barren:
                 out[b.variable] = counted[b.variable]
             else:
                 out[b.variable] = b.conditional @ known[0] if known else b.conditional
+        return out
+
+    def lift_ends(self, ends: Ends) -> Ends:
+        """Of several parents one is kept, and the others may do what they like."""
+        out: Ends = [np.ones((1, 2))] * self.model.n_variables
+        for v, found in zip(self.kept.tolist(), ends, strict=True):
+            out[v] = found
+        for b in self._drawn:
+            table = around(b.conditional, 8.0 * self.rounding)
+            if not b.others:
+                out[b.variable] = table
+                continue
+            best = np.tile([0.0, 1.0], (len(table), 1))
+            for axis, u in enumerate(b.others, start=1):
+                free = tuple(a for a in range(1, table.ndim - 1) if a != axis)
+                rows = np.stack([table[..., 0].min(axis=free), table[..., 1].max(axis=free)], -1)
+                found = through(rows, out[u])
+                best[:, 0] = np.maximum(best[:, 0], found[:, 0])
+                best[:, 1] = np.minimum(best[:, 1], found[:, 1])
+            out[b.variable] = best
         return out
 
     @property

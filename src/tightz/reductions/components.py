@@ -16,6 +16,7 @@ from tightz.elimination.exact import exact
 from tightz.elimination.graph import joined, scopes_of
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import selected
+from tightz.reductions.ends import Ends, around
 from tightz.reductions.reduction import Vectors
 
 _MAX_COMPONENTS = 1000
@@ -48,6 +49,15 @@ class Components:
         for variables, vectors in parts:
             for v, marginal in zip(variables.tolist(), vectors, strict=True):
                 out[v] = np.asarray(marginal)
+        return out
+
+    def lift_ends(self, ends: Ends) -> Ends:
+        out: Ends = [np.ones((1, 2))] * self.model.n_variables
+        for v, found in zip(self.kept.tolist(), ends, strict=True):
+            out[v] = found
+        for part in self.solved:
+            for v, marginal in zip(part.variables.tolist(), part.marginals, strict=True):
+                out[v] = around(np.asarray(marginal), 8.0 * self.rounding)
         return out
 
     def lift_states(self, states: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

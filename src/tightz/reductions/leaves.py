@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tightz.judge.verdict import LIBRARY, UNIT, log_weight
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import naming, selected
+from tightz.reductions.ends import Ends, around, through
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,15 @@ class Leaves:
         for leaf in reversed(self.leaves):
             given = out[leaf.neighbour] if leaf.neighbour >= 0 else np.ones(1)
             out[leaf.variable] = leaf.conditional @ given
+        return out
+
+    def lift_ends(self, ends: Ends) -> Ends:
+        out: Ends = [np.ones((1, 2))] * self.model.n_variables
+        for v, found in zip(self.kept.tolist(), ends, strict=True):
+            out[v] = found
+        for leaf in reversed(self.leaves):
+            given = out[leaf.neighbour] if leaf.neighbour >= 0 else np.ones((1, 2))
+            out[leaf.variable] = through(around(leaf.conditional, 8.0 * self.rounding), given)
         return out
 
     def lift_states(self, states: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

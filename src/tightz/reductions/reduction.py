@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
+from tightz.reductions.ends import Ends
 from tightz.runtime.seeds import Seed, generator
 
 Vectors = list[NDArray[np.float64]]
@@ -37,6 +38,10 @@ class Reduction(Protocol):
 
     def lift_marginals(self, marginals: Sequence[NDArray[np.float64]]) -> Vectors:
         """Marginals of the reduced model's variables as marginals of the model's."""
+        ...
+
+    def lift_ends(self, ends: Ends) -> Ends:
+        """Ends of the reduced model's marginals as ends of the model's, rounding included."""
         ...
 
     def lift_states(self, states: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -72,6 +77,11 @@ class Chain:
         for step in reversed(self.steps):
             out = step.lift_marginals(out)
         return out
+
+    def lift_ends(self, ends: Ends) -> Ends:
+        for step in reversed(self.steps):
+            ends = step.lift_ends(ends)
+        return ends
 
     def lift_states(self, states: NDArray[np.int64], seed: Seed = None) -> NDArray[np.int64]:
         rng = generator(seed)

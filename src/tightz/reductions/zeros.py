@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import naming, selected
+from tightz.reductions.ends import Ends
 from tightz.runtime.kernels import inner, kernel
 
 
@@ -47,6 +48,15 @@ class Simplified:
                 out[v][state] = 1.0
             else:
                 out[v][self.maps[v]] = marginals[self.source[v]]
+        return out
+
+    def lift_ends(self, ends: Ends) -> Ends:
+        out = [np.zeros((int(c), 2)) for c in self.model.cardinalities]
+        for v, state in enumerate(self.fixed):
+            if state >= 0:
+                out[v][state] = 1.0
+            else:
+                out[v][self.maps[v]] = ends[self.source[v]]
         return out
 
     def lift_states(

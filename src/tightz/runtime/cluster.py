@@ -31,7 +31,8 @@ RECOUNT = 5.0
 """Seconds after which a dask cluster's workers are counted again: they come and go."""
 
 DESERTED = 120.0
-"""Seconds without any worker after which a cluster is given up: dask's tasks wait for ever."""
+"""Seconds without any worker after which a cluster is given up: dask's tasks wait for ever. Five
+times as many where a nanny says that it is starting one."""
 
 ENDED = ("closed", "closing", "failed")
 """Statuses of a nanny that starts no worker any more."""
@@ -121,29 +122,33 @@ class DaskPool:
         """That nobody has been there for long, or nothing."""
         if self.workers:
             return ""
-        self._restaff()
-        if time.monotonic() < self._manned + DESERTED:
+        patience = DESERTED * (5.0 if self._restaff() else 1.0)
+        if time.monotonic() < self._manned + patience:
             return ""
         return (
             f"the dask cluster has had no worker for {DESERTED:g} s; see why its workers ended, "
             "and start some"
         )
 
-    def _restaff(self) -> None:
+    def _restaff(self) -> bool:
         """Start workers anew where the cluster is this process's and all its nannies have ended.
 
-        A nanny whose worker dies while it starts ends with it, and dask leaves it at that.
+        A nanny whose worker dies while it starts ends with it, and dask leaves it at that. Returns
+        whether workers are on their way.
         """
         cluster = self.client.cluster
         count = len(getattr(cluster, "worker_spec", ()))  # of a cluster that this process started
-        if not count or any(each.status.name not in ENDED for each in cluster.workers.values()):
-            return
+        if not count:
+            return False
+        if any(each.status.name not in ENDED for each in cluster.workers.values()):
+            return True
         if cluster.workers:  # ended and not yet forgotten
             cluster.scale(0)
         until = time.monotonic() + EMPTIED
         while cluster.workers and time.monotonic() < until:
             time.sleep(0.05)
         cluster.scale(count)
+        return True
 
     @property
     def _there(self) -> bool:

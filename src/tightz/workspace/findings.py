@@ -18,6 +18,7 @@ from tightz.bounds import Bound
 from tightz.errors import ModelError
 from tightz.models.names import Names
 from tightz.results import dataframe
+from tightz.workspace.shares import Shares
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -131,6 +132,7 @@ class Finding:
     estimate: PointEstimate | None = None
     draws: Draws | None = None
     clamped: Clamped | None = None
+    shares: Shares | None = None
     sampler: Callable[..., Any] | None = None
     note: str = ""
     of_model: bool = False

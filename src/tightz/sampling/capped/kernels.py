@@ -113,18 +113,25 @@ def draw(skel, scopes, tables, words, states, index, mass, product, log_x):
 
 
 @kernel
-def tally(states, weights, card_ptr, counts):
-    """counts[card_ptr[i] + x_i] += weight, for every variable and lane."""
+def tally(states, order, edges, card_ptr, counts):
+    """counts[card_ptr[i] + x_i, k] += 1 for every variable and lane, k the lane's point.
+
+    order: lanes sorted by point; those at k are order[edges[k] : edges[k + 1]], the rest are at 0.
+    """
+    points = counts.shape[1]
+    row = np.empty(order.size, dtype=states.dtype)
     for i in range(states.shape[0]):
-        row = states[i]
         base = card_ptr[i]
+        for t in range(edges[points]):
+            row[t] = states[i, order[t]]
         if card_ptr[i + 1] - base == 2:
-            one, total = 0.0, 0.0
-            for t in range(weights.size):
-                total += weights[t]
-                one += weights[t] * row[t]
-            counts[base + 1] += one
-            counts[base] += total - one
+            for k in range(points):
+                ones = np.int64(0)
+                for t in range(edges[k], edges[k + 1]):
+                    ones += row[t]
+                counts[base + 1, k] += ones
+                counts[base, k] += edges[k + 1] - edges[k] - ones
         else:
-            for t in range(weights.size):
-                counts[base + row[t]] += weights[t]
+            for k in range(points):
+                for t in range(edges[k], edges[k + 1]):
+                    counts[base + row[t], k] += 1

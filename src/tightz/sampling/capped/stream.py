@@ -29,6 +29,7 @@ from tightz.sampling.capped.pieces import Lot, Sampler
 from tightz.sampling.capped.proposal import MOST_STATES, Proposal, proposal_of
 from tightz.sampling.capped.tally import Final, Portion, Tally
 from tightz.sampling.capped.tightening import SHARE, Tightening
+from tightz.sampling.shares import stake
 from tightz.uppers.mini_bucket.run import Run
 from tightz.workspace.findings import (
     Draws,
@@ -231,8 +232,12 @@ class CappedDraws:
 
     def _prepare(self, proposal: Capped, outlook: Outlook) -> None:
         """Fix source and stakes of the draws until the end."""
-        source = self._source("mini-bucket", proposal, outlook, outlook.rate * self.left)
-        self.final = Final(source, Tally.of(proposal, source.level), time.perf_counter())
+        draws = outlook.rate * self.left
+        source = self._source("mini-bucket", proposal, outlook, draws)
+        tally = Tally.of(proposal, source.level)
+        mean = source.level - proposal.log_cap
+        unit = stake(mean, outlook.log_excess, draws, len(tally.counts), self.working.delta)
+        self.final = Final(source, tally, time.perf_counter(), unit)
 
     def draws(
         self, working: Working, clock: Clock
@@ -281,9 +286,14 @@ class CappedDraws:
         mixing = Mixing.MIXED if mixed else Mixing.NOT_MIXED
         observed = observe(self.working.graph, single_states=False)
         vectors = observed.lift_marginals(tally.marginals())
+        final = self.final
+        shares = None
+        if final is not None and tally is final.tally:
+            shares = tally.shares(final.source, final.stake)
         return Finding(
             draws=draws,
             estimate=estimate,
+            shares=shares,
             marginals=Marginals(
                 vectors, "draws under a mini-bucket cap",
                 estimate.log_z if mixed else -math.inf, mixing,

@@ -18,6 +18,7 @@ from tightz.sampling.capped.forecast import HORIZON
 from tightz.sampling.capped.kernels import tally
 from tightz.sampling.capped.lanes import Capped, Lanes
 from tightz.workspace.findings import Mixing, PointEstimate, Samples, Source
+from tightz.workspace.shares import Grid, Shares
 
 KEPT = 4096
 """States kept for samples."""
@@ -30,7 +31,7 @@ class Portion(NamedTuple):
     """Draws made elsewhere: their log weights, and what a tally needs of their states."""
 
     log_weights: NDArray[np.float64]
-    counts: NDArray[np.float64]
+    counts: NDArray[np.int64]
     mass: float
     square: float
     largest: float
@@ -41,15 +42,17 @@ class Portion(NamedTuple):
 
 @dataclass(eq=False)
 class Tally:
-    """Weighted counts, moments and a sample of all states drawn from one proposal.
+    """Counts, moments and a sample of all states drawn from one proposal.
 
+    counts (entries, points) are those of `Shares`: draws by state and value of X.
     States with keys below `floor` are not kept: better ones are known elsewhere.
     """
 
     proposal: Capped
     level: float
-    counts: NDArray[np.float64]
+    grid: Grid
     pointers: NDArray[np.int64]
+    counts: NDArray[np.int64]
     drawn: int = 0
     mass: float = 0.0
     square: float = 0.0
@@ -64,7 +67,9 @@ class Tally:
     def of(cls, proposal: Capped, level: float, floor: float = -math.inf) -> Tally:
         cards = proposal.cardinalities
         pointers = np.concatenate([[0], np.cumsum(cards)]).astype(np.int64)
-        return cls(proposal, level, np.zeros(int(pointers[-1])), pointers, floor=floor)
+        grid = Grid.of(proposal.log_cap - level, int(pointers[-1]))
+        counts = np.zeros((int(pointers[-1]), grid.count), dtype=np.int64)
+        return cls(proposal, level, grid, pointers, counts, floor=floor)
 
     @property
     def least(self) -> float:
@@ -76,8 +81,11 @@ class Tally:
         """Count the drawing's last batch."""
         logs = drawing.log_x + self.proposal.log_u - self.level
         weights = np.exp(np.minimum(logs, 600.0))
+        log_x = drawing.log_x + (self.proposal.log_u - self.proposal.log_cap)
+        places = self.grid.place(log_x, rng.random(logs.size))
+        edges = np.searchsorted(np.sort(places), np.arange(self.grid.count + 1))
         counts = np.zeros_like(self.counts)
-        tally(drawing.states, weights, self.pointers, counts)
+        tally(drawing.states, np.argsort(places), edges, self.pointers, counts)
         # Of all draws those with the largest log weight + Gumbel noise are a sample in proportion
         # to the weights, without replacement.
         keys = logs + rng.gumbel(size=logs.size)
@@ -114,8 +122,8 @@ class Tally:
             states = self.states
         assert states is not None
         return Portion(
-            log_weights, self.counts, self.mass, self.square, self.largest, self.keys, states,
-            seconds,
+            log_weights, self.counts, self.mass, self.square, self.largest,
+            self.keys, states, seconds,
         )  # fmt: skip
 
     def _thin(self) -> None:
@@ -163,10 +171,18 @@ class Tally:
 
         return sample
 
-    def marginals(self) -> list[NDArray[np.float64]]:
+    def shares(self, source: Source, stake: float) -> Shares:
+        """What bets on marginals need; `stake` was fixed before the first draw."""
         with self._lock:
             counts = self.counts.copy()
-        parts = np.split(counts, self.pointers[1:-1])
+        return Shares(
+            source.track, self.grid, self.pointers, counts, stake, source.rounding, source.log_lost
+        )
+
+    def marginals(self) -> list[NDArray[np.float64]]:
+        with self._lock:
+            weights = self.counts @ self.grid.points
+        parts = np.split(weights, self.pointers[1:-1])
         return [np.maximum(part, 0.0) / part.sum() for part in parts]
 
 
@@ -174,12 +190,14 @@ class Tally:
 class Final:
     """The draws until the end. Their stakes are chosen anew once it shows how they scatter.
 
-    Each choice opens a source of its own, made from draws that are counted already.
+    Each choice opens a source of its own, made from draws that are counted already. Bets on
+    marginals keep to `stake`.
     """
 
     source: Source
     tally: Tally
     begun: float
+    stake: float
     refits: list[float] = field(default_factory=lambda: list(REFITS))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -1,0 +1,51 @@
+"""Ends of marginals on their way through reductions: (states, 2) arrays, lower and upper."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ends = list[NDArray[np.float64]]
+"""One (states, 2) array per variable."""
+
+DIGITS = 1e-13
+"""Relative error of a few float64 operations, with room."""
+
+
+def certain(states: int, state: int) -> NDArray[np.float64]:
+    """Ends of a variable that stands in one state."""
+    out = np.zeros((states, 2))
+    out[state] = 1.0
+    return out
+
+
+def around(values: NDArray[np.float64], nats: float) -> NDArray[np.float64]:
+    """(..., 2) ends of numbers that are known up to a factor e^nats and a few digits."""
+    loose = math.expm1(min(nats, 700.0)) + DIGITS
+    low, high = values * max(0.0, 1.0 - loose), values * (1.0 + loose)
+    # what underflowed was below the smallest normal number
+    return np.stack([low, np.minimum(1.0, high + 1e-300)], axis=-1)
+
+
+def through(conditional: NDArray[np.float64], given: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(states, 2) ends of sum_t K(s, t) p(t), K with ends (states, others, 2), p with `given`.
+
+    The sum is least where p has its least everywhere and what is then missing of 1 lies on the t
+    with the smallest K(s, t); greatest likewise.
+    """
+    low, high = given[:, 0], given[:, 1]
+    missing = max(0.0, 1.0 - float(low.sum()))
+    out = np.empty((len(conditional), 2))
+    for s, rows in enumerate(conditional):
+        for side, sign in ((0, 1.0), (1, -1.0)):
+            cost = rows[:, side]
+            order = np.argsort(sign * cost)
+            room = (high - low)[order]
+            added = np.minimum(room, np.maximum(0.0, missing - (np.cumsum(room) - room)))
+            out[s, side] = cost @ low + cost[order] @ added
+    loose = DIGITS * (2 + len(given))
+    out[:, 0] = np.maximum(0.0, out[:, 0] - loose)
+    out[:, 1] = np.minimum(1.0, out[:, 1] + loose)
+    return out
