@@ -125,6 +125,9 @@ def test_a_moved_end_is_caught():
         ([-math.inf] * 2, [math.inf, 0.0], 3000.0, math.inf, [[1, 1], [0, 0]]),
         ([-math.inf], [math.inf], 0.0, math.inf, [[1, 1]]),
         ([0.0, -math.inf], [0.0, -2000.0], -math.inf, math.inf, [[1, 1], [0, 0]]),
+        ([-math.inf] * 2, [3.0, -math.inf], -math.inf, math.inf, [[0, 1], [0, 0]]),
+        ([-math.inf] * 2, [3.0, -900.0], -math.inf, math.inf, [[0, 1], [0, 1]]),
+        ([-math.inf, -750.0], [0.0, -740.0], -math.inf, math.inf, [[0, 1], [0, 1]]),
     ],
 )
 def test_extremes(low, high, lower, upper, expected):
