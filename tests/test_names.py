@@ -20,7 +20,6 @@ from tightz.cli import main
 from tightz.cli.options import state_record, state_text
 from tightz.errors import ModelError
 from tightz.interval.evidence import EvidenceProbability, log_z_of_network, probability
-from tightz.interval.query import shares
 from tightz.models.formats.evidence import given as with_given
 
 NETWORK = tz.FactorGraph.from_tables(
@@ -113,31 +112,6 @@ def test_the_probability_of_evidence_is_a_ratio_of_sums(model, data):
     assert found.log_p == pytest.approx(math.log(truth[0]), abs=1e-9)
     assert found.lower - 1e-12 <= math.log(truth[0]) <= found.upper + 1e-12
     assert found.upper <= 0.0
-
-
-@given(st.lists(st.tuples(st.floats(-900, 900), st.floats(0, 50)), min_size=1, max_size=6))
-def test_shares_contain_every_choice_inside_the_ends(logs):
-    low = np.array([a for a, _ in logs])
-    high = low + np.array([width for _, width in logs])
-    ends = shares(low, high)
-    for weights in (low, high, (low + high) / 2, np.where(np.arange(len(low)) % 2, low, high)):
-        exact = np.exp(weights - weights.max())
-        exact /= exact.sum()
-        assert (ends[:, 0] <= exact).all()
-        assert (exact <= ends[:, 1]).all()
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ends"),
-    [
-        ([-np.inf, -np.inf], [3.0, -np.inf], [[0.0, 1.0], [0.0, 0.0]]),
-        ([-np.inf, -np.inf], [3.0, -900.0], [[0.0, 1.0], [0.0, 1.0]]),
-        ([-np.inf], [3.0], [[0.0, 1.0]]),
-        ([-np.inf, -750.0, -750.0], [0.0, -740.0, -740.0], [[0.0, 1.0]] * 3),
-    ],
-)
-def test_shares_of_weights_without_a_lower_end(low, high, ends):
-    np.testing.assert_array_equal(shares(np.array(low), np.array(high)), ends)
 
 
 def test_a_network_is_known_by_its_tables():

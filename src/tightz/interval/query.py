@@ -15,6 +15,7 @@ from tightz.errors import ParameterError, require_seconds
 from tightz.interval.evidence import EvidenceProbability, log_z_of_network
 from tightz.interval.interval import LogPartition
 from tightz.interval.log_partition import log_partition
+from tightz.interval.marginal_ends import combined
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
@@ -24,7 +25,7 @@ from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
 from tightz.runtime.memory import MAX_MEMORY
 from tightz.runtime.seeds import Seed, seed_sequence, stream
-from tightz.workspace.findings import Mixing
+from tightz.workspace.findings import Clamped, Mixing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -37,9 +38,6 @@ PRINTED = 1e-9
 
 NARROW = 1e-6
 """Ends closer than this are shown as a value and its error."""
-
-SMALLEST = -660.0
-"""Logs below the top at which exp still has all its digits."""
 
 MANY = 64
 """States in all that are bounded one by one where nobody chose the variables."""
@@ -250,32 +248,10 @@ def _bounded(model: FactorGraph, v: int, run: Callable[..., LogPartition]) -> Ta
     exact = all(r.is_exact for r in parts)
     values = np.array([r.lower_proof.log_z if exact else r.estimate for r in parts])
     weights = np.exp(values - values.max())
-    ends = shares(np.array([r.lower for r in parts]), np.array([r.upper for r in parts]))
     how = "exact" if exact else "estimate: ratios of log Z with each state"
+    clamped = Clamped(np.array([r.lower for r in parts]), np.array([r.upper for r in parts]), how)
+    ends = combined(clamped, -math.inf, math.inf, np.array([0, len(parts)]))
     return Table(v, weights / weights.sum(), ends, f"{how}; the ends hold always")
-
-
-def shares(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(k, 2) ends of w_s / sum of w for weights with log w_s between low_s and high_s.
-
-    A share is least where its own weight is least and all others are greatest. Logs below the top
-    by x come out of exp with a relative error of about x units, sums add one for each term: the
-    ends are moved outward by more.
-    """
-    top = float(high.max())
-    # What exp can hold with few digits or not at all counts as nothing from below and as the
-    # smallest that it holds well from above.
-    least = np.where(low - top < SMALLEST, 0.0, np.exp(low - top))
-    most = np.exp(np.maximum(high - top, np.where(high > -np.inf, SMALLEST, -np.inf)))
-    k = len(low)
-    others = ~np.eye(k, dtype=bool)
-    with np.errstate(invalid="ignore"):  # 0 / 0: nothing is known
-        below = least / (least + np.where(others, most, 0.0).sum(axis=1))
-        above = most / (most + np.where(others, least, 0.0).sum(axis=1))
-    slack = (800.0 + 4.0 * k) * 2.0**-52
-    lower = np.where(np.isnan(below), 0.0, below * (1.0 - slack))
-    upper = np.where(most > 0.0, np.minimum(1.0, above * (1.0 + slack)), 0.0)
-    return np.stack([lower, upper], axis=1)
 
 
 def _estimated(model: FactorGraph, v: int, whole: LogPartition) -> Table:
