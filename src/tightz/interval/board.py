@@ -25,6 +25,7 @@ from tightz.workspace.findings import (
     PointEstimate,
     Samples,
 )
+from tightz.workspace.shares import Shares
 
 UNKNOWN_LOWER = Bound(Side.LOWER, -math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
 UNKNOWN_UPPER = Bound(Side.UPPER, math.inf, Proof.DETERMINISTIC, "nothing yet", confidence=1.0)
@@ -167,6 +168,7 @@ class Board:
     slack: Callable[[], float] = float  # nats of rounding between the draws' model and the model
     marginals: Marginals | None = None
     clamped: Clamped | None = None  # of the working graph, the best of all
+    shares: dict[str, Shares] = field(default_factory=dict)  # by track, the last of each
     estimates: dict[str, PointEstimate] = field(default_factory=dict)
     sampler: Callable[..., Samples] | None = None
     sampler_mixed: bool = False
@@ -224,6 +226,8 @@ class Board:
             self._count(finding.draws)
         if finding.clamped is not None:
             self._clamp(finding.clamped)
+        if finding.shares is not None:
+            self.shares[finding.shares.track] = finding.shares
         if finding.sampler is not None:
             mixed = finding.marginals is not None and finding.marginals.mixing is Mixing.MIXED
             if mixed or not self.sampler_mixed:

@@ -29,17 +29,22 @@ if TYPE_CHECKING:
     from tightz.workspace.findings import Samples
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Confident:
     """An interval of which both ends hold together with probability `confidence`.
 
     At any stopping time: it may be read while it narrows, and the run stopped when it suffices.
     An end that is no better than the proven one is the proven one.
+
+    marginal_bounds   one (states, 2) array per variable of the model: ends of its marginals, which
+                      hold all together with the same confidence, beside those of log Z; None where
+                      no marginals were asked for
     """
 
     lower_proof: Bound
     upper_proof: Bound
     confidence: float
+    marginal_bounds: list[NDArray[np.float64]] | None = field(default=None, repr=False)
 
     @property
     def lower(self) -> float:
@@ -79,6 +84,9 @@ class LogPartition(ByVariable, Result):
                      honest is known
     marginals        one probability vector per variable, from `marginal_source`; None where no
                      method gave any; `marginal_status` says how far to trust them
+    marginal_bounds  one (states, 2) array per variable: lower and upper ends of its marginals that
+                     hold always, [0, 1] where nothing is proven; `confident.marginal_bounds` are
+                     narrower. The marginals lie inside both
     bounds           every record in the order it arrived, `seconds` since the start
     quarantined      bounds that the judge refused or that contradict what is proven, with the
                      reason: a defect, please report it. Nothing of them is in the answer
@@ -94,6 +102,7 @@ class LogPartition(ByVariable, Result):
     estimate_error: float
     estimate_source: str
     marginals: list[NDArray[np.float64]] | None
+    marginal_bounds: list[NDArray[np.float64]] | None
     marginal_source: str
     marginal_status: Mixing | None
     bounds: list[Bound]

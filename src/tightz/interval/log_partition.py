@@ -10,6 +10,7 @@ from tightz.bounds import Bound
 from tightz.errors import require_choice, require_probability, require_range, require_seconds
 from tightz.interval.board import Board, judged
 from tightz.interval.interval import Confident, LogPartition
+from tightz.interval.marginal_bounds import MarginalBounds, marginal_bounds
 from tightz.interval.opening import (
     load_streams,
     opening,
@@ -151,8 +152,9 @@ def log_partition(
             board.read()
         if board.marginals is not None:
             board.marginals = board.marginals.lifted()
+        ends = marginal_bounds(working, board) if marginals else None
         result = _result(
-            working, board, interrupted=interrupted, record=record, compiling=farm.elapsed
+            working, board, ends, interrupted=interrupted, record=record, compiling=farm.elapsed
         )
         if session is not None:
             session.conclude(result, board.marginals, board.point_estimate().family)
@@ -184,20 +186,30 @@ def _run(
 def _result(
     working: Working,
     board: Board,
+    ends: MarginalBounds | None,
     *,
     interrupted: bool,
     record: dict[str, Any],
     compiling: float,
 ) -> LogPartition:
     point = board.point_estimate()
+    vectors = None if board.marginals is None else board.marginals.vectors
+    if vectors is not None and ends is not None:
+        vectors = ends.nearest(vectors)
     return LogPartition(
         lower_proof=board.lower,
         upper_proof=board.upper,
-        confident=Confident(board.confident_lower, board.confident_upper, board.confidence),
+        confident=Confident(
+            board.confident_lower,
+            board.confident_upper,
+            board.confidence,
+            None if ends is None else ends.confident,
+        ),
         estimate=point.log_z,
         estimate_error=point.error,
         estimate_source=point.source,
-        marginals=None if board.marginals is None else board.marginals.vectors,
+        marginals=vectors,
+        marginal_bounds=None if ends is None else ends.always,
         marginal_source="" if board.marginals is None else board.marginals.source,
         marginal_status=None if board.marginals is None else board.marginals.mixing,
         bounds=board.bounds,

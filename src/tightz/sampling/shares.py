@@ -6,7 +6,7 @@ product of 1 + c Y over draws is a nonnegative supermartingale for every stake c
 fixed before them, and so is a mixture over stakes. By Ville's inequality it ever reaches 1 / delta
 with probability at most delta: an r at which it has done so is below p. The other end bets on -Y
 with c in [0, 1 / (1 - r)]. With stakes min(c, 1 / r) every factor falls in r, so the rejected r are
-an interval, whose end is found by bisection.
+an interval, whose end is found by bisection. Several sources of draws are mixed as stakes are.
 
 No ratio of two intervals comes into it, and what the draws say about Z itself cancels.
 
@@ -29,6 +29,10 @@ from tightz.workspace.shares import Shares
 STAKES = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
 """In units of the best stake at p = 1/2; rarer states want larger ones. 0 keeps its part for good:
 an account that does badly costs little."""
+
+FINAL, EARLIER = 0.5, 0.4
+"""Weights of the draws until the end and of all short ones before them in the mixture of sources;
+the k-th of them has 1 / k(k + 1) of its part, and so has any other in what is left."""
 
 HALVINGS = 30
 """Of the interval in which an end is searched for."""
@@ -82,6 +86,21 @@ def bounded(
     )
 
 
+def _weights(sources: list[Shares]) -> NDArray[np.float64]:
+    """Of the sources in the mixture: by their names, which are known before they draw."""
+    out, others = np.empty(len(sources)), 0
+    for k, source in enumerate(sources):
+        kind, _, number = source.track.partition(" ")
+        if source.track == "mini-bucket":
+            out[k] = FINAL
+        elif kind == "glance" and number.isdecimal():
+            out[k] = EARLIER / (int(number) * (int(number) + 1.0))
+        else:
+            others += 1
+            out[k] = (1.0 - FINAL - EARLIER) / (others * (others + 1.0))
+    return out
+
+
 def _odds(p: NDArray[np.float64], nats: float) -> NDArray[np.float64]:
     """p with its odds times e^nats."""
     return p * math.exp(nats) / (p * math.exp(nats) + (1.0 - p))
@@ -100,27 +119,31 @@ def _ends(sources: list[Shares], target: float, lot: NDArray[np.int64]) -> NDArr
         first, last = s.pointers[:2]
         zeros[k, :, :count] = s.counts[first:last].sum(axis=0) - s.counts[lot]
     out = np.empty((lot.size, 2))
-    _bisect(points, ones, zeros, stakes, target, out)
+    _bisect(points, ones, zeros, stakes, np.log(_weights(sources)), target, out)
     return out
 
 
 @kernel
-def _bisect(points, ones, zeros, stakes, target, out):  # type: ignore[no-untyped-def]
+def _bisect(points, ones, zeros, stakes, log_weights, target, out):  # type: ignore[no-untyped-def]
     """Both ends of every entry; the other end of p is one end of 1 - p."""
     for e in range(out.shape[0]):
         for side in range(2):
             one = ones[:, e] if side == 0 else zeros[:, e]
             zero = zeros[:, e] if side == 0 else ones[:, e]
-            mass, total = 0.0, 0.0
+            low, high = 0.0, 0.0
             for k in range(points.shape[0]):
+                mass, total = 0.0, 0.0
                 for a in range(points.shape[1]):
                     mass += points[k, a] * one[k, a]
                     total += points[k, a] * (one[k, a] + zero[k, a])
-            # no bet wins at or above the mean of its own draws
-            low, high = 0.0, mass / total if total > 0.0 else 0.0
+                if total > 0.0:  # no bet wins at or above the mean of its own draws
+                    high = max(high, mass / total)
             for _ in range(HALVINGS):
                 middle = 0.5 * (low + high)
-                if middle > 0.0 and _log_wealth(middle, points, one, zero, stakes) >= target:
+                wealth = -np.inf
+                if middle > 0.0:
+                    wealth = _log_wealth(middle, points, one, zero, stakes, log_weights)
+                if wealth >= target:
                     low = middle
                 else:
                     high = middle
@@ -128,25 +151,23 @@ def _bisect(points, ones, zeros, stakes, target, out):  # type: ignore[no-untype
 
 
 @inner
-def _log_wealth(r, points, one, zero, stakes):  # type: ignore[no-untyped-def]
-    """log of the wealth against p <= r: over sources a product, over stakes a mean."""
-    total = 0.0
+def _log_wealth(r, points, one, zero, stakes, log_weights):  # type: ignore[no-untyped-def]
+    """log of the wealth against p <= r: a mixture over sources and stakes."""
+    parts = np.empty(stakes.size)
+    top = -np.inf
     for k in range(points.shape[0]):
-        top = -np.inf
-        wealth = np.empty(stakes.shape[1])
         for j in range(stakes.shape[1]):
             c = min(stakes[k, j], 1.0 / r)
-            logs = 0.0
+            logs = log_weights[k] - math.log(stakes.shape[1])
             for a in range(points.shape[1]):
                 if one[k, a] > 0.0:
                     logs += one[k, a] * math.log1p(c * points[k, a] * (1.0 - r))
                 if zero[k, a] > 0.0:
                     loss = c * points[k, a] * r
                     logs += zero[k, a] * math.log1p(-loss) if loss < 1.0 else -np.inf
-            wealth[j] = logs
+            parts[k * stakes.shape[1] + j] = logs
             top = max(top, logs)
-        mean = 0.0
-        for j in range(stakes.shape[1]):
-            mean += math.exp(wealth[j] - top)
-        total += top + math.log(mean / stakes.shape[1])
-    return total
+    total = 0.0
+    for logs in parts:
+        total += math.exp(logs - top)
+    return top + math.log(total)

@@ -40,13 +40,14 @@ class Marginals:
     """One probability vector per variable of the working model, and how far to trust them.
 
     `quality` orders sources: larger replaces smaller, exact is +inf. `lift` is what the driver
-    still has to do to them.
+    still has to do to them. `rounding`: nats by which exact ones may be off; inf: unknown.
     """
 
     vectors: list[NDArray[np.float64]]
     source: str
     quality: float
     mixing: Mixing = Mixing.VARIATIONAL
+    rounding: float = math.inf
     lift: Callable[[Marginals], Marginals] | None = None
 
     def lifted(self) -> Marginals:
@@ -202,4 +203,7 @@ def exact_marginals(result: ExactResult) -> Iterator[Finding]:
     except ModelError as error:
         yield Finding(note=str(error))
         return
-    yield Finding(marginals=Marginals(vectors, "exact", math.inf, Mixing.EXACT))
+    # Sums and products of positive numbers, forward and back: each of the two passes loses no more
+    # than the sum itself may, and beliefs are products of both.
+    rounding = 8.0 * result.rounding
+    yield Finding(marginals=Marginals(vectors, "exact", math.inf, Mixing.EXACT, rounding))

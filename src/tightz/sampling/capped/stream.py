@@ -224,7 +224,8 @@ class CappedDraws:
         self.glances += 1
         track = f"glance {self.glances}"
         source = self._source(track, proposal, outlook, outlook.rate * seconds)
-        tally, drawing = Tally.of(proposal, source.level), proposal.drawing(self._words(proposal))
+        tally = self._tally(source, proposal, outlook)
+        drawing = proposal.drawing(self._words(proposal))
         begun = self.clock.elapsed
         while tally.drawn == 0 or self.clock.elapsed - begun < seconds:
             yield self._drawn(source, tally, drawing)
@@ -232,12 +233,14 @@ class CappedDraws:
 
     def _prepare(self, proposal: Capped, outlook: Outlook) -> None:
         """Fix source and stakes of the draws until the end."""
-        draws = outlook.rate * self.left
-        source = self._source("mini-bucket", proposal, outlook, draws)
+        source = self._source("mini-bucket", proposal, outlook, outlook.rate * self.left)
+        self.final = Final(source, self._tally(source, proposal, outlook), time.perf_counter())
+
+    def _tally(self, source: Source, proposal: Capped, outlook: Outlook) -> Tally:
         tally = Tally.of(proposal, source.level)
-        mean = source.level - proposal.log_cap
-        unit = stake(mean, outlook.log_excess, draws, len(tally.counts), self.working.delta)
-        self.final = Final(source, tally, time.perf_counter(), unit)
+        mean, entries = source.level - proposal.log_cap, len(tally.counts)
+        tally.stake = stake(mean, outlook.log_excess, source.expected, entries, self.working.delta)
+        return tally
 
     def draws(
         self, working: Working, clock: Clock
@@ -286,14 +289,10 @@ class CappedDraws:
         mixing = Mixing.MIXED if mixed else Mixing.NOT_MIXED
         observed = observe(self.working.graph, single_states=False)
         vectors = observed.lift_marginals(tally.marginals())
-        final = self.final
-        shares = None
-        if final is not None and tally is final.tally:
-            shares = tally.shares(final.source, final.stake)
         return Finding(
             draws=draws,
             estimate=estimate,
-            shares=shares,
+            shares=tally.shares(draws.source),
             marginals=Marginals(
                 vectors, "draws under a mini-bucket cap",
                 estimate.log_z if mixed else -math.inf, mixing,

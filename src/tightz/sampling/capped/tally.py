@@ -44,7 +44,8 @@ class Portion(NamedTuple):
 class Tally:
     """Counts, moments and a sample of all states drawn from one proposal.
 
-    counts (entries, points) are those of `Shares`: draws by state and value of X.
+    counts (entries, points) are those of `Shares`: draws by state and value of X. `stake` of the
+    bets on them is fixed before the first draw; 0: none.
     States with keys below `floor` are not kept: better ones are known elsewhere.
     """
 
@@ -61,6 +62,7 @@ class Tally:
     states: NDArray[np.unsignedinteger] | None = None
     told: int = 0
     floor: float = -math.inf
+    stake: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -171,12 +173,20 @@ class Tally:
 
         return sample
 
-    def shares(self, source: Source, stake: float) -> Shares:
-        """What bets on marginals need; `stake` was fixed before the first draw."""
+    def shares(self, source: Source) -> Shares | None:
+        """What bets on marginals need."""
+        if not self.stake:
+            return None
         with self._lock:
             counts = self.counts.copy()
         return Shares(
-            source.track, self.grid, self.pointers, counts, stake, source.rounding, source.log_lost
+            source.track,
+            self.grid,
+            self.pointers,
+            counts,
+            self.stake,
+            source.rounding,
+            source.log_lost,
         )
 
     def marginals(self) -> list[NDArray[np.float64]]:
@@ -191,13 +201,12 @@ class Final:
     """The draws until the end. Their stakes are chosen anew once it shows how they scatter.
 
     Each choice opens a source of its own, made from draws that are counted already. Bets on
-    marginals keep to `stake`.
+    marginals keep to the tally's stake.
     """
 
     source: Source
     tally: Tally
     begun: float
-    stake: float
     refits: list[float] = field(default_factory=lambda: list(REFITS))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

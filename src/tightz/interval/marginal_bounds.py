@@ -1,0 +1,93 @@
+"""Ends of all marginals of a run: those that hold always, and narrower ones with confidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightz.interval.board import Board
+from tightz.interval.marginal_ends import combined
+from tightz.models.observed import observe, per_variable
+from tightz.reductions.ends import DIGITS, Ends, around
+from tightz.sampling.shares import bounded
+from tightz.workspace.findings import Clamped, Mixing
+from tightz.workspace.working import Working
+
+
+@dataclass(frozen=True, eq=False)
+class MarginalBounds:
+    """(states, 2) ends for each variable of the model.
+
+    always      hold always; [0, 1] where nothing is proven
+    confident   hold all together with confidence 1 - delta, beside what is said about log Z;
+                no wider than those that hold always
+    """
+
+    always: Ends
+    confident: Ends
+
+    def nearest(self, marginals: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """Distributions inside the confident ends, next to those given."""
+        return [_inside(q, ends) for q, ends in zip(marginals, self.confident, strict=True)]
+
+
+def marginal_bounds(working: Working, board: Board) -> MarginalBounds:
+    """What the run's findings prove about each marginal of the model."""
+    model = working.model
+    found = board.marginals
+    if found is not None and found.mixing is Mixing.EXACT and math.isfinite(found.rounding):
+        ends = [around(np.asarray(q), found.rounding) for q in found.vectors]
+        return MarginalBounds(ends, ends)
+    unknown = [np.tile([0.0, 1.0], (int(d), 1)) for d in model.cardinalities]
+    if board.ends.upper == -math.inf:  # no state has weight: nothing can be said
+        return MarginalBounds(unknown, unknown)
+    slack = working.reduction.rounding
+    cards = working.graph.cardinalities
+    always = np.tile([0.0, 1.0], (int(cards.sum()), 1))
+    if board.clamped is not None:
+        pointers = np.concatenate([[0], np.cumsum(cards)]).astype(np.int64)
+        widened = Clamped(board.clamped.lower - slack, board.clamped.upper + slack, "")
+        always = combined(widened, board.ends.lower, board.ends.upper, pointers)
+    confident = always
+    void = {account.source.track for account in board.ledger.accounts if account.void}
+    shares = [s for track, s in board.shares.items() if track not in void]
+    if shares:
+        drawn = bounded(shares, board.ledger.delta, board.ends.lower, slack)
+        seen = observe(working.graph, single_states=False)
+        ends = seen.lift_ends(per_variable(drawn, seen.reduced.cardinalities))
+        confident = _both(always, np.concatenate(ends))
+    lift = working.reduction.lift_ends
+    proven = lift(per_variable(always, cards))
+    if confident is always:
+        return MarginalBounds(proven, proven)
+    likely = lift(per_variable(confident, cards))
+    return MarginalBounds(proven, [_both(a, c) for a, c in zip(proven, likely, strict=True)])
+
+
+def _both(always: NDArray[np.float64], drawn: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inside both; where they do not meet, the draws were wrong, and nothing of them counts."""
+    low, high = np.maximum(always[:, 0], drawn[:, 0]), np.minimum(always[:, 1], drawn[:, 1])
+    if (low > high).any():
+        return always
+    return np.stack([low, high], axis=1)
+
+
+def _inside(q: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The distribution in [low, high] that is q where that is possible.
+
+    What clipping adds or takes is taken from or added to the states with room for it, in
+    proportion to the room.
+    """
+    low, high = ends[:, 0], ends[:, 1]
+    if ((q >= low) & (q <= high)).all():
+        return q
+    out = np.clip(q, low, high)
+    missing = 1.0 - float(out.sum())
+    room = high - out if missing > 0.0 else out - low
+    total = float(room.sum())
+    if total <= 0.0 or abs(missing) <= DIGITS:
+        return out
+    return np.clip(out + missing * room / total, low, high)
