@@ -39,7 +39,8 @@ def marginal_bounds(working: Working, board: Board) -> MarginalBounds:
     model = working.model
     found = board.marginals
     if found is not None and found.mixing is Mixing.EXACT and math.isfinite(found.rounding):
-        ends = [around(np.asarray(q), found.rounding) for q in found.vectors]
+        nats = found.rounding + 8.0 * working.reduction.rounding
+        ends = [around(np.asarray(q), nats) for q in found.vectors]
         return MarginalBounds(ends, ends)
     unknown = [np.tile([0.0, 1.0], (int(d), 1)) for d in model.cardinalities]
     if board.ends.upper == -math.inf:  # no state has weight: nothing can be said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tightz.bounds import Bound
 from tightz.elimination.exact import plan
@@ -92,7 +93,8 @@ def counting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     wanted = working.marginals and count.log_z > -math.inf
     singles = count.marginals() if wanted else None
     if singles is not None:
-        yield Finding(marginals=Marginals(singles, "exact", math.inf, Mixing.EXACT))
+        rounding = 8.0 * count.rounding
+        yield Finding(marginals=Marginals(singles, "exact", math.inf, Mixing.EXACT, rounding))
 
 
 def _other_marginals(working: Working, known: Way, clock: Clock) -> Iterator[Finding | Bound]:
@@ -133,8 +135,8 @@ def barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:
         except StoppedError:
             return
         for found in exact_marginals(result):
-            vectors = found.marginals and full.lift_marginals(found.marginals.vectors)
-            if vectors:
-                yield Finding(
-                    marginals=Marginals(vectors, "exact", math.inf, Mixing.EXACT), of_model=True
-                )
+            if found.marginals is not None:
+                vectors = full.lift_marginals(found.marginals.vectors)
+                rounding = found.marginals.rounding + 8.0 * full.rounding
+                lifted = replace(found.marginals, vectors=vectors, rounding=rounding)
+                yield Finding(marginals=lifted, of_model=True)

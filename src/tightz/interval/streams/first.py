@@ -32,7 +32,7 @@ def solved(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         evidence=Audited(value, 0.0 if value == -math.inf else UNIT * abs(value)),
     )  # fmt: skip
     if value > -math.inf and working.marginals:
-        yield Finding(marginals=Marginals([], "exact", math.inf, Mixing.EXACT))
+        yield Finding(marginals=Marginals([], "exact", math.inf, Mixing.EXACT, 0.0))
 
 
 def first_state(working: Working, clock: Clock) -> Iterator[Bound]:
