@@ -109,17 +109,20 @@ def test_a_cluster_without_workers_is_given_up_with_the_remedy(client, monkeypat
         tz.estimate(GRID, executor=client, **RUN)
 
 
-def test_nannies_that_ended_with_their_workers_are_replaced(client, monkeypatch):
+def test_nannies_that_ended_with_their_workers_are_replaced(monkeypatch):
     monkeypatch.setattr("tightz.runtime.cluster.RECOUNT", 0.1)
     monkeypatch.setattr("tightz.runtime.executors.LOOK", 0.1)
-    cluster, before = client.cluster, set(worker_pids(client))
-    for nanny in list(cluster.workers.values()):
-        cluster.sync(nanny.close)
-    while client.nthreads():
-        time.sleep(0.1)
-    assert all(has_ended(each) for each in cluster.workers.values())
-    assert_same(tz.estimate(GRID, threads=1, **RUN), tz.estimate(GRID, executor=client, **RUN))
-    assert before.isdisjoint(worker_pids(client))
+    # a cluster of its own: a nanny that is bringing back a worker does not end when it is told to
+    with (
+        distributed.LocalCluster(n_workers=1, **QUIET) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        before = set(worker_pids(client))
+        for nanny in list(cluster.workers.values()):
+            cluster.sync(nanny.close)
+        assert all(has_ended(each) for each in cluster.workers.values())
+        assert_same(tz.estimate(GRID, threads=1, **RUN), tz.estimate(GRID, executor=client, **RUN))
+        assert before.isdisjoint(worker_pids(client))
 
 
 def test_the_plan_is_shared_and_not_sent_with_tasks(client):

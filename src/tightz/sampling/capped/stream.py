@@ -285,16 +285,18 @@ class CappedDraws:
         estimate = tally.estimate()
         if not math.isfinite(estimate.log_z):
             return Finding(draws=draws)
+        vectors = tally.marginals()
+        if vectors is None:
+            return Finding(draws=draws, estimate=estimate)
         mixed = tally.effective >= FEWEST and math.isfinite(estimate.error)
         mixing = Mixing.MIXED if mixed else Mixing.NOT_MIXED
         observed = observe(self.working.graph, single_states=False)
-        vectors = observed.lift_marginals(tally.marginals())
         return Finding(
             draws=draws,
             estimate=estimate,
             shares=tally.shares(draws.source),
             marginals=Marginals(
-                vectors, "draws under a mini-bucket cap",
+                observed.lift_marginals(vectors), "draws under a mini-bucket cap",
                 estimate.log_z if mixed else -math.inf, mixing,
             ),
             sampler=tally.sampler(estimate, mixing) if mixed else None,

@@ -189,11 +189,12 @@ class Tally:
             source.log_lost,
         )
 
-    def marginals(self) -> list[NDArray[np.float64]]:
+    def marginals(self) -> list[NDArray[np.float64]] | None:
+        """By counts at all points; None where every draw is far below what was expected."""
         with self._lock:
             weights = self.counts @ self.grid.points
         parts = np.split(weights, self.pointers[1:-1])
-        return [np.maximum(part, 0.0) / part.sum() for part in parts]
+        return [part / part.sum() for part in parts] if weights.any() else None
 
 
 @dataclass(eq=False)
