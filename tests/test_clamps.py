@@ -14,13 +14,18 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests.precise import hostile_model, precise_log_z
 from tightz.bounds import Side
+from tightz.elimination.order import Orders
 from tightz.interval.marginal_ends import combined
 from tightz.judge import clamps as clamps_module
 from tightz.judge.clamps import ClampedCliques
 from tightz.judge.cliques import CliqueTree
 from tightz.models.builders import potts_grid
+from tightz.runtime.clock import Clock
 from tightz.uppers.mini_bucket import MiniBucket, mini_bucket
+from tightz.uppers.mini_bucket.clamped import Clamping
+from tightz.uppers.mini_bucket.run import Run, cutting
 from tightz.workspace.findings import Clamped
+from tightz.workspace.working import Working, alone
 
 SEEDS = st.integers(0, 2**32)
 
@@ -143,3 +148,53 @@ def test_marginals_lie_inside(seed):
         slack = Decimal(10) ** -25  # of the decimals
         assert Decimal(least) <= share + slack
         assert share <= Decimal(most) + slack
+
+
+def finished_run(model, side=Side.UPPER) -> Run:
+    config = MiniBucket(3, 5, side=side)
+    run = Run(Orders(model, None), config, 0.0, cutting(Orders(model, None), 3, [0]))
+    for _ in run.steps:
+        pass
+    return run
+
+
+def offered(model, run, **options) -> tuple[Clamping, list]:
+    clock = Clock(options.pop("limit", 60.0))
+    working = Working(model, clock, exact=False, threads=2, **options)
+    clamping = Clamping(working, clock, 0.1)
+    return clamping, [stream for launch in clamping.offer(run) for stream in launch]
+
+
+@pytest.mark.parametrize("side", [Side.UPPER, Side.LOWER])
+def test_a_stream_says_both_sides_of_all_entries(side):
+    model = grid()
+    exact = tz.exact(model)
+    truth = np.log(np.concatenate(exact.marginals)) + exact.log_z
+    run = finished_run(model, side)
+    clamping, launched = offered(model, run)
+    assert not launched  # at the start of a run nothing is cheap
+    (launch,) = clamping.settle()
+    (stream,) = launch
+    assert clamping.under_way
+    findings = list(alone(stream(clamping.working, clamping.clock)))
+    assert not clamping.under_way
+    last = [f.clamped for f in findings if f.clamped is not None][-1]
+    said, unsaid = (last.upper, last.lower) if side is Side.UPPER else (last.lower, last.upper)
+    sign = 1.0 if side is Side.UPPER else -1.0
+    assert (sign * (said - truth) > -1e-9).all()
+    assert (sign * (said - truth) < 3.0).all()
+    assert (unsaid == -sign * math.inf).all()
+    assert not list(clamping.settle())  # once is enough
+
+
+def test_no_ends_where_they_are_not_wanted_or_take_too_long():
+    model = grid()
+    run = finished_run(model)
+    clamping, _ = offered(model, run, marginals=False)
+    assert not list(clamping.settle())
+    clamping, _ = offered(model, run, limit=1e-4)
+    assert not list(clamping.settle())
+    clamping, _ = offered(model, run)
+    assert not list(clamping.settle(run))  # those of the run ahead will be made
+    clamping.pace = 1e9
+    assert list(clamping.settle(run))  # or not
