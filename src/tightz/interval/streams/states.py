@@ -26,10 +26,9 @@ from tightz.sampling.state_search import search_states
 from tightz.search.feasible import Feasibility, feasible_states
 from tightz.search.ground_state import Search
 from tightz.splitting.states import StateTree
-from tightz.uppers.mini_bucket.clamped import Clamping
 from tightz.uppers.mini_bucket.run import MAX_IBOUND, MiniBucket, Run, cutting, wider
 from tightz.workspace.findings import Finding, Marginals, PointEstimate
-from tightz.workspace.working import LARGE, Launch, Working
+from tightz.workspace.working import LARGE, Working
 
 _GIBBS_STARTS = 4
 
@@ -48,9 +47,6 @@ TEMPERED, _MOST_TEMPERED = 0.05, 2.0
 _ROUGH, _WORTHWHILE, _LITTLE = 8, 0.4, 1e-3
 """Of mini-buckets from below: iterations before tables grow, part of the time left that the next
 ones may be expected to take, and nats that as many iterations must gain for an ascent to go on."""
-
-FIXED = 0.05
-"""Part of the workers' time for their ends with a variable fixed."""
 
 _CLUSTER_SIZES = (10.0, 14.0, 17.0, 20.0)
 """log2 of the tables inside clusters, phase by phase."""
@@ -83,7 +79,7 @@ def blocks(working: Working, clock: Clock) -> Iterator[Finding]:
         yield from _clusters(working, clock, r.marginals)
 
 
-def reversed_tables(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
+def reversed_tables(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     """Mini-buckets from below: tables as large as the time allows, in orders made for their cuts.
 
     Zeros leave nothing under a negative power, and where couplings are dense all buckets are cut.
@@ -92,12 +88,10 @@ def reversed_tables(working: Working, clock: Clock) -> Iterator[Finding | Bound 
         return
     if working.graph.n_factors > max(MANY, DENSE * working.graph.n_variables):
         return
-    clamping = Clamping(working, clock, FIXED)
     run, last = _reversed_run(working, FIRST, 0), None
     while run is not None:
         begun, last = clock.elapsed, run
         yield from _ascent(run, _ROUGH)
-        yield from clamping.offer(run)
         seconds = clock.elapsed - begun
         run = _reversed_run(working, wider(working.graph, run.config.ibound)[0], 0)
         growth = run.entries / last.entries if run is not None else 1.0
@@ -106,7 +100,6 @@ def reversed_tables(working: Working, clock: Clock) -> Iterator[Finding | Bound 
     trials = itertools.count(1)
     while last is not None and not last.exact:
         yield from _ascent(last)
-        yield from clamping.offer(last)
         par = last.history[: _ROUGH + 1][-1]
         run = _reversed_run(working, last.config.ibound, next(trials))
         while run is not None:

@@ -130,8 +130,6 @@ class CappedDraws:
         self, working: Working, clock: Clock
     ) -> Iterator[Finding | Bound | Launch | Handout]:
         run = yield from self.tighten()
-        if run is not None:
-            yield from self.bounds.clamping.offer(run)
         if run is not None and self._dim:
             # Draws under so loose a cap say little: tables first, draws at the end.
             run = yield from self.bounds.onwards(run, self.level, AT_THE_END * clock.left)

@@ -20,7 +20,6 @@ from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import HORIZON, Outlook
 from tightz.sampling.capped.pieces import Scout, Trials
 from tightz.uppers.mini_bucket import MiniBucket
-from tightz.uppers.mini_bucket.clamped import Clamping
 from tightz.uppers.mini_bucket.places import Forecast, forecast
 from tightz.uppers.mini_bucket.run import (
     MAX_IBOUND,
@@ -32,7 +31,7 @@ from tightz.uppers.mini_bucket.run import (
     wider,
 )
 from tightz.workspace.findings import Finding
-from tightz.workspace.working import Handout, Launch, Working
+from tightz.workspace.working import Handout, Working
 
 FIRST = 6
 """The first ibound."""
@@ -90,9 +89,6 @@ MOSTLY = 0.7
 JUDGEMENT = 10
 """Iterations that take as long as a judgement."""
 
-FIXED = 0.1
-"""Part of the workers' time for ends with a variable fixed."""
-
 GAIN = 0.97
 """A step must promise an interval this much narrower than without it."""
 
@@ -102,7 +98,6 @@ class Tightening:
 
     def __init__(self, working: Working, clock: Clock) -> None:
         self.working, self.clock = working, clock
-        self.clamping = Clamping(working, clock, FIXED)
         self.widest = MAX_IBOUND
         self._made: dict[Backend, Scout] = {}
         # A device has a stream of its own; here only where it is asked for by name. Which tables
@@ -114,7 +109,6 @@ class Tightening:
         self.setup = 0.0  # seconds until a new order can iterate
         self.judgement = 0.0  # seconds of one
         self.kept = 0.0  # seconds that are kept for draws
-        self.ends = 0.0  # seconds that are kept for ends with a variable fixed
         self.busy = 0.0  # seconds spent on the bound at hand
         self.settled = False  # whether iterating on is of no use
         self.drag = 1.0  # wall clock over forecast cost: waiting, judging, glances
@@ -315,7 +309,7 @@ class Tightening:
 
     def onwards(
         self, run: Run, level: float, kept: float = 0.0
-    ) -> Generator[Finding | Bound | Handout | Launch, Any, Run]:
+    ) -> Generator[Finding | Bound | Handout, Any, Run]:
         """Tighten for the bound's own sake until so many seconds are left; the last run.
 
         The largest tables that the time allows, in one long descent each; then other orders.
@@ -330,7 +324,6 @@ class Tightening:
                 found = next(steps) if results is None else steps.send(results)
             except StopIteration as end:
                 last: Run = end.value
-                yield from self.clamping.settle()
                 return last
             work += time.perf_counter() - start
             start = time.perf_counter()
@@ -342,17 +335,15 @@ class Tightening:
 
     def _onwards(
         self, run: Run, level: float, kept: float
-    ) -> Generator[Finding | Bound | Handout | Launch, Any, Run]:
+    ) -> Generator[Finding | Bound | Handout, Any, Run]:
         self.kept = kept
         numbers = itertools.count(FURTHER)
         while self._seconds > 0.0:
-            self.ends = self.clamping.seconds(run)
             yield from self._descend(run, level)
             yield run.judged()
             self.judgement = run.judgement
             if run.exact:
                 return run
-            yield from self.clamping.offer(run)
             par = run.history[min(SCOUT_ITERATIONS + len(run.scouted), len(run.history)) - 1]
             more = None
             if step := self._affordable(run):
@@ -372,13 +363,12 @@ class Tightening:
                 if found[0].value < par:
                     more = self._run(run.config.ibound, [found[0].tried])
             run = more or run
-            yield from self.clamping.settle(run)
         return run
 
     @property
     def _seconds(self) -> float:
-        """Until the deadline, or until the time kept for draws and for ends."""
-        return min(self.clock.left, HORIZON) - self.kept - self.ends
+        """Until the deadline, or until the time kept for draws."""
+        return min(self.clock.left, HORIZON) - self.kept
 
     def _descend(self, run: Run, level: float) -> Generator[Finding, None, None]:
         """Iterate until little is gained any more, or the time is just enough to judge it."""
