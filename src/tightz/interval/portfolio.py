@@ -12,6 +12,8 @@ from typing import Any
 from tightz.bounds import Side
 from tightz.interval.streams.exact import COUNTING, counting
 from tightz.interval.streams.first import solved
+from tightz.interval.streams.fixed import SHARE as FIXED
+from tightz.interval.streams.fixed import fixed_states
 from tightz.interval.streams.spins import (
     contradiction,
     encoding_of,
@@ -116,6 +118,7 @@ SIDE_BY_SIDE: tuple[Method, ...] = (
     Planned(counting, COUNTING),
     *LOWER,
     *UPPER,
+    Planned(fixed_states, FIXED, proves=True, beatable=None),
 )
 """Started together where exact elimination does not fit; quick ones first. Annealing is the very
 first: a run of a second has its estimate and certificate before anything else. It keeps a share,

@@ -302,10 +302,13 @@ class CliqueTree:
 
     def value(self, side: float) -> float:
         """The bound on side +1 (upper) or -1 (lower); infinite on that side where none holds."""
-        # Root messages add up. A side on which some part overflowed or is no number says nothing.
-        parts = list(self.constants)
-        self.magnitude = sum(abs(x) for x in parts if x > -math.inf)
-        parts += self._root_messages(side)
+        self.magnitude = sum(abs(x) for x in self.constants if x > -math.inf)
+        return self.total(side, self._root_messages(side))
+
+    def total(self, side: float, roots: list[float]) -> float:
+        """The bound that root messages add up to."""
+        # A side on which some part overflowed or is no number says nothing.
+        parts = [*self.constants, *roots]
         if any(math.isnan(x) or x == math.inf for x in parts):
             return side * math.inf
         if -math.inf in parts:
@@ -335,24 +338,37 @@ class CliqueTree:
 
     def terms(self, c: int, messages: dict[int, NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """What adds up to F_c, each ready to broadcast: factors, shifts, messages of children."""
+        terms = self.own_terms(c)
+        for child in self.children[c]:
+            terms.append(messages[child].reshape(self.shared_shape(c, child)))
+        return terms
+
+    def own_terms(self, c: int) -> list[NDArray[np.float64]]:
+        """The factors and shifts of clique c."""
         terms = self.factor_tables(c)
         for sign, shape, entries in self.pairs[c]:
             live = np.where(np.isneginf(entries), 0.0, entries) if self.links else entries
             terms.append((live if sign > 0 else -live).reshape(shape))
-        for child in self.children[c]:
-            terms.append(messages[child].reshape(self.shared_shape(c, child)))
         return terms
 
     def message(
         self, c: int, messages: dict[int, NDArray[np.float64]], side: float, weight: float
     ) -> NDArray[np.float64]:
         """m_c from the messages of its children, moved to `side` by all rounding."""
-        terms = self.terms(c, messages)
-        table = np.zeros(self.shapes[c])
+        return power_sum(*self.summed(c, self.terms(c, messages), side), weight, side)
+
+    def summed(
+        self, c: int, terms: list[NDArray[np.float64]], side: float
+    ) -> tuple[NDArray[np.float64], float]:
+        """(F_c, what to add to all of it), moved to `side` by rounding together.
+
+        A term may have an axis before those of the clique: F_c then has it too.
+        """
+        table = np.zeros(np.broadcast_shapes(self.shapes[c], *(term.shape for term in terms)))
         for term in terms:
             table += term
         if self.zeros is not None:
-            table[self.zeros[c]] = -np.inf
+            table[..., self.zeros[c]] = -np.inf
         # A sum of n terms is off by (n - 1) u times their sizes; moving it rounds once more.
         # Rounding is charged entry by entry where it matters: a single huge entry must not loosen
         # all the others. Where even the largest charge is negligible one number serves for the
@@ -362,10 +378,10 @@ class CliqueTree:
         largest = sum(float(size.max()) for size in sizes)
         self.magnitude += largest
         if abs(share) * largest <= _SMALL:
-            return _power_sum(table, weight, side, share * largest)
+            return table, share * largest
         for size in sizes:
             table += share * size
-        return _power_sum(table, weight, side, 0.0)
+        return table, 0.0
 
     def sizes(self, term: NDArray[np.float64]) -> NDArray[np.float64]:
         size: NDArray[np.float64] = np.abs(term)
@@ -401,8 +417,8 @@ class _DeviceTree(CliqueTree):
         return root_messages(self, side)
 
 
-def _power_sum(
-    table: NDArray[np.float64], weight: float, side: float, shift: float
+def power_sum(
+    table: NDArray[np.float64], shift: float, weight: float, side: float
 ) -> NDArray[np.float64]:
     """shift + w log sum_v exp(table / w) over the last axis, moved to `side` by its rounding.
 

@@ -158,7 +158,7 @@ def _edge_costs(
 
 
 def log_sum(values: NDArray[np.float64], outward: float) -> NDArray[np.float64]:
-    """log sum exp over the last axis, rounded outward as derived in `cliques._power_sum`."""
+    """log sum exp over the last axis, rounded outward as derived in `cliques.power_sum`."""
     top = values.max(axis=-1)
     safe = np.where(np.isneginf(top), 0.0, top)
     out = safe + np.log(np.exp(values - safe[..., None]).sum(axis=-1))

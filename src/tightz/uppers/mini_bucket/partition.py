@@ -100,12 +100,27 @@ class Partition:
         return sizes
 
     @cached_property
+    def entries_on_ways(self) -> float:
+        """Entries of all tables from each clique to its root, for each state of its own variable:
+        what fixing every variable in turn costs.
+        """
+        ways, parents = self.table_sizes.tolist(), self.parents.tolist()
+        for c in range(len(ways) - 1, -1, -1):  # parents come later
+            if parents[c] >= 0:
+                ways[c] += ways[parents[c]]
+        return float(np.dot(ways, self._own_states))
+
+    @property
+    def _own_states(self) -> NDArray[np.float64]:
+        return self.cardinalities[self.tree.scope[self.tree.scope_ptr[:-1]]].astype(np.float64)
+
+    @cached_property
     def peak_bytes(self) -> float:
         """Bytes of all arrays of kernels and judge: messages, conditionals, shifts, scratch."""
         sizes = self.table_sizes
         if not sizes.size:
             return 0.0
-        states = self.cardinalities[self.tree.scope[self.tree.scope_ptr[:-1]]].astype(np.float64)
+        states = self._own_states
         rows, lengths = sizes / states, np.diff(self.bucket_ptr)
         cut = np.repeat(lengths > 1, lengths)
         per_bucket = np.add.reduceat(np.where(cut, sizes, 0.0), self.bucket_ptr[:-1])
