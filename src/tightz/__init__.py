@@ -37,6 +37,7 @@ _HOME = {
     "load_mnist": "tightz.models.mnist",
     "log_partition": "tightz.interval.log_partition",
     "query": "tightz.interval.query",
+    "free_energy": "tightz.interval.free_energy",
     "mean_field": "tightz.paper.mean_field",
     "mfrp": "tightz.paper.estimate",
     "estimate": "tightz.paper.estimate",
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from tightz.families import StructuredMeanField as StructuredMeanField
     from tightz.families.block import BlockMeanField as BlockMeanField
     from tightz.families.layer import LayerMeanField as LayerMeanField
+    from tightz.interval.free_energy import free_energy as free_energy
     from tightz.interval.ground_state import ground_state as ground_state
     from tightz.interval.log_partition import log_partition as log_partition
     from tightz.interval.query import query as query
