@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tightz.interval.interval import LogPartition
+    from tightz.interval.thermodynamics import Curve, FreeEnergy
     from tightz.paper.results import Estimate
     from tightz.results import Result
 
@@ -174,6 +175,45 @@ def _plot_widths(ax: Axes, times: NDArray[np.float64], always: Ends, likely: End
     ax.spines[["top", "right"]].set_visible(False)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(frameon=False, fontsize=8)
+
+
+def plot_free_energy(result: FreeEnergy, *, ax: Axes | None = None) -> Axes:
+    """Free energy, energy, entropy and heat capacity per variable against the temperature.
+
+    Light: what holds always. Dark: with confidence. With `ax` the free energy alone.
+    """
+    shown = [
+        (result.free_energy, "free energy F / n"),
+        (result.energy, "energy <E> / n"),
+        (result.entropy, "entropy S / n   [nats]"),
+        (result.heat_capacity, "heat capacity C / n"),
+    ]
+    if ax is not None:
+        shown, places = shown[:1], [ax]
+    else:
+        places = list(pyplot().subplots(2, 2, figsize=(9, 6), layout="constrained")[1].flat)
+    for place, (curve, label) in zip(places, shown, strict=True):
+        _plot_curve(place, result, curve)
+        place.set_xlabel("temperature T")
+        place.set_ylabel(label)
+        place.spines[["top", "right"]].set_visible(False)
+    places[0].legend(frameon=False, fontsize=8)
+    return places[0]
+
+
+def _plot_curve(ax: Axes, result: FreeEnergy, curve: Curve) -> None:
+    n = max(1, result.model.free_variables.size)
+    order = np.argsort(result.temperatures)
+    order = order[np.isfinite(result.temperatures[order])]
+    at = result.temperatures[order]
+    ends = [np.where(np.isfinite(e), e, np.nan)[order] / n for e in (curve.lower, curve.upper)]
+    likely = [np.where(np.isfinite(e), e, np.nan)[order] / n for e in curve.confident.T]
+    ax.fill_between(at, *ends, color=TRIAL, alpha=0.3, lw=0, label="holds always")
+    label = f"confidence {result.confidence:g}"
+    ax.fill_between(at, *likely, color=EXACT, alpha=0.45, lw=0, label=label)
+    proven = curve.bounded and bool(result.exact.all())
+    style = {"color": INK, "lw": 1.2, "ms": 3.5, "marker": "o", "ls": "-" if proven else ":"}
+    ax.plot(at, curve.value[order] / n, label="value" if proven else "estimate", **style)
 
 
 def plot_bounds(result: Result, *, ax: Axes | None = None) -> Axes:

@@ -19,6 +19,7 @@ from tightz.cli import (
     references,
     report,
     theorem,
+    thermal,
 )
 from tightz.errors import TightzError
 from tightz.version import __version__
@@ -74,6 +75,7 @@ def main() -> None:
 
 for command in (
     *commands.COMMANDS,
+    thermal.free_energy,
     *models.COMMANDS,
     *references.COMMANDS,
     *experiments.COMMANDS,
