@@ -14,6 +14,7 @@ from tightz.cli import (
     compile,
     demo,
     doctor,
+    ensembles,
     experiments,
     models,
     references,
@@ -76,7 +77,8 @@ def main() -> None:
 for command in (
     *commands.COMMANDS,
     thermal.free_energy,
-    *models.COMMANDS,
+    models.info,
+    ensembles.generate,
     *references.COMMANDS,
     *experiments.COMMANDS,
     demo.demo,
