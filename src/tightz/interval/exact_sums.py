@@ -17,7 +17,6 @@ from tightz.errors import ModelError, ResourceError, UnsupportedModelError
 from tightz.judge.convexity import scaling_slack
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import observe
-from tightz.models.prepared import prepared
 from tightz.models.temperature import at_beta
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
@@ -182,7 +181,6 @@ def _power(h: float, beta: float) -> float:
     return 2.0 ** round(math.log2(max(h, least, 1e-200)))
 
 
-@prepared("exact")
 def _sum(model: FactorGraph, sums: ExactSums, seconds: float, marginals: bool) -> ExactResult:
     """By the way of least time, the plan being known."""
     observed = observe(model)

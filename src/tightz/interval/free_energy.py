@@ -23,9 +23,11 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
 from tightz.models.inputs import real_array
+from tightz.models.kinds import kind_of
 from tightz.models.temperature import at_beta
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
+from tightz.runtime.kernels.farm import prepare
 from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence, stream
@@ -100,7 +102,10 @@ def free_energy(
     grid, inverse = _grid(temperatures, betas)
     require_seconds("time_limit", time_limit)
     require_probability("delta", delta)
-    memory, root, clock = parse_memory(max_memory), seed_sequence(seed), Clock(time_limit)
+    memory, root = parse_memory(max_memory), seed_sequence(seed)
+    if exact:
+        prepare("exact", kind_of(model))  # compiling does not count against the limit
+    clock = Clock(time_limit)
     distinct, place = np.unique(inverse, return_inverse=True)
     points = [_Point(float(beta)) for beta in distinct]
     run = _Run(
@@ -213,6 +218,7 @@ class _Run:
                 scaled, time_limit=share, delta=self.delta,
                 seed=stream(self.root, self.points.index(point)), **self.options,
             )  # fmt: skip
+            self.clock.limit += found.compile_seconds  # which did not count there either
             self._take_interval(point, found, scaled)
             if found.interrupted:
                 raise KeyboardInterrupt

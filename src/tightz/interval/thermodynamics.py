@@ -180,10 +180,12 @@ def _cell(curve: Curve, k: int) -> str:
     low, high = curve.confident[k].tolist()
     if math.isinf(value):
         return str(value)
-    narrow = high - low <= 1e-6 * max(1.0, abs(high))
-    if narrow or math.isnan(error):  # summed exactly
+    finite = math.isfinite(high - low)
+    narrow = finite and high - low <= 1e-6 * max(1.0, abs(high))
+    small = error <= 1e-5 * max(1.0, abs(value))
+    if narrow or small or math.isnan(error):  # summed exactly
         return "none" if math.isnan(value) else _figure(value)
-    if math.isfinite(high - low):
+    if finite:
         return f"[{_figure(low)}, {_figure(high)}]"
     if math.isnan(value):
         return "none"
