@@ -1,10 +1,10 @@
 """Free energies of spin models over temperatures, against exact values.
 
-    python -m benchmarks physics [ferromagnet] [networks]
+    python -m benchmarks physics [ferromagnet] [glasses]
 
 ferromagnet   periodic L x L at 20 temperatures across the critical one, against Kaufman's formula:
               how many lie inside the band, and Onsager's curve of the infinite lattice beside it.
-networks      the models that variational autoregressive networks were shown on (Wu, Wang, Zhang,
+glasses       the models that variational autoregressive networks were shown on (Wu, Wang, Zhang,
               "Solving statistical mechanics using variational autoregressive networks", 2019):
               16 x 16 ferromagnet and triangular antiferromagnet, both periodic, the SK glass of 20
               spins, Hopfield's memory of two orthogonal patterns in 100.
@@ -97,7 +97,7 @@ def rows() -> list[Row]:
     ]  # fmt: skip
 
 
-def networks() -> None:
+def glasses() -> None:
     """One line a temperature: the truth, both intervals, and what is known besides, per spin."""
     seconds = float(os.environ.get("TIGHTZ_SECONDS", "60"))
     for row in rows():
@@ -153,5 +153,5 @@ def ferromagnet() -> None:
 
 
 def main(*parts: str) -> None:
-    for part in parts or ("ferromagnet", "networks"):
-        {"ferromagnet": ferromagnet, "networks": networks}[part]()
+    for part in parts or ("ferromagnet", "glasses"):
+        {"ferromagnet": ferromagnet, "glasses": glasses}[part]()

@@ -551,12 +551,15 @@ def triangular_log_z(rows: int, cols: int, coupling: float) -> float:
     The sector without shifts changes its sign where the ferromagnet orders.
     """
     c, s = math.cosh(2 * coupling), math.sinh(2 * coupling)
+    cubes = math.exp(2 * coupling) * (
+        c * c - c * s + s * s
+    )  # c^3 + s^3, where s < 0 may be near -c
     logs, signs = [], []
     for a in (0.0, 0.5):
         for b in (0.0, 0.5):
             p = 2 * math.pi * (np.arange(rows)[:, None] + a) / rows
             q = 2 * math.pi * (np.arange(cols)[None, :] + b) / cols
-            terms = c**3 + s**3 - s * (np.cos(p) + np.cos(q) + np.cos(p + q))
+            terms = cubes - s * (np.cos(p) + np.cos(q) + np.cos(p + q))
             logs.append(0.5 * math.fsum(np.log(terms).ravel().tolist()))
             signs.append(-1.0 if a == b == 0.0 and coupling < math.log(3.0) / 4.0 else 1.0)
     top = max(logs)

@@ -53,9 +53,7 @@ def truth(weights, beta):
 
 
 BETAS = st.lists(
-    st.one_of(
-        st.sampled_from([0.0, 1e-9, 0.5, 1.0, 1.0 + 1e-9, 30.0, 1e4]), st.floats(0.0, 3.0)
-    ),
+    st.one_of(st.sampled_from([0.0, 1e-9, 0.5, 1.0, 1.0 + 1e-9, 30.0, 1e4]), st.floats(0.0, 3.0)),
     min_size=1,
     max_size=5,
 )
@@ -65,7 +63,7 @@ BETAS = st.lists(
 @given(st.one_of(binary_models(max_variables=5), models_with_zeros(max_variables=5)), BETAS)
 def test_every_end_holds_and_every_value_is_that_of_enumeration(model, betas):
     r = tz.free_energy(model, betas=betas, time_limit=600.0, seed=0)
-    weights, states = weights_of(model)
+    weights, _ = weights_of(model)
     if not weights.size:
         assert (r.log_z.upper == -np.inf).all()
         assert np.isnan(r.energy.value).all()
@@ -195,7 +193,7 @@ def test_one_temperature_has_a_finite_interval_on_its_energy_without_an_exact_su
 
 def test_without_exact_sums_intervals_hold_and_estimates_are_near():
     model = tz.ising_grid(4, coupling=(-1, 1), field=(-1, 1), seed=11)
-    weights, states = weights_of(model)
+    weights, _ = weights_of(model)
     betas = [0.5, 0.7, 0.9]
     r = tz.free_energy(model, betas=betas, exact=False, time_limit=6.0, seed=7)
     assert not r.exact.any()

@@ -206,14 +206,16 @@ def _plot_curve(ax: Axes, result: FreeEnergy, curve: Curve) -> None:
     order = np.argsort(result.temperatures)
     order = order[np.isfinite(result.temperatures[order])]
     at = result.temperatures[order]
-    ends = [np.where(np.isfinite(e), e, np.nan)[order] / n for e in (curve.lower, curve.upper)]
-    likely = [np.where(np.isfinite(e), e, np.nan)[order] / n for e in curve.confident.T]
-    ax.fill_between(at, *ends, color=TRIAL, alpha=0.3, lw=0, label="holds always")
     label = f"confidence {result.confidence:g}"
-    ax.fill_between(at, *likely, color=EXACT, alpha=0.45, lw=0, label=label)
-    proven = curve.bounded and bool(result.exact.all())
-    style = {"color": INK, "lw": 1.2, "ms": 3.5, "marker": "o", "ls": "-" if proven else ":"}
-    ax.plot(at, curve.value[order] / n, label="value" if proven else "estimate", **style)
+    for ends, color, alpha, name in (
+        ((curve.lower, curve.upper), TRIAL, 0.3, "holds always"),
+        (curve.confident.T, EXACT, 0.45, label),
+    ):
+        low, high = (np.where(np.isfinite(end), end, np.nan)[order] / n for end in ends)
+        ax.fill_between(at, low, high, color=color, alpha=alpha, lw=0, label=name)
+    exact = bool(result.exact.all())
+    line, name = ("-", "exact") if exact else (":", "estimate")
+    ax.plot(at, curve.value[order] / n, line, marker="o", ms=3.5, lw=1.2, color=INK, label=name)
 
 
 def plot_bounds(result: Result, *, ax: Axes | None = None) -> Axes:

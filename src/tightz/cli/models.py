@@ -152,4 +152,3 @@ def generate_ising_grid(
     )
     tz.write(graph, output)
     click.echo(f"{output}: {graph}", err=True)
-

@@ -12,8 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from tightz.bounds import Bound
 from tightz.elimination.exact.run import StoppedError
-from tightz.errors import ParameterError, ResourceError, UnsupportedModelError
-from tightz.errors import require_probability, require_seconds
+from tightz.errors import (
+    ParameterError,
+    ResourceError,
+    UnsupportedModelError,
+    require_probability,
+    require_seconds,
+)
 from tightz.interval.exact_sums import ExactSums, Summed
 from tightz.interval.interval import LogPartition
 from tightz.interval.log_partition import log_partition
@@ -32,6 +37,7 @@ from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence, stream
 from tightz.workspace.findings import Mixing
+from tightz.workspace.shared import Shared
 
 Array = NDArray[np.float64]
 
@@ -60,6 +66,7 @@ class _Point:
     source: str = "not reached"
     origin: str = "not reached"
     bent: str = "not reached"
+    aligned: str = "not reached"
     bounds: list[Bound] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -92,7 +99,8 @@ def free_energy(
     temperature; energies and magnetisations are means under exact marginals, two more sums beside
     each temperature bound the energy, and four give the heat capacity as a second derivative.
     Elsewhere `log_partition` runs at each temperature for an equal part of the time that is left,
-    with delta divided among them, and energies and heat capacities are averages over its draws.
+    with delta divided among them, plans, orders and heavy states handed on from one to the next;
+    energies and heat capacities are averages over its draws.
 
     log Z is convex in beta, so its ends at all temperatures bound every energy between the slopes
     of chords, the entropy with it, and each other (`tightz.judge.convexity`). No end is ever stated
@@ -111,7 +119,7 @@ def free_energy(
     run = _Run(
         model, clock, points, ExactSums(model, clock, memory, backend),
         lambda beta: on_point and on_point(math.inf if beta == 0.0 else 1.0 / beta),
-        {"max_memory": max_memory, "backend": backend, "exact": exact},
+        {"max_memory": max_memory, "backend": backend, "exact": exact, "shared": Shared()},
         delta / len(points), root,
     )  # fmt: skip
     interrupted = False
@@ -182,7 +190,7 @@ class _Run:
     points: list[_Point]
     sums: ExactSums
     done: Callable[[float], Any]
-    options: dict[str, Any]
+    options: dict[str, Any]  # of every `log_partition`, what they share among them
     delta: float
     root: np.random.SeedSequence
 
@@ -205,7 +213,7 @@ class _Run:
         point.log_z = (found.result.log_z, found.radius)
         point.energy, point.spins = (found.energy, math.nan), (found.spins, math.nan)
         point.source = f"exact: {found.result.way.why}"
-        point.origin = "exact marginals, rounding not bounded"
+        point.origin = point.aligned = "exact marginals, rounding not bounded"
         point.bounds = [found.result.bound]
 
     def bound_the_rest(self) -> None:
@@ -238,6 +246,7 @@ class _Run:
                 means = [found.marginals[v][0] - found.marginals[v][1] for v in free.tolist()]
                 sure = found.marginal_status is Mixing.EXACT
                 point.spins = float(np.mean(means)), math.nan if sure else math.inf
+                point.aligned = found.marginal_origin
         if found.interrupted or found.upper == -math.inf:
             return
         draws = found.sample(DRAWS, seed=stream(self.root, len(self.points)))
@@ -270,47 +279,38 @@ class _Run:
                 point.bent = "second derivative of exact sums, by five points"
 
 
-def _curves(run: _Run, grid: Array, place: NDArray[np.int64]) -> dict[str, Curve | None]:
+def _curves(run: _Run, grid: Array, place: NDArray[np.int64]) -> dict[str, Any]:
     points = run.points
     proven, likely = _thermal(run)
-    betas = np.array([p.beta for p in points])
+    nothing = np.full((len(points), 2), [-math.inf, math.inf])
 
-    def curve(name: str, values: list[tuple[float, float]], ends: Any, sources: Any) -> Curve:
-        pairs = np.array(values, dtype=np.float64)
-        always, confident = ends
-        return Curve(
-            name, np.clip(pairs[:, 0], always[:, 0], always[:, 1])[place], pairs[:, 1][place],
-            always[:, 0][place], always[:, 1][place], confident[place],
-            [sources[k] for k in place.tolist()],
-        )  # fmt: skip
+    def curve(
+        name: str, values: list[tuple[float, float]], sources: list[str],
+        always: Array = nothing, confident: Array = nothing,
+    ) -> Curve:  # fmt: skip
+        value, error = np.array(values, dtype=np.float64).T
+        inside = np.clip(value, always[:, 0], always[:, 1])
+        told = [sources[k] for k in place.tolist()]
+        return Curve(name, inside[place], error[place], *always[place].T, confident[place], told)
 
     log_z = curve(
-        "log_z", [p.log_z for p in points], (proven.log_z, likely.log_z), [p.source for p in points]
+        "log_z", [p.log_z for p in points], [p.source for p in points], proven.log_z, likely.log_z
     )
-    ends = proven.energy, likely.energy
     energies = [_inside(p.energy, one) for p, one in zip(points, likely.energy, strict=True)]
-    origins = [
-        p.origin if not math.isnan(p.energy[0]) else "middle of the ends" for p in points
-    ]
+    origins = [p.origin if not math.isnan(p.energy[0]) else "middle of the ends" for p in points]
     entropies = [
         (p.log_z[0] + p.beta * e, math.hypot(p.log_z[1], p.beta * error))
         for p, (e, error) in zip(points, energies, strict=True)
     ]
-    nothing = np.full((len(points), 2), [-math.inf, math.inf])
     capacity = [(p.beta**2 * p.curvature[0], p.beta**2 * p.curvature[1]) for p in points]
-    binary = any(not math.isnan(p.spins[0]) for p in points)
-    spins = curve(
-        "magnetisation", [p.spins for p in points], (nothing, nothing), [p.origin for p in points]
-    )
+    spins = curve("magnetisation", [p.spins for p in points], [p.aligned for p in points])
     return {
         "log_z": log_z,
         "free_energy": log_z.times("free_energy", -grid),
-        "energy": curve("energy", energies, ends, origins),
-        "entropy": curve("entropy", entropies, (proven.entropy, likely.entropy), origins),
-        "heat_capacity": curve(
-            "heat_capacity", capacity, (nothing, nothing), [p.bent for p in points]
-        ),
-        "magnetisation": spins if binary else None,
+        "energy": curve("energy", energies, origins, proven.energy, likely.energy),
+        "entropy": curve("entropy", entropies, origins, proven.entropy, likely.entropy),
+        "heat_capacity": curve("heat_capacity", capacity, [p.bent for p in points]),
+        "magnetisation": None if np.isnan(spins.value).all() else spins,
     }
 
 
@@ -336,9 +336,7 @@ def _thermal(run: _Run) -> tuple[Thermal, Thermal]:
     return proven, replace(
         likely,
         **{
-            name: np.where(
-                (pair[:, 0] > pair[:, 1])[:, None], getattr(proven, name), pair
-            )
+            name: np.where((pair[:, 0] > pair[:, 1])[:, None], getattr(proven, name), pair)
             for name, pair in vars(likely).items()
         },
     )

@@ -70,7 +70,7 @@ class FreeEnergy(Result):
     energy                <E>, E = -log p~ of the model as given: of all variables together
     entropy               S = log Z + beta <E>, in nats
     heat_capacity         C = beta^2 (<E^2> - <E>^2); never with ends that are proven
-    magnetisation         mean of s = 1 - 2x over the free variables, where all are binary; else None
+    magnetisation         mean of s = 1 - 2x over free variables, where all are binary; else None
     confidence            of all `confident` ends of all curves together
     exact                 (k,) whether log Z was summed exactly
     interrupted           Ctrl-C ended the run: temperatures it did not reach have no values, and

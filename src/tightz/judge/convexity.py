@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +123,7 @@ def _below_chords(at: Array, high: Array) -> Array:
             hull.pop()
         hull.append(k)
     out = high.copy()
-    for i, j in zip(hull[:-1], hull[1:], strict=True):
+    for i, j in pairwise(hull):
         inner = np.arange(i + 1, j)
         share = (at[inner] - at[i]) / (at[j] - at[i])
         chord = (1.0 - share) * high[i] + share * high[j]
@@ -166,6 +167,4 @@ def _entropies(
         under = _outward(low - most, np.abs(low) + np.abs(most), -1)
         over = _outward(high - least, np.abs(high) + np.abs(least), 1)
     under, over = np.where(np.isnan(under), -np.inf, under), np.where(np.isnan(over), np.inf, over)
-    return np.stack(
-        [np.maximum(under, 0.0), np.minimum(over, limits.log_states[1])], axis=1
-    )
+    return np.stack([np.maximum(under, 0.0), np.minimum(over, limits.log_states[1])], axis=1)

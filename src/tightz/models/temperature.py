@@ -25,9 +25,9 @@ def at_beta(model: FactorGraph, beta: float) -> FactorGraph:
         entry = int(np.argmax(wrong))
         f = int(np.searchsorted(model.table_ptr, entry, side="right")) - 1
         raise ModelError(
-            f"factor {f} holds {model.log_tables[entry]:g}, which times beta = {beta:g} is too large "
-            "for sums in float64; expected a smaller beta, or zeros instead of large numbers: "
-            "model.with_zeros()"
+            f"factor {f} holds {model.log_tables[entry]:g}, which times beta = {beta:g} is too "
+            "large for sums in float64; expected a smaller beta, or zeros instead of large "
+            "numbers: model.with_zeros()"
         )
     return FactorGraph.from_arrays(
         model.cardinalities,
