@@ -134,12 +134,12 @@ def ferromagnet() -> None:
         taken = time.process_time() - start
         truth = np.array([naive.kaufman_log_z(side, side, 1.0 / t) for t in temperatures])
         slack = 1e-13 * truth
-        inside = (r.log_z.lower - slack <= truth) & (truth <= r.log_z.upper + slack)
-        widest = float((r.log_z.upper - r.log_z.lower).max())
+        inside = (r.log_zs.lower - slack <= truth) & (truth <= r.log_zs.upper + slack)
+        widest = float((r.log_zs.upper - r.log_zs.lower).max())
         energy = float((r.energy.upper - r.energy.lower).max()) / side**2
         print(
             f"{side}x{side}: {int(inside.sum())} of 20 inside, {int(r.exact.sum())} exact, log Z "
-            f"at most {widest:.1e} wide and {np.abs(r.log_z.value - truth).max():.1e} off, energy "
+            f"at most {widest:.1e} wide and {np.abs(r.log_zs.value - truth).max():.1e} off, energy "
             f"per spin at most {energy:.1e} wide, C of {np.isfinite(r.heat_capacity.error).sum()}, "
             f"{taken:.1f} CPU s",
             flush=True,

@@ -551,9 +551,7 @@ def triangular_log_z(rows: int, cols: int, coupling: float) -> float:
     The sector without shifts changes its sign where the ferromagnet orders.
     """
     c, s = math.cosh(2 * coupling), math.sinh(2 * coupling)
-    cubes = math.exp(2 * coupling) * (
-        c * c - c * s + s * s
-    )  # c^3 + s^3, where s < 0 may be near -c
+    cubes = math.exp(2 * coupling) * (c * c - c * s + s * s)  # c^3 + s^3 without cancelling
     logs, signs = [], []
     for a in (0.0, 0.5):
         for b in (0.0, 0.5):

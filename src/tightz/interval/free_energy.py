@@ -291,7 +291,8 @@ def _curves(run: _Run, grid: Array, place: NDArray[np.int64]) -> dict[str, Any]:
         value, error = np.array(values, dtype=np.float64).T
         inside = np.clip(value, always[:, 0], always[:, 1])
         told = [sources[k] for k in place.tolist()]
-        return Curve(name, inside[place], error[place], *always[place].T, confident[place], told)
+        low, high = always[place].T
+        return Curve(name, inside[place], error[place], low, high, confident[place], told)
 
     log_z = curve(
         "log_z", [p.log_z for p in points], [p.source for p in points], proven.log_z, likely.log_z
@@ -305,7 +306,7 @@ def _curves(run: _Run, grid: Array, place: NDArray[np.int64]) -> dict[str, Any]:
     capacity = [(p.beta**2 * p.curvature[0], p.beta**2 * p.curvature[1]) for p in points]
     spins = curve("magnetisation", [p.spins for p in points], [p.aligned for p in points])
     return {
-        "log_z": log_z,
+        "log_zs": log_z,
         "free_energy": log_z.times("free_energy", -grid),
         "energy": curve("energy", energies, origins, proven.energy, likely.energy),
         "entropy": curve("entropy", entropies, origins, proven.entropy, likely.entropy),

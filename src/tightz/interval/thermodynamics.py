@@ -65,7 +65,7 @@ class FreeEnergy(Result):
     """Thermodynamics of a model over a grid of temperatures (k_B = 1), in the order given.
 
     temperatures, betas   (k,) each the inverse of the other
-    log_z                 log of the sum of exp(-beta E) over possible states
+    log_zs                log of the sum of exp(-beta E) over possible states
     free_energy           F = -T log Z
     energy                <E>, E = -log p~ of the model as given: of all variables together
     entropy               S = log Z + beta <E>, in nats
@@ -79,7 +79,7 @@ class FreeEnergy(Result):
 
     temperatures: Array
     betas: Array
-    log_z: Curve
+    log_zs: Curve
     free_energy: Curve
     energy: Curve
     entropy: Curve
@@ -97,15 +97,15 @@ class FreeEnergy(Result):
     @property
     def curves(self) -> list[Curve]:
         """All quantities."""
-        found = [self.log_z, self.free_energy, self.energy, self.entropy, self.heat_capacity]
+        found = [self.log_zs, self.free_energy, self.energy, self.entropy, self.heat_capacity]
         return found if self.magnetisation is None else [*found, self.magnetisation]
 
     def summary(self) -> str:
         """A table: value with its error, or the narrower interval where that is wider."""
-        shown = [c for c in self.curves if c is not self.log_z]
+        shown = [c for c in self.curves if c is not self.log_zs]
         rows = [["T", *(c.name for c in shown), ""]]
         for k, temperature in enumerate(self.temperatures.tolist()):
-            how = "exact" if self.exact[k] else self.log_z.source[k].partition(" (")[0]
+            how = "exact" if self.exact[k] else self.log_zs.source[k].partition(" (")[0]
             rows.append([f"{temperature:.6g}", *(_cell(c, k) for c in shown), how])
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = [
