@@ -246,7 +246,7 @@ def test_a_model_without_variables_or_factors():
     assert r.heat_capacity.value[0] == 0.0
     assert r.magnetisation is None
     empty = tz.free_energy(tz.FactorGraph([]), [1.0], time_limit=60.0)
-    assert empty.log_z.value[0] == 0.0
+    assert empty.log_zs.value[0] == 0.0
 
 
 def test_magnetisation_is_of_free_spins():

@@ -162,9 +162,8 @@ def _grid(temperatures: Any, betas: Any) -> tuple[Array, Array]:
         raise ParameterError(
             f"{name} have shape {values.shape}; expected a list of at least one number"
         )
-    low = 0.0 if betas is None else -math.inf
     for k, value in enumerate(values.tolist()):
-        if betas is None and not (value > low and 1.0 / value < math.inf):
+        if betas is None and not (value > 0.0 and 1.0 / value < math.inf):
             raise ParameterError(
                 f"temperatures[{k}] is {value:g}; expected positive numbers (inf is infinite "
                 "temperature): tz.ground_state(model) is for T = 0, and a model with all its logs "
@@ -176,7 +175,7 @@ def _grid(temperatures: Any, betas: Any) -> tuple[Array, Array]:
                 "tz.ground_state(model) is for infinite beta, and a model with all its logs "
                 "negated for beta < 0"
             )
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         other = 1.0 / values
     return (values, other) if betas is None else (other, values)
 
