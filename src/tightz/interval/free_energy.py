@@ -22,6 +22,7 @@ from tightz.errors import (
 from tightz.interval.exact_sums import ExactSums, Summed
 from tightz.interval.interval import LogPartition
 from tightz.interval.log_partition import log_partition
+from tightz.interval.opening import load_streams
 from tightz.interval.thermodynamics import Curve, FreeEnergy
 from tightz.judge.convexity import Limits, Thermal, scaling_slack, thermal
 from tightz.models.factor_graph import FactorGraph
@@ -218,14 +219,20 @@ class _Run:
     def bound_the_rest(self) -> None:
         """`log_partition` where there is no exact sum, for an equal part of the time left each."""
         rest = [point for point in self.points if point.exact is None]
+        if rest:
+            start = self.clock.elapsed
+            load_streams()  # half a second that no temperature should pay
+            self.clock.limit += self.clock.elapsed - start
         for k, point in enumerate(rest):
             share = max(LEAST, self.clock.left / (len(rest) - k))
-            scaled = at_beta(self.model, point.beta)
+            scaled, start = at_beta(self.model, point.beta), self.clock.elapsed
             found = log_partition(
                 scaled, time_limit=share, delta=self.delta,
                 seed=stream(self.root, self.points.index(point)), **self.options,
             )  # fmt: skip
-            self.clock.limit += found.compile_seconds  # which did not count there either
+            if found.compile_seconds:  # which did not count there either
+                over = self.clock.elapsed - start - share
+                self.clock.limit += max(found.compile_seconds, over)
             self._take_interval(point, found, scaled)
             if found.interrupted:
                 raise KeyboardInterrupt
@@ -246,8 +253,8 @@ class _Run:
                 sure = found.marginal_status is Mixing.EXACT
                 point.spins = float(np.mean(means)), math.nan if sure else math.inf
                 point.aligned = found.marginal_origin
-        if found.interrupted or found.upper == -math.inf:
-            return
+        if found.sampler is None or found.interrupted or found.upper == -math.inf:
+            return  # without a sampler draws would take a search of their own
         draws = found.sample(DRAWS, seed=stream(self.root, len(self.points)))
         weights = -self.model.log_weight(draws.states)
         shares = np.exp(draws.log_weights - draws.log_weights.max())

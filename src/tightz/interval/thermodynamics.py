@@ -105,8 +105,9 @@ class FreeEnergy(Result):
         shown = [c for c in self.curves if c is not self.log_zs]
         rows = [["T", *(c.name for c in shown), ""]]
         for k, temperature in enumerate(self.temperatures.tolist()):
+            cells = [_cell(c, k, exact=bool(self.exact[k])) for c in shown]
             how = "exact" if self.exact[k] else self.log_zs.source[k].partition(" (")[0]
-            rows.append([f"{temperature:.6g}", *(_cell(c, k) for c in shown), how])
+            rows.append([f"{temperature:.6g}", *cells, how])
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = [
             "  ".join(
@@ -174,18 +175,16 @@ class FreeEnergy(Result):
         )
 
 
-def _cell(curve: Curve, k: int) -> str:
-    """A value for people: 1.2345 +- 1e-12 where that is known well, else the confident ends."""
+def _cell(curve: Curve, k: int, *, exact: bool) -> str:
+    """A value for people: alone where it was summed exactly, else its confident ends, else ~."""
     value, error = float(curve.value[k]), float(curve.error[k])
     low, high = curve.confident[k].tolist()
     if math.isinf(value):
         return str(value)
-    finite = math.isfinite(high - low)
-    narrow = finite and high - low <= 1e-6 * max(1.0, abs(high))
-    small = error <= 1e-5 * max(1.0, abs(value))
-    if narrow or small or math.isnan(error):  # summed exactly
-        return "none" if math.isnan(value) else _figure(value)
-    if finite:
+    known = math.isnan(error) or error <= 1e-5 * max(1.0, abs(value))
+    if exact and known and not math.isnan(value):
+        return _figure(value)
+    if math.isfinite(high - low):
         return f"[{_figure(low)}, {_figure(high)}]"
     if math.isnan(value):
         return "none"
