@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,12 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tightz as tz
+from tests import naive
 from tests.strategies import binary_models, models_with_zeros
 from tightz.cli.main import main
+from tightz.elimination.order import Order
 from tightz.interval import free_energy as module
 from tightz.judge.convexity import Limits, scaling_slack, thermal
 from tightz.judge.verdict import RefutedError
+from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.models.temperature import at_beta
+from tightz.search.pool import sample_pool, with_states
+from tightz.workspace.shared import Shared, factors_of
+from tightz.workspace.working import Working
 
 FERROMAGNET = tz.ising_grid(3, coupling=1.0, field=0.0)
 
@@ -168,6 +175,56 @@ def test_scaled_tables_are_within_the_slack():
         scaled = at_beta(model, 1.0 / temperature)
         true = np.longdouble(model.log_tables[0]) / np.longdouble(temperature)
         assert abs(np.longdouble(scaled.log_tables[0]) - true) <= scaling_slack(scaled)
+
+
+@pytest.mark.parametrize("side", [4, 10])
+def test_the_square_ferromagnet_equals_kaufman(side):
+    """By elimination and by Pfaffians, below, at and above the critical point."""
+    critical = 2.0 / math.log(1.0 + math.sqrt(2.0))
+    temperatures = [1.5, critical, 3.5]
+    model = tz.ising_lattice((side, side), periodic=True)
+    r = tz.free_energy(model, temperatures, time_limit=600.0)
+    assert r.exact.all()
+    for k, t in enumerate(temperatures):
+        truth_ = naive.kaufman_log_z(side, side, 1.0 / t)
+        assert r.log_zs.lower[k] - 1e-11 <= truth_ <= r.log_zs.upper[k] + 1e-11
+        h = 1e-4
+        above, below = (naive.kaufman_log_z(side, side, 1.0 / t + s) for s in (h, -h))
+        assert r.energy.value[k] == pytest.approx((below - above) / (2 * h), rel=1e-5)
+        bend = (above - 2.0 * truth_ + below) / h**2
+        assert r.heat_capacity.value[k] == pytest.approx(bend / t**2, rel=1e-3)
+
+
+def test_runs_hand_on_plans_orders_and_states_but_no_bounds(monkeypatch):
+    model = tz.ising_lattice((4, 4, 4), coupling=tz.PlusMinus(), periodic=True, seed=2)
+    shared = Shared()
+    warm = Working(model, shared=shared)
+    warm.leave_states()
+    assert not shared.states  # none was searched for yet, and none is for this
+    assert warm.plan is not None
+    assert warm.spins.pool is not None
+    order = warm.orders[Order.MIN_FILL]
+    warm.leave_states()
+    key = factors_of(warm.graph)
+    assert len(shared.states[key])
+    colder = Working(at_beta(model, 2.0), shared=shared)
+    monkeypatch.setattr(Working, "_find_plan", None)  # would fail if it were called
+    assert colder.plan is warm.plan
+    assert colder.orders[Order.MIN_FILL] is order
+    assert colder.spins.known is shared.states[key]
+    pool = with_states(colder.spins.original, _empty(colder.spins.original.n), shared.states[key])
+    assert len(pool.states) == len(shared.states[key])
+    np.testing.assert_allclose(
+        pool.log_weights, colder.spins.original.log_weight(pool.states), rtol=1e-12
+    )
+    assert (np.diff(pool.log_weights) <= 0.0).all()
+    assert factors_of(at_beta(model, 2.0)) == factors_of(model)
+    assert factors_of(model) != factors_of(model.with_evidence({0: 1}))
+
+
+def _empty(n):
+    pool = sample_pool(SpinPolynomial.from_factor_graph(tz.FactorGraph([2] * n)), sweeps=8, seed=0)
+    return replace(pool, states=pool.states[:0], log_weights=pool.log_weights[:0])
 
 
 def test_order_and_duplicates_of_the_grid_are_kept():

@@ -72,7 +72,8 @@ class FreeEnergy(Result):
     heat_capacity         C = beta^2 (<E^2> - <E>^2); never with ends that are proven
     magnetisation         mean of s = 1 - 2x over free variables, where all are binary; else None
     confidence            of all `confident` ends of all curves together
-    exact                 (k,) whether log Z was summed exactly
+    exact                 (k,) where every state was summed by the plan of all temperatures;
+                          elsewhere `log_zs.source` says how far `log_partition` came
     interrupted           Ctrl-C ended the run: temperatures it did not reach have no values, and
                           the ends that follow from the others
     """
