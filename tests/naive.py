@@ -536,6 +536,55 @@ def kaufman_log_z(rows: int, cols: int, coupling: float) -> float:
     return -math.log(2) + rows * cols / 2 * math.log(2 * math.sinh(2 * k)) + top + math.log(total)
 
 
+def onsager_log_z(coupling: float) -> float:
+    """log Z per site of the square ferromagnet without end (Onsager 1944, equation 108)."""
+    k = coupling
+    kappa = 2.0 * math.sinh(2 * k) / math.cosh(2 * k) ** 2
+    angle = (np.arange(20_000) + 0.5) * (0.5 * math.pi / 20_000)
+    mean = np.log(0.5 * (1.0 + np.sqrt(np.maximum(0.0, 1.0 - (kappa * np.sin(angle)) ** 2)))).mean()
+    return math.log(2.0 * math.cosh(2 * k)) + 0.5 * float(mean)
+
+
+def triangular_log_z(rows: int, cols: int, coupling: float) -> float:
+    """log Z of the uniform triangular torus: four products over momenta (Houtappel 1950).
+
+    The sector without shifts changes its sign where the ferromagnet orders.
+    """
+    c, s = math.cosh(2 * coupling), math.sinh(2 * coupling)
+    cubes = math.exp(2 * coupling) * (c * c - c * s + s * s)  # c^3 + s^3 without cancelling
+    logs, signs = [], []
+    for a in (0.0, 0.5):
+        for b in (0.0, 0.5):
+            p = 2 * math.pi * (np.arange(rows)[:, None] + a) / rows
+            q = 2 * math.pi * (np.arange(cols)[None, :] + b) / cols
+            terms = cubes - s * (np.cos(p) + np.cos(q) + np.cos(p + q))
+            logs.append(0.5 * math.fsum(np.log(terms).ravel().tolist()))
+            signs.append(-1.0 if a == b == 0.0 and coupling < math.log(3.0) / 4.0 else 1.0)
+    top = max(logs)
+    total = math.fsum(w * math.exp(x - top) for w, x in zip(signs, logs, strict=True))
+    return rows * cols * math.log(2.0) + top + math.log(0.5 * total)
+
+
+def pattern_log_z(patterns: np.ndarray, beta: float) -> float:
+    """log Z of Hopfield's model by counting the spins of each class that agree with a pattern.
+
+    Spins whose entries agree in all patterns form a class; the energy depends only on the sums of
+    spins over the classes.
+    """
+    n = patterns.shape[1]
+    columns, sizes = np.unique(patterns, axis=1, return_counts=True)
+    sums = np.array(list(itertools.product(*(range(-m, m + 1, 2) for m in sizes.tolist()))))
+    counts = sum(
+        np.array([math.log(math.comb(int(m), (int(m) + x) // 2)) for x in range(-m, m + 1)])[
+            sums[:, k] + m
+        ]
+        for k, m in enumerate(sizes.tolist())
+    )
+    overlaps = sums @ columns.T
+    energies = ((overlaps**2).sum(axis=1) / n - len(patterns)) / 2.0
+    return float(np.logaddexp.reduce(counts + beta * energies))
+
+
 def splitmix(position: np.ndarray) -> np.ndarray:
     """64 mixed bits (Steele, Lea and Flood 2014)."""
     z = position ^ (position >> np.uint64(30))

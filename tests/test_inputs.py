@@ -42,7 +42,7 @@ NOT_MODELS = {
 
 def takes_a_model() -> dict[str, tuple]:
     """Public functions whose first argument is a model, with what else they must be given."""
-    more = {"mfrp": (2,), "coset_sum": (1,), "sample": (3,)}
+    more = {"mfrp": (2,), "coset_sum": (1,), "sample": (3,), "free_energy": ([1.0, 2.0],)}
     found = {}
     for name in tz.__all__:
         call = getattr(tz, name)

@@ -50,6 +50,7 @@ RESULTS = {
     "SplittingResult": lambda: tz.split(GRID, time_limit=30, seed=0),
     "MeanFieldResult": lambda: tz.mean_field(GRID, seed=0),
     "ExactResult": lambda: tz.exact(GRID),
+    "FreeEnergy": lambda: tz.free_energy(GRID, [1.0, 2.0], time_limit=60, seed=0),
     "CosetSum": lambda: tz.coset_sum(GRID, 2, seed=0),
     "TheoremRun": lambda: tz.theorem_run(GRID, levels=[0, 1], trials=3, seed=0, threads=1),
     "Forecast": lambda: tz.theorem_forecast(GRID, levels=[0, 1], trials=3, seed=0, threads=1),

@@ -463,3 +463,22 @@ def test_the_main_job_has_marginals_also_where_pfaffians_give_none(monkeypatch, 
     assert result.lower <= expected.log_z <= result.upper
     for found, truth in zip(result.marginals, expected.marginals, strict=True):
         np.testing.assert_allclose(found, truth, atol=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(3, 3), (3, 4), (4, 3), (3, 5)])
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_triangular_lattices_on_a_torus(rows, cols, seed):
+    """Six neighbours each, without a layout to tell; an antiferromagnet, and random couplings."""
+    coupling = -0.7 if seed is None else tz.Normal(0.0, 1.0)
+    model = tz.ising_triangular(rows, cols, coupling=coupling, field=0.0, seed=seed, periodic=True)
+    plan = planar_plan(tz.FactorGraph(model.cardinalities, model.factors))
+    assert isinstance(plan, PlanarPlan)
+    assert len(plan.terms) == 4
+    found, truth = plan.solve(), tz.exact(model)
+    assert truth.method == "elimination"
+    assert abs(found.log_z - truth.log_z) <= found.rounding + truth.rounding
+    assert found.rounding < 1e-6
+    for f in range(model.n_factors):
+        first, last = model.table_ptr[f : f + 2]
+        ours = found.factor_marginals[first:last]
+        np.testing.assert_allclose(ours, truth.factor_marginal(f).ravel(), atol=1e-9)

@@ -19,6 +19,13 @@ _HOME = {
     "rbm": "tightz.models",
     "potts": "tightz.models.builders",
     "potts_grid": "tightz.models.builders",
+    "ising_lattice": "tightz.models.ensembles",
+    "ising_triangular": "tightz.models.ensembles",
+    "random_regular": "tightz.models.ensembles",
+    "sherrington_kirkpatrick": "tightz.models.ensembles",
+    "hopfield": "tightz.models.ensembles",
+    "PlusMinus": "tightz.models.ensembles",
+    "Normal": "tightz.models.ensembles",
     "noisy_or": "tightz.models.large_scopes",
     "read": "tightz.models.formats",
     "write": "tightz.models.formats",
@@ -37,6 +44,7 @@ _HOME = {
     "load_mnist": "tightz.models.mnist",
     "log_partition": "tightz.interval.log_partition",
     "query": "tightz.interval.query",
+    "free_energy": "tightz.interval.free_energy",
     "mean_field": "tightz.paper.mean_field",
     "mfrp": "tightz.paper.estimate",
     "estimate": "tightz.paper.estimate",
@@ -89,6 +97,7 @@ if TYPE_CHECKING:
     from tightz.families import StructuredMeanField as StructuredMeanField
     from tightz.families.block import BlockMeanField as BlockMeanField
     from tightz.families.layer import LayerMeanField as LayerMeanField
+    from tightz.interval.free_energy import free_energy as free_energy
     from tightz.interval.ground_state import ground_state as ground_state
     from tightz.interval.log_partition import log_partition as log_partition
     from tightz.interval.query import query as query
@@ -104,6 +113,13 @@ if TYPE_CHECKING:
     from tightz.models.bridges import to_pgmpy as to_pgmpy
     from tightz.models.builders import potts as potts
     from tightz.models.builders import potts_grid as potts_grid
+    from tightz.models.ensembles import Normal as Normal
+    from tightz.models.ensembles import PlusMinus as PlusMinus
+    from tightz.models.ensembles import hopfield as hopfield
+    from tightz.models.ensembles import ising_lattice as ising_lattice
+    from tightz.models.ensembles import ising_triangular as ising_triangular
+    from tightz.models.ensembles import random_regular as random_regular
+    from tightz.models.ensembles import sherrington_kirkpatrick as sherrington_kirkpatrick
     from tightz.models.formats import read as read
     from tightz.models.formats import write as write
     from tightz.models.formats.quadratic import from_ising as from_ising

@@ -106,7 +106,7 @@ def at_most(error: float) -> str:
     if not float(text) < error:
         return text
     digit, power = text.split("e")
-    return f"{int(digit) + 1}e{power}"
+    return f"{float(f'{int(digit) + 1}e{power}'):.0e}"
 
 
 def no_minus(text: str) -> str:

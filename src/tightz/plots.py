@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tightz.interval.interval import LogPartition
+    from tightz.interval.thermodynamics import Curve, FreeEnergy
     from tightz.paper.results import Estimate
     from tightz.results import Result
 
@@ -174,6 +175,47 @@ def _plot_widths(ax: Axes, times: NDArray[np.float64], always: Ends, likely: End
     ax.spines[["top", "right"]].set_visible(False)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(frameon=False, fontsize=8)
+
+
+def plot_free_energy(result: FreeEnergy, *, ax: Axes | None = None) -> Axes:
+    """Free energy, energy, entropy and heat capacity per variable against the temperature.
+
+    Light: what holds always. Dark: with confidence. With `ax` the free energy alone.
+    """
+    shown = [
+        (result.free_energy, "free energy F / n"),
+        (result.energy, "energy <E> / n"),
+        (result.entropy, "entropy S / n   [nats]"),
+        (result.heat_capacity, "heat capacity C / n"),
+    ]
+    if ax is not None:
+        shown, places = shown[:1], [ax]
+    else:
+        places = list(pyplot().subplots(2, 2, figsize=(9, 6), layout="constrained")[1].flat)
+    for place, (curve, label) in zip(places, shown, strict=True):
+        _plot_curve(place, result, curve)
+        place.set_xlabel("temperature T")
+        place.set_ylabel(label)
+        place.spines[["top", "right"]].set_visible(False)
+    places[0].legend(frameon=False, fontsize=8)
+    return places[0]
+
+
+def _plot_curve(ax: Axes, result: FreeEnergy, curve: Curve) -> None:
+    n = max(1, result.model.free_variables.size)
+    order = np.argsort(result.temperatures)
+    order = order[np.isfinite(result.temperatures[order])]
+    at = result.temperatures[order]
+    label = f"confidence {result.confidence:g}"
+    for ends, color, alpha, name in (
+        ((curve.lower, curve.upper), TRIAL, 0.3, "holds always"),
+        (curve.confident.T, EXACT, 0.45, label),
+    ):
+        low, high = (np.where(np.isfinite(end), end, np.nan)[order] / n for end in ends)
+        ax.fill_between(at, low, high, color=color, alpha=alpha, lw=0, label=name)
+    exact = bool(result.exact.all())
+    line, name = ("-", "exact") if exact else (":", "estimate")
+    ax.plot(at, curve.value[order] / n, line, marker="o", ms=3.5, lw=1.2, color=INK, label=name)
 
 
 def plot_bounds(result: Result, *, ax: Axes | None = None) -> Axes:

@@ -14,11 +14,13 @@ from tightz.cli import (
     compile,
     demo,
     doctor,
+    ensembles,
     experiments,
     models,
     references,
     report,
     theorem,
+    thermal,
 )
 from tightz.errors import TightzError
 from tightz.version import __version__
@@ -74,7 +76,9 @@ def main() -> None:
 
 for command in (
     *commands.COMMANDS,
-    *models.COMMANDS,
+    thermal.free_energy,
+    models.info,
+    ensembles.generate,
     *references.COMMANDS,
     *experiments.COMMANDS,
     demo.demo,

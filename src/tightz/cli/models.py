@@ -72,7 +72,7 @@ def generate() -> None:
     """
 
 
-class _Ranges(click.Command):
+class Ranges(click.Command):
     """A command whose options of two numbers also take one, which stands for both."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -100,7 +100,7 @@ def _is_number(word: str) -> bool:
     return True
 
 
-@generate.command("ising-grid", cls=_Ranges)
+@generate.command("ising-grid", cls=Ranges)
 @click.argument("rows", type=int)
 @click.argument("cols", type=int, required=False)
 @click.option(
@@ -152,6 +152,3 @@ def generate_ising_grid(
     )
     tz.write(graph, output)
     click.echo(f"{output}: {graph}", err=True)
-
-
-COMMANDS: list[click.Command] = [info, generate]

@@ -83,6 +83,15 @@ class Orders:
         lacking = np.setdiff1d(np.arange(self.model.n_variables), known)
         self._found[Order.PLANNED] = np.concatenate([lacking, known]).astype(np.int64)
 
+    def share(
+        self,
+        found: dict[Order, NDArray[np.int64]],
+        cut: dict[tuple[float, int], NDArray[np.int64]],
+    ) -> None:
+        """Look up orders in these, and leave there what is found: those of the same factors."""
+        found.update(self._found)
+        self._found, self._cut = found, cut
+
     @cached_property
     def graph(self) -> Graph:
         return interaction_graph(self.scopes)

@@ -32,6 +32,7 @@ from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.ledger import Ledger
+from tightz.workspace.shared import Shared
 from tightz.workspace.working import Method, Working
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def log_partition(
     on_bound: Callable[[Bound], None] | None = None,
     store: Store | None = None,
     resume: bool = False,
+    shared: Shared | None = None,
 ) -> LogPartition:
     """An interval on log Z within `time_limit` seconds, each end with its proof.
 
@@ -86,6 +88,8 @@ def log_partition(
                  count on, the certificate goes on with its draws at the same delta, `time_limit`
                  more seconds are spent, `seconds` is the whole run's. Searches and trees start
                  anew; on_bound sees the old records first
+    shared       what runs on models of the same factors hand on, `free_energy` from one
+                 temperature to the next: plans, elimination orders, heavy states; never a bound
 
     Policy: a trivial interval at once; exact elimination alone where it fits in memory and time;
     otherwise all streams side by side until the clock ends, the time going to those that narrow
@@ -127,6 +131,7 @@ def log_partition(
         working = Working(
             model, clock, delta, root, exact, memory, marginals=marginals,
             threads=threads or _free_cores(executor), executor=executor, backend=backend,
+            shared=shared or Shared(),
         )  # fmt: skip
         if executor is not None:
             stack.callback(working.crew.dismiss)
@@ -150,6 +155,7 @@ def log_partition(
             clock.stop()
         with suppress(KeyboardInterrupt):  # a second one, or on_bound's
             board.read()
+        working.leave_states()
         if board.marginals is not None:
             board.marginals = board.marginals.lifted()
         ends = marginal_bounds(working, board) if marginals else None

@@ -205,6 +205,14 @@ def joined(polynomial: SpinPolynomial, pools: Sequence[StatePool], samples: int)
     )
 
 
+def with_states(polynomial: SpinPolynomial, pool: StatePool, known: NDArray[np.int8]) -> StatePool:
+    """The pool with the heaviest of its own states and the known ones; samples stay as they are."""
+    rows = distinct(np.concatenate([pool.states, known]))
+    weights = polynomial.log_weight(rows)
+    order = np.argsort(-weights, kind="stable")[: SAMPLER.keep_best]
+    return replace(pool, states=rows[order], log_weights=weights[order])
+
+
 def merge_best(
     polynomial: SpinPolynomial, lists: list[Best], capacity: int
 ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:

@@ -32,3 +32,7 @@ class Once:
                     raise
         part: Part = self._made[key]
         return part
+
+    def made(self, key: str) -> Any:
+        """The part where somebody has made it, else None."""
+        return self._made.get(key)

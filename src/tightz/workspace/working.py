@@ -34,6 +34,7 @@ from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 from tightz.workspace.findings import Marginals, Mixing, Samples
 from tightz.workspace.once import Once
+from tightz.workspace.shared import Shared, factors_of
 from tightz.workspace.symmetry import flips_of, symmetrise_marginals, symmetrise_states
 
 if TYPE_CHECKING:  # loaded by the streams that use them: an exact sum needs none
@@ -89,6 +90,7 @@ class Working:
     marginals: bool = True  # False: not worth any time once log Z is exact
     crewed: threading.Event = field(default_factory=threading.Event)  # the executor answers
     sampled: Sampled = field(default_factory=lambda: Sampled())
+    shared: Shared = field(default_factory=Shared)  # with runs on the same factors before and after
     _once: Once = field(default_factory=Once)
 
     @property
@@ -139,6 +141,9 @@ class Working:
         return made
 
     def _make_plan(self) -> EliminationPlan | None:
+        return self.shared.plan(self.graph, self._find_plan)
+
+    def _find_plan(self) -> EliminationPlan | None:
         try:
             seconds = PLAN_SHARE * self.clock.left
             return plan(self.graph, most_seconds=seconds, spread=_Spread(self))
@@ -172,7 +177,9 @@ class Working:
         # On large models the search for a plan takes seconds, and none is found that is of use.
         known = self.exact and self.graph.n_factors <= LARGE
         found = self.plan if known else None
-        return Orders(self.graph, None if found is None else found.variables)
+        return self.shared.with_orders(
+            Orders(self.graph, None if found is None else found.variables)
+        )
 
     @property
     def encoding(self) -> SpinEncoding:
@@ -195,7 +202,15 @@ class Working:
             collapse=SHARED,
             search_sweeps=self._sweeps(),
             time_limit=None if math.isinf(self.clock.left) else POOL_SHARE * self.clock.left,
+            known=self.shared.states.get(factors_of(self.graph)),
         )
+
+    def leave_states(self) -> None:
+        """Let later runs on the same factors know the heavy states that were found here."""
+        spins: Workspace | None = self._once.made("spins")
+        pool = None if spins is None else spins.found_pool
+        if pool is not None:
+            self.shared.states[factors_of(self.graph)] = pool.states
 
     def _sweeps(self) -> int | None:
         """Of tempering: None for as many as the cost allows, 0 where no run would be of use."""

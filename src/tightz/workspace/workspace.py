@@ -18,7 +18,7 @@ from tightz.reductions.bits import BlockPolynomial
 from tightz.reductions.collapse import AUTO_NEIGHBOURS, Collapsed, collapse
 from tightz.reductions.encoding import Model, SpinEncoding, encode
 from tightz.runtime.seeds import Seed, seed_sequence, stream
-from tightz.search.pool import StatePool, distinct, joined, sample_pool
+from tightz.search.pool import StatePool, distinct, joined, sample_pool, with_states
 from tightz.workspace.once import Once
 
 MAX_STATES = 1500
@@ -116,6 +116,7 @@ class Workspace:
     collapse      spins with at most this many neighbours are summed out; 0 is off
     sweeps        tempering sweeps; None picks by cost, 0 is off
     time_limit    seconds that may cut the search short, at the price of repeatability
+    known         (S, n) states of spins, from elsewhere, that go into the pool
     """
 
     source: Model | SpinEncoding
@@ -124,6 +125,7 @@ class Workspace:
     sweeps: int | None = None
     time_limit: float | None = None
     threads: int | None = None
+    known: NDArray[np.int8] | None = None
     shared: Workspace | None = None
     _once: Once = field(default_factory=Once, repr=False)
 
@@ -137,6 +139,7 @@ class Workspace:
         search_sweeps: int | None = None,
         time_limit: float | None = None,
         threads: int | None = None,
+        known: NDArray[np.int8] | None = None,
     ) -> Workspace:
         """The workspace of a model; costs nothing until something is asked of it.
 
@@ -145,7 +148,7 @@ class Workspace:
         require_range("search_sweeps", search_sweeps or 0, 0)
         root = seed_sequence(seed)
         chosen = Auto() if collapse is None else collapse
-        return cls(model, root, chosen, search_sweeps, time_limit, threads)
+        return cls(model, root, chosen, search_sweeps, time_limit, threads, known)
 
     def recollapsed(self, k: int) -> Workspace:
         """The same encoding and pool with another collapse."""
@@ -204,7 +207,20 @@ class Workspace:
         return self._once("pool", self._temper)
 
     def _temper(self) -> StatePool | None:
-        return None if self.searches is None else self.searches(stream(self.seed, SEARCH))
+        if self.searches is None:
+            return None
+        return self._with_known(self.searches(stream(self.seed, SEARCH)))
+
+    def _with_known(self, pool: StatePool) -> StatePool:
+        if self.known is None or self.known.shape[1] != self.original.n:
+            return pool
+        return with_states(self.original, pool, self.known)
+
+    @property
+    def found_pool(self) -> StatePool | None:
+        """The pool where there is one already; nothing is searched for."""
+        found: StatePool | None = self._once.made("pool")
+        return found
 
     @property
     def searches(self) -> Search | None:
@@ -219,7 +235,7 @@ class Workspace:
 
     def adopt(self, pools: Sequence[StatePool]) -> None:
         """Take what searches found elsewhere, unless there is a pool already."""
-        self._once("pool", lambda: joined(self.original, pools, SAMPLES))
+        self._once("pool", lambda: self._with_known(joined(self.original, pools, SAMPLES)))
 
     @property
     def guide(self) -> Guide | None:

@@ -112,6 +112,19 @@ class ExactResult(ByVariable, OneBound):
             )
         return tables[first:last].reshape(self.model.factor(f).log_table.shape)
 
+    def mean_of(self, tables: NDArray[np.float64]) -> float:
+        """The mean of a sum of one entry from each factor's table, laid out as model.log_tables.
+
+        Entries of probability 0 do not count, so that they may be infinite.
+        """
+        shares = self._tables.factors
+        if shares is None:
+            raise UnsupportedModelError(
+                f"{self.method} gives marginals of single variables only, not of factors"
+            )
+        some = shares > 0.0
+        return math.fsum((shares[some] * tables[some]).tolist())
+
     def pairwise(self, i: int, j: int) -> NDArray[np.float64]:
         """p(x_i, x_j), for two variables that share a factor or of which one is observed."""
         n = self.model.n_variables

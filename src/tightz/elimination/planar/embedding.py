@@ -166,28 +166,29 @@ def _from_lists(lists: list[list[int]], coupling: NDArray[np.float64]) -> Embedd
 
 
 def lattice_embedding(graph: SpinGraph, rows: int, cols: int) -> Embedding | None:
-    """Halves right, down, left, up on a lattice, wrapped edges included; None if it is not one.
+    """A lattice with any of its wrapped edges and diagonals (r, c) - (r+1, c+1); None if not one.
 
-    On a plane lattice this has genus 0, with wrapped edges 1; `genus` tells.
+    Halves right, right and down, down, left, left and up, up. In the plane this has genus 0, with
+    wrapped edges 1; `genus` tells.
     """
     if graph.n != rows * cols:
         return None
     row, col = np.divmod(np.stack([graph.first, graph.second]), cols)
     down, right = row[1] - row[0], col[1] - col[0]
     # An edge from the first to the last column leaves to the left; so for rows.
-    direction = np.full(graph.n_edges, -1)
-    direction[(down == 0) & (right == 1)] = 0
-    direction[(right == 0) & (down == 1)] = 1
-    if cols > 2:
-        direction[(down == 0) & (right == cols - 1)] = 2
     if rows > 2:
-        direction[(right == 0) & (down == rows - 1)] = 3
+        down = np.where(down == rows - 1, -1, down)
+    if cols > 2:
+        right = np.where(np.abs(right) == cols - 1, -np.sign(right), right)
+    direction = np.full(graph.n_edges, -1)
+    for k, step in enumerate(((0, 1), (1, 1), (1, 0), (0, -1), (-1, -1), (-1, 0))):
+        direction[(down == step[0]) & (right == step[1])] = k
     if (direction < 0).any():
         return None
-    slot = np.full((graph.n, 4), -1, dtype=np.int64)
+    slot = np.full((graph.n, 6), -1, dtype=np.int64)
     edges = np.arange(graph.n_edges)
     slot[graph.first, direction] = 2 * edges
-    slot[graph.second, (direction + 2) % 4] = 2 * edges + 1
+    slot[graph.second, (direction + 3) % 6] = 2 * edges + 1
     there = slot >= 0
     ptr = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).astype(np.int64)
     return Embedding(ptr, slot[there], graph.coupling)

@@ -1,4 +1,4 @@
-"""A lattice that closes on itself in both directions: four Pfaffians, with signs.
+"""A square or triangular lattice that closes on itself in both directions: four Pfaffians.
 
 On a torus the signs of `embedding` can be chosen in four ways that differ by flips across the two
 seams. Each Pfaffian counts a set S of edges with (-1)^q, where q depends only on how often S winds
@@ -38,32 +38,36 @@ class Torus(NamedTuple):
 
 def find_torus(graph: SpinGraph, rows: int = 0, cols: int = 0) -> Torus | None:
     """The torus that `graph` is, numbered row by row; sides are guessed if not given."""
-    if graph.ghost or graph.n_edges != 2 * graph.n:
+    degree = 2 * graph.n_edges // max(graph.n, 1)  # 4 on the square lattice, 6 on the triangular
+    if graph.ghost or degree not in (4, 6):
         return None
     for c in [cols] if rows * cols else _widths(graph):
         embedding = lattice_embedding(graph, graph.n // c, c)
-        if embedding is not None and genus(embedding) == 1 and (np.diff(embedding.ptr) == 4).all():
+        if embedding is None or not (np.diff(embedding.ptr) == degree).all():
+            continue
+        if genus(embedding) == 1:
             return _torus(embedding, graph.n // c, c)
     return None
 
 
 def _widths(graph: SpinGraph) -> list[int]:
-    """A row's length is among the differences of numbers along edges, of which there are four."""
+    """A row's length is among the differences of numbers along edges, of which there are few."""
     steps = np.unique(np.abs(graph.first - graph.second)).tolist()
-    return [s for s in steps if s > 2 and graph.n % s == 0] if len(steps) <= 4 else []
+    return [s for s in steps if s > 2 and graph.n % s == 0] if len(steps) <= 8 else []
 
 
 def _torus(embedding: Embedding, rows: int, cols: int) -> Torus:
-    # Every vertex has its four halves in the order right, down, left, up.
-    halves = embedding.around.reshape(rows, cols, 4)
-    row, column = halves[0, :, 0].tolist(), halves[:, 0, 1].tolist()
+    # Around every vertex: right, (right and down,) down, left, (left and up,) up.
+    halves = embedding.around.reshape(rows, cols, -1)
+    half = halves.shape[2] // 2
+    row, column = halves[0, :, 0].tolist(), halves[:, 0, half - 1].tolist()
     across, along = np.ones(embedding.n_edges), np.ones(embedding.n_edges)
-    across[halves[:, -1, 0] // 2] = -1.0
-    along[halves[-1, :, 1] // 2] = -1.0
+    across[halves[:, -1, : half - 1] // 2] = -1.0  # all that leave the last column to the right
+    along[halves[-1, :, 1:half] // 2] = -1.0
     base = signs(embedding)
     choices = []
     for flip in (np.ones(embedding.n_edges), across, along, across * along):
         sign = base * flip
         both = turn_of(embedding, sign, row) == 1 and turn_of(embedding, sign, column) == 1
         choices.append((-0.5 if both else 0.5, sign))
-    return Torus(embedding, across * along < 0.0, choices)
+    return Torus(embedding, (across < 0.0) | (along < 0.0), choices)
