@@ -37,6 +37,8 @@ _HOME = {
     "load_mnist": "tightz.models.mnist",
     "log_partition": "tightz.interval.log_partition",
     "query": "tightz.interval.query",
+    "log_likelihood": "tightz.interval.likelihood",
+    "sweep": "tightz.interval.sweep",
     "mean_field": "tightz.paper.mean_field",
     "mfrp": "tightz.paper.estimate",
     "estimate": "tightz.paper.estimate",
@@ -90,8 +92,10 @@ if TYPE_CHECKING:
     from tightz.families.block import BlockMeanField as BlockMeanField
     from tightz.families.layer import LayerMeanField as LayerMeanField
     from tightz.interval.ground_state import ground_state as ground_state
+    from tightz.interval.likelihood import log_likelihood as log_likelihood
     from tightz.interval.log_partition import log_partition as log_partition
     from tightz.interval.query import query as query
+    from tightz.interval.sweep import sweep as sweep
     from tightz.models import FactorGraph as FactorGraph
     from tightz.models import ising as ising
     from tightz.models import ising_grid as ising_grid

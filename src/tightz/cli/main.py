@@ -18,6 +18,7 @@ from tightz.cli import (
     models,
     references,
     report,
+    rows,
     theorem,
 )
 from tightz.errors import TightzError
@@ -74,6 +75,7 @@ def main() -> None:
 
 for command in (
     *commands.COMMANDS,
+    *rows.COMMANDS,
     *models.COMMANDS,
     *references.COMMANDS,
     *experiments.COMMANDS,

@@ -188,7 +188,7 @@ def query(
     model = given_model(model, "query", only="FactorGraph")
     require_seconds("time_limit", time_limit)
     seen = given(model, evidence)
-    chosen = _targets(seen, targets)
+    chosen = targets_of(seen, targets)
     clock, root = Clock(time_limit), seed_sequence(seed)
     options: dict[str, Any] = {"max_memory": max_memory, "backend": backend}
 
@@ -210,11 +210,11 @@ def query(
     if one_by_one and whole.is_exact and whole.lower > -math.inf:
         if count * whole.seconds <= clock.left:
             for v in chosen:
-                tables[v] = _certain(seen, v) if v in seen.evidence else _bounded(seen, v, run)
+                tables[v] = certain(seen, v) if v in seen.evidence else _bounded(seen, v, run)
         else:
             whole = run(seen, 1)
     for v in chosen:
-        tables.setdefault(v, _estimated(seen, v, whole))
+        tables.setdefault(v, estimated(seen, v, whole))
     return Query(
         seen,
         whole,
@@ -224,7 +224,7 @@ def query(
     )
 
 
-def _targets(model: FactorGraph, targets: Any) -> list[int]:
+def targets_of(model: FactorGraph, targets: Any) -> list[int]:
     """Numbers of the variables asked for, each once."""
     if targets is None:
         return [v for v in range(model.n_variables) if v not in model.evidence]
@@ -235,7 +235,7 @@ def _targets(model: FactorGraph, targets: Any) -> list[int]:
     return list(dict.fromkeys(model.naming.index(variable, "query") for variable in listed))
 
 
-def _certain(model: FactorGraph, v: int) -> Table:
+def certain(model: FactorGraph, v: int) -> Table:
     known = np.zeros(int(model.cardinalities[v]))
     known[model.evidence[v]] = 1.0
     return Table(v, known, np.stack([known, known], axis=1), "observed")
@@ -256,29 +256,39 @@ def _bounded(model: FactorGraph, v: int, run: Callable[..., LogPartition]) -> Ta
 
 
 def shares(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(k, 2) ends of w_s / sum of w for weights with log w_s between low_s and high_s.
+    """(..., k, 2) ends of w_s / sum of w for weights with log w_s between low_s and high_s.
 
     A share is least where its own weight is least and all others are greatest. Logs below the top
     by x come out of exp with a relative error of about x units, sums add one for each term: the
-    ends are moved outward by more.
+    ends are moved outward by more. Of no weight at all no share is known: [0, 1].
     """
-    top = float(high.max())
+    top = high.max(axis=-1, keepdims=True)
+    nothing = np.isneginf(top)
+    top = np.where(nothing, 0.0, top)
     # What exp can hold with few digits or not at all counts as nothing from below and as the
     # smallest that it holds well from above.
     least = np.where(low - top < SMALLEST, 0.0, np.exp(low - top))
     most = np.exp(np.maximum(high - top, np.where(high > -np.inf, SMALLEST, -np.inf)))
-    k = len(low)
-    others = ~np.eye(k, dtype=bool)
+    k = low.shape[-1]
     with np.errstate(invalid="ignore"):  # 0 / 0: nothing is known
-        below = least / (least + np.where(others, most, 0.0).sum(axis=1))
-        above = most / (most + np.where(others, least, 0.0).sum(axis=1))
+        below = least / (least + _others(most))
+        above = most / (most + _others(least))
     slack = (800.0 + 4.0 * k) * 2.0**-52
     lower = np.where(np.isnan(below), 0.0, below * (1.0 - slack))
     upper = np.where(most > 0.0, np.minimum(1.0, above * (1.0 + slack)), 0.0)
-    return np.stack([lower, upper], axis=1)
+    ends: NDArray[np.float64] = np.stack([lower, np.where(nothing, 1.0, upper)], axis=-1)
+    return ends
 
 
-def _estimated(model: FactorGraph, v: int, whole: LogPartition) -> Table:
+def _others(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each weight the sum of those beside it on the last axis, without a subtraction."""
+    sums = np.zeros(weights.shape)
+    sums[..., 1:] = np.cumsum(weights[..., :-1], axis=-1)
+    sums[..., :-1] += np.cumsum(weights[..., :0:-1], axis=-1)[..., ::-1]
+    return sums
+
+
+def estimated(model: FactorGraph, v: int, whole: LogPartition) -> Table:
     """What the run's marginals say; nothing is proven of them."""
     states = int(model.cardinalities[v])
     ends = np.tile([0.0, 1.0], (states, 1))

@@ -20,8 +20,10 @@ from tightz.judge.units import UnitSums, independent
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.rows import Rows
 
-LARGEST = 1 << 22
-"""Entries of a table for one row, beyond which rows are left to `log_partition`."""
+TOGETHER, APART = 19.0, 20.0
+"""log2 of the entries of all tables for one row, up to which rows that observe different variables
+have one plan, and up to which those that observe the same have one: 20 ms each at most. A run
+of `log_partition`, which knows zeros and faster kernels, takes 30 ms and more."""
 
 ENTRIES = 1 << 21
 """Entries of a table for a block of rows."""
@@ -35,10 +37,10 @@ COMPLETIONS = 1 << 16
 TABLES = 100_000
 """Of a model whose rows are eliminated: each is a few steps of Python for a block of rows."""
 
-CLOSED_FORM = "what is not observed summed in closed form"
-COMPLETED = "in closed form for each state of what is missing"
-ELIMINATION = "elimination"
-CONTRADICTION = "the evidence excludes it"
+CLOSED_FORM = "summed in closed form"
+COMPLETED = "summed in closed form for each state of what is missing"
+ELIMINATION = "summed by elimination"
+CONTRADICTION = "excluded by the evidence"
 
 Keep = tuple[int, ...]
 
@@ -80,7 +82,7 @@ class _Asked:
             left = np.flatnonzero(~whole)
         if not left.size:
             return
-        way = self._way(every, observed[left].all(axis=0))
+        way = self._way(every, np.asarray(observed[left].all(axis=0)))
         if way is not None:
             yield from self._blocks(left, every, way)
             return
@@ -126,8 +128,9 @@ class _Asked:
         soft += [v for v in chosen if v not in soft and any(v in keep for keep in self.keeps)]
         hard = [v for v in chosen if v not in soft]
         rest, kept = _without(self.model, hard)
-        found = choose_order(rest, log2_cap=math.log2(LARGEST) + 8.0)
-        if found.log2_cost == math.inf or found.log2_largest > math.log2(LARGEST):
+        most = APART if fixed.all() else TOGETHER
+        found = choose_order(rest, log2_cap=most)
+        if found.log2_cost > most:
             return None
         order = kept[found.order].tolist()
         sums = [
@@ -135,8 +138,7 @@ class _Asked:
             for keep in self.keeps
         ]
         largest = max(one.largest for one in sums)
-        step = min(BLOCK, max(1, ENTRIES // largest))
-        return _Way(sums, ELIMINATION, step) if largest <= LARGEST else None
+        return _Way(sums, ELIMINATION, min(BLOCK, max(1, ENTRIES // largest)))
 
     def _log2_missing(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """log2 of the number of states of the columns that a row lacks."""
@@ -149,7 +151,7 @@ class _Asked:
             return
         missing = np.flatnonzero(self.states[row] < 0)
         shape = self.model.cardinalities[self.columns[missing]].astype(np.int64)
-        every = np.indices(shape).reshape(missing.size, -1).T
+        every = np.indices(tuple(shape.tolist())).reshape(missing.size, -1).T
         states = np.tile(self.states[row], (len(every), 1))
         states[:, missing] = every
         found = added(units.logs(states), np.zeros(1, dtype=np.int64))

@@ -78,10 +78,10 @@ def within_doubles(model: FactorGraph) -> bool:
 
 
 class _Table(NamedTuple):
-    """logs (slices, *shape) over `axes`; high + low (slices,) was taken out of each slice.
+    """logs (slice, *shape) over `axes`; high + low was taken out of each slice.
 
-    absolute (slices,) and relative are a and r of the module's text; index (rows,) is the slice of
-    each row, None where there is one for all.
+    absolute and relative are a and r of the module's text; slices (rows,) are those of the
+    rows, None where there is one for all.
     """
 
     axes: tuple[int, ...]
@@ -90,7 +90,7 @@ class _Table(NamedTuple):
     low: NDArray[np.float64]
     absolute: NDArray[np.float64]
     relative: float
-    index: NDArray[np.int64] | None = None
+    slices: NDArray[np.int64] | None = None
 
 
 class RowSums:
@@ -132,7 +132,7 @@ class RowSums:
     def _factor(
         self, scope: tuple[int, ...], table: NDArray[np.float64]
     ) -> tuple[tuple[int, ...], _Table]:
-        """(its variables observed in every row, the table with a slice for each of their states)."""
+        """(its variables observed in every row, the table with a slice for each state of them)."""
         fixed = set(self.fixed)
         seen = [k for k, v in enumerate(scope) if v in fixed]
         free = [k for k, v in enumerate(scope) if v not in fixed]
@@ -175,7 +175,7 @@ class RowSums:
 
         indices = {seen: self._index(seen, states) for seen in {seen for seen, _ in self._factors}}
         for seen, table in self._factors:
-            put(table._replace(index=indices[seen]) if seen else table)
+            put(table._replace(slices=indices[seen]) if seen else table)
         for v in self.soft:
             put(_indicator(v, self.cards[v], states[:, self._place[v]]))
         for k, v in enumerate(self.order):
@@ -183,7 +183,7 @@ class RowSums:
             message = self._static.get(v)
             if message is None:
                 message = self._message(v, tables)
-            if message.index is None:  # no observation below: the same for all rows to come
+            if message.slices is None:  # no observation below: the same for all rows to come
                 self._static[v] = message
             put(message)
         return self._result(rest, len(states))
@@ -221,7 +221,7 @@ class RowSums:
     def _joined(self, tables: list[_Table], axes: tuple[int, ...]) -> _Table:
         """The sum of the tables over `axes`, with a slice for each combination that occurs.
 
-        Entries are <= 0, so sums of them do not cancel: an addition adds UNIT to the relative error.
+        Entries are <= 0, so sums do not cancel: an addition adds UNIT to the relative error.
         """
         index, taken = _slices(tables)
         total = np.zeros([1] * (1 + len(axes)))
@@ -248,7 +248,7 @@ class RowSums:
         size = np.where(np.isneginf(values), 0.0, np.abs(values))
         errors = absolute + whole.relative * depth + 2.0 * UNIT * (depth + np.abs(low) + size)
         errors = np.where(np.isneginf(values), 0.0, SECOND_ORDER * errors)
-        index = np.zeros(rows, dtype=np.int64) if whole.index is None else whole.index
+        index = np.zeros(rows, dtype=np.int64) if whole.slices is None else whole.slices
         return RowLogs(values[index], errors[index])
 
 
@@ -295,19 +295,19 @@ def _slices(
     tables: list[_Table],
 ) -> tuple[NDArray[np.int64] | None, list[slice | NDArray[np.int64]]]:
     """(the slice of a join that each row reads, and for each table its slices, in that order)."""
-    moving = [t for t in tables if t.index is not None]
+    moving = [t for t in tables if t.slices is not None]
     everything: slice | NDArray[np.int64] = slice(None)
     if not moving:
         return None, [everything] * len(tables)
-    indices = {id(t.index): (t.index, len(t.high)) for t in moving}
+    indices = {id(t.slices): (t.slices, len(t.high)) for t in moving}
     if len(indices) == 1:
-        return moving[0].index, [everything] * len(tables)
-    code, count = np.zeros_like(moving[0].index), 1
+        return moving[0].slices, [everything] * len(tables)
+    code, count = np.zeros_like(moving[0].slices), 1
     for index, slices in indices.values():
         code, count = _renumbered(code * slices + index, count * slices)
     first = np.zeros(count, dtype=np.int64)
     first[code] = np.arange(len(code))
-    return code, [everything if t.index is None else t.index[first] for t in tables]
+    return code, [everything if t.slices is None else t.slices[first] for t in tables]
 
 
 def _renumbered(code: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], int]:

@@ -14,7 +14,6 @@ from tightz.errors import ModelError
 from tightz.models.factor_graph import Bipartite, FactorGraph
 from tightz.models.inputs import real_array, shown
 
-
 BLOCK = 4096
 """Rows of an array that are looked at together."""
 
@@ -125,7 +124,7 @@ def _columns(model: FactorGraph, count: int, visible: Any, what: str) -> NDArray
 
 def _from_array(model: FactorGraph, data: Any, visible: Any, what: str) -> Rows:
     if isinstance(data, np.ma.MaskedArray):
-        data = data.astype(np.float64).filled(np.nan)
+        data = np.where(np.ma.getmaskarray(data), np.nan, np.ma.getdata(data))
     values = data if isinstance(data, np.ndarray) and data.dtype.kind in "biu" else None
     if values is None:
         values = real_array(data, what)
@@ -153,7 +152,7 @@ def _from_array(model: FactorGraph, data: Any, visible: Any, what: str) -> Rows:
                 "is not observed"
             )
             if cards[column] == 2:
-                problems[start + row] += f". Of grey values {what} > 0.5 makes such"
+                problems[start + row] += f". Of grey values {what} > 0.5 makes such, or --threshold"
             states[start + row] = -1
     return Rows(variables, states, problems)
 
@@ -167,9 +166,7 @@ def _from_cells(model: FactorGraph, data: Cells, visible: Any, what: str) -> Row
         variables = np.array(names, dtype=np.int64)
         if len(set(names)) < len(names):
             twice = next(v for k, v in enumerate(names) if v in names[:k])
-            raise ModelError(
-                f"{what} has two columns for {model.naming.said(twice)}; expected one"
-            )
+            raise ModelError(f"{what} has two columns for {model.naming.said(twice)}; expected one")
     states = np.full((len(data.cells), width), -1, dtype=np.int32)
     problems: dict[int, str] = {}
     known: list[dict[Any, int]] = [{} for _ in range(width)]

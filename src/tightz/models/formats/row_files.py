@@ -67,7 +67,9 @@ def _array(path: FilePath) -> NDArray:
     except ModelError:
         raise
     except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged file
-        raise ModelError(f"{label} is no file of numpy's (or a damaged one); expected one") from error
+        raise ModelError(
+            f"{label} is no file of numpy's (or a damaged one); expected one"
+        ) from error
     raise ModelError(
         f"{label} holds the arrays {', '.join(names) or '(none)'}; expected one, or one called data"
     )
