@@ -30,6 +30,7 @@ _HOME = {
     "to_pgmpy": "tightz.models.bridges",
     "from_pyagrum": "tightz.models.bridges",
     "from_sklearn_rbm": "tightz.models.bridges",
+    "from_state_dict": "tightz.models.bridges",
     "to_ising": "tightz.models.formats.quadratic",
     "to_qubo": "tightz.models.formats.quadratic",
     "train_rbm": "tightz.models.train_rbm",
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from tightz.models.bridges import from_pgmpy as from_pgmpy
     from tightz.models.bridges import from_pyagrum as from_pyagrum
     from tightz.models.bridges import from_sklearn_rbm as from_sklearn_rbm
+    from tightz.models.bridges import from_state_dict as from_state_dict
     from tightz.models.bridges import to_pgmpy as to_pgmpy
     from tightz.models.builders import potts as potts
     from tightz.models.builders import potts_grid as potts_grid

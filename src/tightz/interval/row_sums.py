@@ -129,7 +129,7 @@ class _Asked:
         hard = [v for v in chosen if v not in soft]
         rest, kept = _without(self.model, hard)
         most = APART if fixed.all() else TOGETHER
-        found = choose_order(rest, log2_cap=most)
+        found = choose_order(rest, seconds=0.0, log2_cap=most)
         if found.log2_cost > most:
             return None
         order = kept[found.order].tolist()

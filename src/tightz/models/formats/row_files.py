@@ -157,8 +157,8 @@ def _samples(path: FilePath) -> Records:
     """
     words = Words(path)
     counts = [words.count(k, "a number of UAI evidence") for k in range(len(words))]
-    several = _split(counts)
-    if several is not None and len(counts) == 1 + 2 * counts[0]:
+    several = [[]] if counts == [0] else _split(counts)  # 0: one sample, of nothing
+    if several and len(counts) == 1 + 2 * counts[0]:
         lines = [line.split() for line in _text(path).split("\n") if line.strip()]
         if len(lines[0]) != 1 or [len(line) for line in lines[1:]] != [
             1 + 2 * len(sample) for sample in several
