@@ -146,22 +146,20 @@ class RowSums:
     def _largest(self) -> int:
         """Entries of the largest table, from the scopes alone."""
         waiting: list[list[set[int]]] = [[] for _ in self.order]
-        rest: set[int] = set(self.keep)
-        for scope in [set(t.axes) for _, t in self._factors]:
-            self._put(scope, waiting, rest)
+
+        def put(scope: set[int]) -> None:
+            ranks = [self._rank[u] for u in scope if u in self._rank]
+            if ranks:
+                waiting[min(ranks)].append(scope)
+
+        for _, table in self._factors:
+            put(set(table.axes))
         largest = math.prod(self.cards[v] for v in self.keep)
         for v, scopes in zip(self.order, waiting, strict=True):
             clique = set().union({v}, *scopes)
             largest = max(largest, math.prod(self.cards[u] for u in clique))
-            self._put(clique - {v}, waiting, rest)
+            put(clique - {v})
         return largest
-
-    def _put(self, scope: set[int], waiting: list[list[set[int]]], rest: set[int]) -> None:
-        ranks = [self._rank[u] for u in scope if u in self._rank]
-        if ranks:
-            waiting[min(ranks)].append(scope)
-        elif not scope <= rest:
-            raise RefutedError("rows: a table holds a variable that is neither summed nor kept")
 
     def logs(self, states: NDArray[np.integer]) -> RowLogs:
         """log of the sum at each row of states (rows, columns); a further axis for each of keep."""
@@ -204,7 +202,7 @@ class RowSums:
         return index
 
     def _message(self, v: int, tables: list[_Table]) -> _Table:
-        """log sum over v of exp of the tables that hold it; see `elimination._message`."""
+        """log sum over v of exp of the tables that hold it; as in `judge/elimination.py`."""
         scope = tuple(sorted({u for t in tables for u in t.axes} - {v}))
         states = self.cards[v]
         whole = self._joined(tables, (v, *scope))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tightz.errors import ModelError
 from tightz.models.factor_graph import Bipartite, FactorGraph
 from tightz.models.inputs import real_array, shown
+from tightz.models.written_rows import Cells, Records
 
 BLOCK = 4096
 """Rows of an array that are looked at together."""
@@ -36,26 +37,6 @@ class Rows:
         """What a row observes, by numbers."""
         pairs = zip(self.variables.tolist(), self.states[row].tolist(), strict=True)
         return {v: state for v, state in pairs if state >= 0}
-
-
-class Cells(NamedTuple):
-    """Rows of cells in columns that may have names, as a table of text or a DataFrame has them.
-
-    places   where each row stands, for messages; text: whether all cells were written as text
-    """
-
-    header: Sequence[Any] | None
-    cells: Sequence[Sequence[Any]]
-    places: Sequence[str]
-    text: bool
-
-
-class Records(NamedTuple):
-    """Mappings variable -> state, one for each row; in place of one, what is wrong with it."""
-
-    records: Sequence[Mapping[Any, Any] | str]
-    places: Sequence[str]
-    text: bool
 
 
 def rows_of(
@@ -171,9 +152,10 @@ def _from_cells(model: FactorGraph, data: Cells, visible: Any, what: str) -> Row
     problems: dict[int, str] = {}
     known: list[dict[Any, int]] = [{} for _ in range(width)]
     for row, (cells, place) in enumerate(zip(data.cells, data.places, strict=True)):
+        if len(cells) != width:
+            problems[row] = f"{len(cells)} cells; expected {width}, as many as columns ({place})"
+            continue
         try:
-            if len(cells) != width:
-                raise ModelError(f"{len(cells)} cells; expected {width}, as many as columns")
             for column, cell in enumerate(cells):
                 if cell not in known[column]:
                     v = int(variables[column])
@@ -199,17 +181,16 @@ def _from_records(model: FactorGraph, data: Records) -> Rows:
     found: list[dict[int, int]] = []
     problems: dict[int, str] = {}
     for row, (record, place) in enumerate(zip(data.records, data.places, strict=True)):
-        seen: dict[int, int] = {}
+        found.append({})
+        if not isinstance(record, Mapping):
+            wrong = f"a row is {shown(record)}; expected a mapping variable -> state"
+            problems[row] = f"{record if isinstance(record, str) else wrong} ({place})"
+            continue
+        given = {v: state for v, state in record.items() if state is not None}
         try:
-            if isinstance(record, str):
-                raise ModelError(record)
-            if not isinstance(record, Mapping):
-                raise ModelError(f"a row is {shown(record)}; expected a mapping variable -> state")
-            given = {v: state for v, state in record.items() if state is not None}
-            seen = model.naming.numbered(given, text=data.text)
+            found[row] = model.naming.numbered(given, text=data.text)
         except ModelError as error:
             problems[row] = f"{error} ({place})"
-        found.append(seen)
     variables = sorted({v for seen in found for v in seen})
     place_of = {v: k for k, v in enumerate(variables)}
     states = np.full((len(found), len(variables)), -1, dtype=np.int32)

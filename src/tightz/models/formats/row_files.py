@@ -18,7 +18,7 @@ from tightz.errors import ModelError
 from tightz.models.formats.evidence import members
 from tightz.models.formats.text_files import FilePath, Words, file_name, read_bytes
 from tightz.models.mnist import read_idx
-from tightz.models.rows import Cells, Records
+from tightz.models.written_rows import Cells, Records
 
 _ENDINGS = ".npy, .npz, .csv, .tsv, .jsonl, .evid or an idx file of images"
 
@@ -68,7 +68,7 @@ def _array(path: FilePath) -> NDArray:
         raise
     except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged file
         raise ModelError(
-            f"{label} is no file of numpy's (or a damaged one); expected one"
+            f"{label} is no .npy or .npz file (or a damaged one); expected an array"
         ) from error
     raise ModelError(
         f"{label} holds the arrays {', '.join(names) or '(none)'}; expected one, or one called data"
