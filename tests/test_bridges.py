@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import types
 import warnings
 from types import SimpleNamespace
 
@@ -422,6 +423,57 @@ def test_what_pgmpy_left_unfinished_is_refused():
         tz.from_pgmpy(DiscreteBayesianNetwork([("a", "b")]))
     with pytest.raises(tz.errors.ModelError, match="'a' is in no factor"):
         tz.from_pgmpy(DiscreteMarkovNetwork([("a", "b")]))
+
+
+# PyTorch -------------------------------------------------------------------------------------
+
+
+class _Tensor:
+    """What a tensor of PyTorch does on its way to numpy, in that order."""
+
+    def __init__(self, values, steps=("detach", "cpu", "numpy")):
+        self.values, self.steps = values, list(steps)
+
+    def __getattr__(self, name):
+        assert name == self.steps[0]
+        rest = self.steps[1:]
+        return lambda: _Tensor(self.values, rest) if rest else self.values
+
+
+STATE = {
+    "W": np.arange(6.0).reshape(2, 3),
+    "visible_bias": np.array([0.5, -1.0]),
+    "hidden_bias": np.array([1.0, 2.0, 3.0]),
+}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("W", "v_bias", "h_bias"),
+        ("weight", "vbias", "hbias"),
+        ("rbm.weights", "rbm.b_v", "rbm.b_h"),
+        ("weight_matrix", "bv", "bh"),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_weights_by_name_are_an_rbm_whichever_way_round(names, turned):
+    w, b, c = STATE.values()
+    state = dict(zip(names, (_Tensor(w.T if turned else w), _Tensor(b), c), strict=True))
+    module = types.SimpleNamespace(state_dict=lambda: state)
+    expected = tz.rbm(w, b, c).digest
+    assert tz.from_state_dict(state).digest == tz.from_state_dict(module).digest == expected
+    assert tz.from_state_dict(state, transposed=turned).digest == expected
+
+
+def test_square_weights_must_say_which_way_round_they_are():
+    state = {"W": np.arange(4.0).reshape(2, 2), "v_bias": np.zeros(2), "h_bias": np.ones(2)}
+    with pytest.raises(tz.errors.ModelError, match="W is 2 x 2, so nothing tells"):
+        tz.from_state_dict(state)
+    turned = tz.from_state_dict(state, transposed=True)
+    assert turned.digest == tz.rbm(state["W"].T, np.zeros(2), np.ones(2)).digest
+    with pytest.raises(tz.errors.ModelError, match="has no array visible_bias; it holds W"):
+        tz.from_state_dict({"W": state["W"], "hidden_bias": np.ones(2), "vbiases": np.ones(2)})
 
 
 # All -----------------------------------------------------------------------------------------

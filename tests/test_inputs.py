@@ -42,7 +42,9 @@ NOT_MODELS = {
 
 def takes_a_model() -> dict[str, tuple]:
     """Public functions whose first argument is a model, with what else they must be given."""
+    rows = ([[0, 1, 0, 1]],)
     more = {"mfrp": (2,), "coset_sum": (1,), "sample": (3,), "free_energy": ([1.0, 2.0],)}
+    more |= {"log_likelihood": rows, "sweep": rows}
     found = {}
     for name in tz.__all__:
         call = getattr(tz, name)

@@ -101,6 +101,7 @@ def test_every_public_function_returns_a_result():
     plain = {"read", "write", "required_trials", "load_mnist", "report", "to_ising", "to_qubo"} | {
         "noisy_or",  # factors, for a FactorGraph
         "sample",  # states
+        "sweep",  # rows, each with what is said of it
         "to_pgmpy",  # a network of another library
     }
     for name in tz.__all__:

@@ -131,9 +131,9 @@ def test_refused_arrays(tmp_path: Path, change: dict, expected: str) -> None:
 
 
 def test_missing_arrays_are_named(tmp_path: Path) -> None:
-    path = put(tmp_path, W=np.zeros((3, 2)), vbias=np.zeros(3))
+    path = put(tmp_path, W=np.zeros((3, 2)), bias=np.zeros(3))
     assert message(path) == (
-        f"{path} has no array visible_bias, hidden_bias; it holds W, vbias, "
+        f"{path} has no array visible_bias, hidden_bias; it holds W, bias, "
         "expected W, visible_bias, hidden_bias"
     )
 
@@ -297,3 +297,36 @@ def test_the_command_line_can_say_what_the_rows_of_a_square_matrix_are(tmp_path)
         assert done.exit_code == 0, done.output
         found = json.loads(done.output)["log_z"]
         assert found == pytest.approx(tz.exact(tz.rbm(matrix, b, c)).log_z, abs=1e-9)
+
+
+def _rbms_file(path: Path, arrays: dict, *steps: int, kind: str | None = "BBRBM") -> Path:
+    """As the package rbms writes: a group for each update, the weights in params and beside it."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        for k, step in enumerate(steps):
+            group = file.create_group(f"update_{step}")
+            inner = group.create_group("params")
+            for name, theirs in (("W", "weight_matrix"), ("visible_bias", "vbias"),
+                                 ("hidden_bias", "hbias")):  # fmt: skip
+                inner[theirs] = arrays[name] * (k + 1)
+                group[theirs] = inner[theirs]
+            group["time"] = 1.0
+        if kind is not None:
+            file["model_type"] = kind
+        file["parallel_chains"] = np.zeros((2, 3))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["BBRBM", None])
+def test_the_last_update_of_a_file_of_rbms_is_read(tmp_path: Path, kind: str | None) -> None:
+    arrays = small(3, 3)  # square: rbms says which way round its matrix is
+    path = _rbms_file(tmp_path / "run.h5", arrays, 9, 10, 2, kind=kind)
+    expected = rbm(*(2 * a for a in arrays.values()))
+    assert tz.read(path).digest == expected.digest
+
+
+def test_another_machine_of_rbms_is_refused(tmp_path: Path) -> None:
+    path = _rbms_file(tmp_path / "run.h5", small(), 1, kind="PBRBM")
+    assert message(path) == (
+        f"{path} holds a PBRBM of the package rbms; expected a BBRBM, whose units are all binary"
+    )

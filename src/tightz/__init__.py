@@ -37,6 +37,7 @@ _HOME = {
     "to_pgmpy": "tightz.models.bridges",
     "from_pyagrum": "tightz.models.bridges",
     "from_sklearn_rbm": "tightz.models.bridges",
+    "from_state_dict": "tightz.models.bridges",
     "to_ising": "tightz.models.formats.quadratic",
     "to_qubo": "tightz.models.formats.quadratic",
     "train_rbm": "tightz.models.train_rbm",
@@ -45,6 +46,8 @@ _HOME = {
     "log_partition": "tightz.interval.log_partition",
     "query": "tightz.interval.query",
     "free_energy": "tightz.interval.free_energy",
+    "log_likelihood": "tightz.interval.likelihood",
+    "sweep": "tightz.interval.sweep",
     "mean_field": "tightz.paper.mean_field",
     "mfrp": "tightz.paper.estimate",
     "estimate": "tightz.paper.estimate",
@@ -99,8 +102,10 @@ if TYPE_CHECKING:
     from tightz.families.layer import LayerMeanField as LayerMeanField
     from tightz.interval.free_energy import free_energy as free_energy
     from tightz.interval.ground_state import ground_state as ground_state
+    from tightz.interval.likelihood import log_likelihood as log_likelihood
     from tightz.interval.log_partition import log_partition as log_partition
     from tightz.interval.query import query as query
+    from tightz.interval.sweep import sweep as sweep
     from tightz.models import FactorGraph as FactorGraph
     from tightz.models import ising as ising
     from tightz.models import ising_grid as ising_grid
@@ -110,6 +115,7 @@ if TYPE_CHECKING:
     from tightz.models.bridges import from_pgmpy as from_pgmpy
     from tightz.models.bridges import from_pyagrum as from_pyagrum
     from tightz.models.bridges import from_sklearn_rbm as from_sklearn_rbm
+    from tightz.models.bridges import from_state_dict as from_state_dict
     from tightz.models.bridges import to_pgmpy as to_pgmpy
     from tightz.models.builders import potts as potts
     from tightz.models.builders import potts_grid as potts_grid

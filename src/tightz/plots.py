@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tightz.interval.interval import LogPartition
+    from tightz.interval.likelihood import LogLikelihood
     from tightz.interval.thermodynamics import Curve, FreeEnergy
     from tightz.paper.results import Estimate
     from tightz.results import Result
@@ -233,6 +234,27 @@ def plot_bounds(result: Result, *, ax: Axes | None = None) -> Axes:
     ax.spines[["top", "right", "left"]].set_visible(False)
     if result.bounds:
         ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def plot_likelihood(result: LogLikelihood, *, ax: Axes | None = None) -> Axes:
+    """A histogram of log p over the rows, and the mean between its ends."""
+    if ax is None:
+        _, ax = pyplot().subplots(figsize=(7, 3.5))
+    values = result.examples.estimate
+    values = values[np.isfinite(values)]
+    if values.size:
+        ax.hist(values, bins=min(60, max(5, values.size // 20)), color=TRIAL)
+    mean = result.mean
+    for low, high, label, strong in (
+        (mean.lower, mean.upper, "mean, always", 0.2),
+        (mean.confident_lower, mean.confident_upper, f"confidence {result.confidence:g}", 0.45),
+    ):
+        if np.isfinite([low, high]).all():
+            ax.axvspan(low, high, color=MEDIAN, alpha=strong, label=label)
+    ax.set_xlabel("log p (natural log)")
+    ax.set_ylabel("rows")
+    ax.legend(frameon=False)
     return ax
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,19 @@ def dataframe(rows: Sequence[Any] | Mapping[str, Any], columns: Sequence[str]) -
     except ImportError as error:
         raise MissingExtraError("to_dataframe needs pandas: pip install pandas") from error
     return pandas.DataFrame(rows, columns=list(columns))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has them; infinities and NaN as strings, since JSON has none."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 class OneBound(Result):

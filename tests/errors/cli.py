@@ -166,6 +166,7 @@ CASES = [
         Case(ParameterError, NO_FOLDER, lambda tmp, call=call: _run_in(tmp, call))
         for call in (
             "logz TMP/grid.uai --plot TMP/a/out.png",
+            "likelihood TMP/grid.uai TMP/rows.npy -o TMP/a/out.png",
             "marginals TMP/grid.uai --uai-output TMP/a/out.png",
             "generate ising-grid 3 -o TMP/a/out.png",
             "train-rbm -o TMP/a/out.png",

@@ -19,6 +19,7 @@ from tightz.cli import (
     models,
     references,
     report,
+    rows,
     theorem,
     thermal,
 )
@@ -77,6 +78,7 @@ def main() -> None:
 for command in (
     *commands.COMMANDS,
     thermal.free_energy,
+    *rows.COMMANDS,
     models.info,
     ensembles.generate,
     *references.COMMANDS,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tightz.errors import ModelError, ParameterError
+from tightz.results import plain
 from tightz.runtime.memory import MAX_MEMORY
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def require_writable(*paths: str | None) -> None:
 
 def emit(record: dict[str, Any]) -> None:
     """Print one JSON record; infinities and NaN as strings, since JSON has none."""
-    click.echo(json.dumps(_plain(record), indent=2))
+    click.echo(json.dumps(plain(record), indent=2))
 
 
 def record(bound: Bound) -> dict[str, Any]:
@@ -309,18 +309,6 @@ def record(bound: Bound) -> dict[str, Any]:
         "seconds": bound.seconds,
         "rounding": bound.rounding,
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 @contextmanager

@@ -36,15 +36,23 @@ class EvidenceProbability:
     @classmethod
     def of(cls, with_it: LogPartition, low: float, high: float) -> EvidenceProbability:
         """From the interval with the evidence and [low, high] for log Z without it."""
-        if with_it.upper == -math.inf:
+        value = with_it.lower_proof.log_z if with_it.is_exact else with_it.estimate
+        ends = with_it.lower, with_it.upper
+        return cls.between(ends, value, (low, high), exact=with_it.is_exact)
+
+    @classmethod
+    def between(
+        cls, ends: tuple[float, float], value: float, prior: tuple[float, float], *, exact: bool
+    ) -> EvidenceProbability:
+        """From the ends and the value of log Z with the evidence, and its ends without."""
+        low, high = prior
+        if ends[1] == -math.inf:
             return cls(-math.inf, -math.inf, -math.inf, True)
         known = math.isfinite(low), math.isfinite(high)
-        lower = _outward(with_it.lower, high, -math.inf) if known[1] else -math.inf
-        upper = min(0.0, _outward(with_it.upper, low, math.inf)) if known[0] else 0.0
-        value = with_it.lower_proof.log_z if with_it.is_exact else with_it.estimate
+        lower = _outward(ends[0], high, -math.inf) if known[1] else -math.inf
+        upper = min(0.0, _outward(ends[1], low, math.inf)) if known[0] else 0.0
         log_p = min(upper, max(lower, value - (low + high) / 2.0)) if all(known) else math.nan
-        exact = with_it.is_exact and high - low < SLACK
-        return cls(log_p, lower, upper, exact)
+        return cls(log_p, lower, upper, exact and high - low < SLACK)
 
     def summary(self) -> str:
         """P(evidence) and its log, and in which interval it lies."""

@@ -39,13 +39,16 @@ def combined(
     states = np.diff(pointers)
     for k in np.unique(states).tolist():
         entries = pointers[:-1][states == k][:, None] + np.arange(k)
-        found = _shares(clamped.lower[entries], clamped.upper[entries], lower, upper)
+        found = shares(clamped.lower[entries], clamped.upper[entries], lower, upper)
         ends[entries] = found
     return ends
 
 
-def _shares(
-    low: NDArray[np.float64], high: NDArray[np.float64], lower: float, upper: float
+def shares(
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    lower: float = -math.inf,
+    upper: float = math.inf,
 ) -> NDArray[np.float64]:
     """(variables, states, 2) from ends (variables, states) of variables with as many states.
 

@@ -186,7 +186,7 @@ def query(
     model = given_model(model, "query", only="FactorGraph")
     require_seconds("time_limit", time_limit)
     seen = given(model, evidence)
-    chosen = _targets(seen, targets)
+    chosen = targets_of(seen, targets)
     clock, root = Clock(time_limit), seed_sequence(seed)
     options: dict[str, Any] = {"max_memory": max_memory, "backend": backend}
 
@@ -208,11 +208,11 @@ def query(
     if one_by_one and whole.is_exact and whole.lower > -math.inf:
         if count * whole.seconds <= clock.left:
             for v in chosen:
-                tables[v] = _certain(seen, v) if v in seen.evidence else _bounded(seen, v, run)
+                tables[v] = certain(seen, v) if v in seen.evidence else _bounded(seen, v, run)
         else:
             whole = run(seen, 1)
     for v in chosen:
-        tables.setdefault(v, _estimated(seen, v, whole))
+        tables.setdefault(v, estimated(seen, v, whole))
     return Query(
         seen,
         whole,
@@ -222,7 +222,7 @@ def query(
     )
 
 
-def _targets(model: FactorGraph, targets: Any) -> list[int]:
+def targets_of(model: FactorGraph, targets: Any) -> list[int]:
     """Numbers of the variables asked for, each once."""
     if targets is None:
         return [v for v in range(model.n_variables) if v not in model.evidence]
@@ -233,7 +233,7 @@ def _targets(model: FactorGraph, targets: Any) -> list[int]:
     return list(dict.fromkeys(model.naming.index(variable, "query") for variable in listed))
 
 
-def _certain(model: FactorGraph, v: int) -> Table:
+def certain(model: FactorGraph, v: int) -> Table:
     known = np.zeros(int(model.cardinalities[v]))
     known[model.evidence[v]] = 1.0
     return Table(v, known, np.stack([known, known], axis=1), "observed")
@@ -254,7 +254,7 @@ def _bounded(model: FactorGraph, v: int, run: Callable[..., LogPartition]) -> Ta
     return Table(v, weights / weights.sum(), ends, f"{how}; the ends hold always")
 
 
-def _estimated(model: FactorGraph, v: int, whole: LogPartition) -> Table:
+def estimated(model: FactorGraph, v: int, whole: LogPartition) -> Table:
     """What the run's marginals say; nothing is proven of them."""
     states = int(model.cardinalities[v])
     ends = np.tile([0.0, 1.0], (states, 1))

@@ -18,6 +18,7 @@ from tightz.models.builders import rbm as rbm_of
 from tightz.models.builders import spins
 from tightz.models.couplings import coupled_graph, is_graph, names_of
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.formats.array_files import read_weights, renamed
 from tightz.models.formats.bif_writer import network_tables
 from tightz.models.formats.quadratic import from_ising, from_qubo
 from tightz.models.given import GraphOrPath, given_model
@@ -101,6 +102,39 @@ def from_sklearn_rbm(rbm: Any, *, name: str = "rbm") -> FactorGraph:
         return model
     hidden = model.n_variables - len(rbm.feature_names_in_)
     return model.with_names(names_of([*rbm.feature_names_in_, *(f"h{j}" for j in range(hidden))]))
+
+
+def from_state_dict(
+    state: Any, *, transposed: bool | None = None, name: str = "rbm"
+) -> FactorGraph:
+    """An RBM of binary units from its weights by name, as a PyTorch module's `state_dict()` has.
+
+    W (or weight, weights, weight_matrix), visible_bias (v_bias, vbias, bv, b_v) and hidden_bias
+    (h_bias, hbias, bh, b_h): tensors or arrays, also after a prefix (rbm.W). A module will do
+    itself. The lengths of the biases tell which way round W is; where they are equal say
+    `transposed` (True: W is (hidden, visible), as nn.Linear has it).
+    """
+    if hasattr(state, "state_dict"):
+        state = state.state_dict()
+    if not isinstance(state, Mapping):
+        raise ModelError(
+            f"from_state_dict was given {shown(state)}; expected weights by name, such as "
+            "module.state_dict() or {'W': W, 'v_bias': b, 'h_bias': c}"
+        )
+    arrays = {str(key).rpartition(".")[2]: _as_array(value) for key, value in state.items()}
+    if len(arrays) < len(state):
+        raise ModelError(
+            f"the state dict holds two arrays of one name after their prefixes: "
+            f"{', '.join(map(str, state))[:80]}; expected the part of one RBM"
+        )
+    return rbm_of(*read_weights(renamed(arrays), "the state dict", transposed), name=name)
+
+
+def _as_array(value: Any) -> Any:
+    """A tensor as an array; anything else as it is."""
+    for step in ("detach", "cpu", "numpy"):
+        value = getattr(value, step)() if hasattr(value, step) else value
+    return value
 
 
 def from_pyagrum(network: Any, *, name: str = "pyagrum") -> FactorGraph:

@@ -28,8 +28,15 @@ from tightz.models.inputs import as_model, integer_array, real_array, vector
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 
-_ALIASES = {"vishid": "W", "visbiases": "visible_bias", "hidbiases": "hidden_bias"}
-"""Names used by Salakhutdinov's and Hinton's published weights."""
+_ALIASES = {
+    **dict.fromkeys(("vishid", "weight", "weights", "weight_matrix"), "W"),
+    **dict.fromkeys(("visbiases", "vbias", "v_bias", "b_v", "bv"), "visible_bias"),
+    **dict.fromkeys(("hidbiases", "hbias", "h_bias", "b_h", "bh"), "hidden_bias"),
+}
+"""Names used by Salakhutdinov's and Hinton's published weights, the package rbms, and PyTorch."""
+
+_UPDATE = "update_"
+"""Groups of the package rbms' files: update_1000 holds the weights after so many steps."""
 
 
 def read_arrays(path: FilePath, wanted: Collection[str]) -> dict[str, NDArray]:
@@ -70,7 +77,8 @@ def _read_npz(path: FilePath, wanted: Collection[str]) -> dict[str, NDArray]:
         raise ModelError(f"{label} holds a single array; expected an .npz file of named arrays")
     with archive:
         try:
-            return {k: archive[k] if k in wanted else np.zeros(0) for k in archive.files}
+            named = {k: k in wanted or k in _ALIASES for k in archive.files}
+            return renamed({k: archive[k] if read else np.zeros(0) for k, read in named.items()})
         except Exception as error:
             raise ModelError(
                 f"{label} is damaged, or its arrays hold Python objects; expected plain numbers"
@@ -86,23 +94,40 @@ def read_mat(path: FilePath) -> dict[str, NDArray]:
             f"{label} is a MATLAB 7.3 file, which is HDF5: name it .h5, or save it with -v7"
         )
     try:
-        return _renamed(read_matrices(content))
+        return renamed(read_matrices(content))
     except DamagedError as error:
         raise ModelError(f"{label} is not a MATLAB file (or a damaged one): {error}") from error
 
 
 def read_hdf5(path: FilePath) -> dict[str, NDArray]:
-    """The arrays at the top of an HDF5 file, known aliases renamed."""
+    """The arrays at the top of an HDF5 file, or of its last update_...; known aliases renamed."""
     label = file_name(path)
     content = read_bytes(path)
     h5py = _h5py("reading", path)
     try:
         with h5py.File(io.BytesIO(content), "r") as file:
-            found = {k: v[()] for k, v in file.items() if isinstance(v, h5py.Dataset)}
+            group, kind = _last_update(file)
+            found = {k: v[()] for k, v in group.items() if isinstance(v, h5py.Dataset)}
     except Exception as error:
         raise ModelError(f"{label} is not an HDF5 file (or a damaged one): {error}") from error
+    if kind not in ("", "BBRBM"):
+        raise ModelError(
+            f"{label} holds a {kind[:20]} of the package rbms; expected a BBRBM, whose units are "
+            "all binary"
+        )
     names = {k: k if isinstance(k, str) else k.decode("latin-1") for k in found}  # damaged: bytes
-    return _renamed({names[k]: np.asarray(v) for k, v in found.items()})
+    arrays = renamed({names[k]: np.asarray(v) for k, v in found.items()})
+    return {**arrays, _MARK: np.array(True)} if kind else arrays
+
+
+def _last_update(file: Any) -> tuple[Any, str]:
+    """(the group that holds the weights, the kind of machine): of rbms' files the last update."""
+    steps = [int(k[len(_UPDATE) :]) for k in file if k[: len(_UPDATE)] == _UPDATE]
+    if not steps:
+        return file, ""
+    group = file[f"{_UPDATE}{max(steps)}"]
+    kind = file["model_type"][()].decode() if "model_type" in file else "BBRBM"
+    return group.get("params", group), kind
 
 
 def _h5py(what: str, path: FilePath) -> Any:
@@ -114,11 +139,16 @@ def _h5py(what: str, path: FilePath) -> Any:
         ) from None
 
 
-def _renamed(found: dict[str, NDArray]) -> dict[str, NDArray]:
-    renamed = {_ALIASES.get(k, k): v for k, v in found.items()}
+def renamed(found: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Arrays under their usual names; not those of which two would have the same."""
+    named = dict(found)
+    for name in _WEIGHTS:
+        others = [k for k in found if _ALIASES.get(k) == name]
+        if name not in found and len(others) == 1:
+            named[name] = named.pop(others[0])
     if "vishid" in found:  # the name tells which way round the matrix is
-        renamed["rows_are_visible"] = np.array(True)
-    return renamed
+        named[_MARK] = np.array(True)
+    return named
 
 
 _WEIGHTS = ("W", "visible_bias", "hidden_bias")
@@ -157,7 +187,7 @@ def read_model(
     if _FLAT[-1] in arrays:
         model = _flat_model(arrays, label)
     else:
-        model = rbm(*_read_weights(arrays, label, transposed), name=Path(path).stem)
+        model = rbm(*read_weights(arrays, label, transposed), name=Path(path).stem)
     if "naming" in arrays:
         model = model.with_names(*_read_naming(arrays["naming"], label))
     return given(model, evidence)
@@ -245,7 +275,8 @@ def _weights_of(model: FactorGraph) -> Weights | None:
     return weights if np.isfinite(w).all() and rbm(*weights).digest == model.digest else None
 
 
-def _read_weights(arrays: dict[str, NDArray], label: str, transposed: bool | None) -> Weights:
+def read_weights(arrays: Mapping[str, Any], label: str, transposed: bool | None) -> Weights:
+    """The weights of an RBM among named arrays; `transposed` as in `read_model`."""
     _require(arrays, _WEIGHTS, label)
     weights = _checked([arrays[name] for name in _WEIGHTS], f" ({label})", transposed)
     w = weights.w
@@ -260,7 +291,7 @@ def _read_weights(arrays: dict[str, NDArray], label: str, transposed: bool | Non
     return weights
 
 
-def _require(arrays: dict[str, NDArray], names: Sequence[str], label: str) -> None:
+def _require(arrays: Mapping[str, Any], names: Sequence[str], label: str) -> None:
     missing = [name for name in names if name not in arrays]
     if missing:
         raise ModelError(

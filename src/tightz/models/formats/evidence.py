@@ -101,7 +101,7 @@ def _pair(model: FactorGraph, text: str) -> tuple[int, int]:
 
 def _from_json(path: FilePath, data: bytes, model: FactorGraph) -> dict[int, int]:
     try:
-        told = json.loads(data, object_pairs_hook=_members)
+        told = json.loads(data, object_pairs_hook=members)
     except (ValueError, RecursionError) as error:
         raise ModelError(
             f'the evidence is no JSON object such as {{"rain": "yes"}}: {error} ({path})'
@@ -112,7 +112,7 @@ def _from_json(path: FilePath, data: bytes, model: FactorGraph) -> dict[int, int
         raise ModelError(f"{error} ({path})") from None
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; of a name that it has twice the first would be lost."""
     found: dict[str, Any] = {}
     for name, value in pairs:
