@@ -89,7 +89,7 @@ def test_a_query_by_name_is_the_posterior_of_enumeration(model, data):
         assert found.impossible
         assert "probability 0" in found.summary()
         return
-    told, ends = found[model.names[v]], found.marginal_bounds(v)
+    told, ends = found[model.names[v]], found.marginal_bound(v)
     assert list(told) == list(model.states[v])
     np.testing.assert_allclose(list(told.values()), truth, atol=1e-9)
     for p, (low, high) in zip(truth, ends.values(), strict=True):
