@@ -93,10 +93,9 @@ class ByVariable(Shown):
         both = zip(self.naming.state_labels(v), ends[confident][v].tolist(), strict=True)
         return {state: (low, high) for state, (low, high) in both}
 
-    def pair_marginal(self, variable: Any, other: Any, **how: Any) -> PairMarginal:
+    def pair_marginal(self, variable: Any, other: Any) -> PairMarginal:
         """The joint distribution of two variables, given by name or number, with its ends."""
-        names = self.naming
-        return self._pair(names.index(variable), names.index(other), **how)
+        return self._pair(self.naming.index(variable), self.naming.index(other))
 
     def correlation(self, variable: Any, other: Any, **how: Any) -> Moment:
         """<s_i s_j> of two spins; `pair_marginal(...).covariance` is less <s_i><s_j>."""

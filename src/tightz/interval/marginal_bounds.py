@@ -35,7 +35,23 @@ class MarginalBounds:
 
 
 def marginal_bounds(working: Working, board: Board) -> MarginalBounds:
-    """What the run's findings prove about each marginal of the model."""
+    """What the run's findings prove about each marginal, and what earlier sessions did."""
+    found = _found(working, board)
+    if board.earlier is None:
+        return found
+    pairs = list(zip(found.always, board.earlier, strict=True))
+    apart = sum(bool((np.maximum(a, e)[:, 0] > np.minimum(a, e)[:, 1]).any()) for a, e in pairs)
+    if apart:
+        board.notes.append(
+            f"DEFECT: ends of {apart} marginals contradict those of an earlier session, which are "
+            "left out; please report it"
+        )
+    always = [_both(a, e) for a, e in pairs]
+    likely = [_both(a, c) for a, c in zip(always, found.confident, strict=True)]
+    return MarginalBounds(always, likely)
+
+
+def _found(working: Working, board: Board) -> MarginalBounds:
     model = working.model
     found = board.marginals
     if found is not None and found.mixing is Mixing.EXACT and math.isfinite(found.rounding):
@@ -69,7 +85,7 @@ def marginal_bounds(working: Working, board: Board) -> MarginalBounds:
 
 
 def _both(always: NDArray[np.float64], drawn: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Inside both; where they do not meet, the draws were wrong, and nothing of them counts."""
+    """Inside both; where they do not meet, the second were wrong, and nothing of them counts."""
     low, high = np.maximum(always[:, 0], drawn[:, 0]), np.minimum(always[:, 1], drawn[:, 1])
     if (low > high).any():
         return always

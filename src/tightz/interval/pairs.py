@@ -118,14 +118,15 @@ def _counted(
     weights /= weights.sum()
     cells = drawn.states[:, i] * shape[1] + drawn.states[:, j]
     size = math.prod(shape)
-    table = np.bincount(cells, weights, minlength=size)
+    table: NDArray[Any] = np.bincount(cells, weights, minlength=size)
     squares = np.bincount(cells, weights**2, minlength=size)
     # sum of w^2 (1[cell] - p)^2
     variance = squares * (1.0 - table) ** 2 + (squares.sum() - squares) * table**2
     alive = (table > 0.0) & (table < 1.0) & (variance > 0.0)
     worth = (table * (1.0 - table))[alive] / variance[alive]
     effective = min(drawn.effective_size, float(worth.min(initial=math.inf)))
-    return table.reshape(shape), effective if drawn.status in STANDS else 0.0
+    shares: NDArray[np.float64] = table.reshape(shape)
+    return shares, effective if drawn.status in STANDS else 0.0
 
 
 def _fitted(
