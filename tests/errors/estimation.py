@@ -316,7 +316,7 @@ QUERIES = [
     ),
     Case(
         ParameterError,
-        "draws is 1; expected a whole number of at least 2",
+        "draws is 1; expected at least 2",
         lambda: tz.log_partition(GRID, seed=0).pair_marginal(0, 1, draws=1),
     ),
     Case(MissingExtraError, "to_dataframe needs pandas: pip install pandas", _no_pandas),
