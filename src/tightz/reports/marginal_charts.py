@@ -60,7 +60,7 @@ def ends_chart(marginals: Marginals, most: int = MAX_ERRORS) -> Spec | None:
     series.append(
         {"name": label, "kind": "dots", "color": "lower", "x": x, "y": plain(values[order], 6)}
     )
-    some = f", every {step}th of them" if step > 1 else ""
+    some = f", one in {step} of them" if step > 1 else ""
     return {
         "id": "marginals", "log_x": False, "first": 0, "full": None,
         "title": f"{label} of each variable with its ends, largest first{some}",
