@@ -89,7 +89,7 @@ def test_a_query_by_name_is_the_posterior_of_enumeration(model, data):
         assert found.impossible
         assert "probability 0" in found.summary()
         return
-    told, ends = found[model.names[v]], found.marginal_bounds(v)
+    told, ends = found[model.names[v]], found.marginal_bound(v)
     assert list(told) == list(model.states[v])
     np.testing.assert_allclose(list(told.values()), truth, atol=1e-9)
     for p, (low, high) in zip(truth, ends.values(), strict=True):
@@ -187,11 +187,14 @@ def test_samples_by_name():
 def test_dataframes():
     pytest.importorskip("pandas")
     frame = tz.exact(NETWORK).to_dataframe()
-    assert list(frame.columns) == ["variable", "state", "probability"]
+    ends = ["lower", "upper", "confident_lower", "confident_upper"]
+    assert list(frame.columns) == ["variable", "state", "probability", *ends]
+    plain = tz.mean_field(tz.ising_grid(2, seed=0), seed=0).to_dataframe()
+    assert list(plain.columns) == ["variable", "state", "probability"]
     assert frame[frame.variable == "sky"].state.tolist() == ["clear", "grey", "black"]
     assert frame.groupby("variable").probability.sum().tolist() == pytest.approx([1.0] * 4)
     asked = tz.query(NETWORK, "wet", evidence="rain=yes").to_dataframe()
-    assert list(asked.columns) == ["variable", "state", "probability", "lower", "upper"]
+    assert list(asked.columns) == list(frame.columns)
     assert (asked.lower <= asked.probability).all()
     assert (asked.probability <= asked.upper).all()
     grid = named(tz.ising_grid(2, seed=0))

@@ -357,7 +357,7 @@ def test_marginals_are_a_picture_bars_or_a_histogram():
     grid = tz.ising_grid(3, 4, seed=0)
     exact = tz.exact(grid)
     shown = report_data(exact).marginals
-    [(title, picture)] = pictures(shown)
+    [(title, picture, _)] = pictures(shown)
     assert title == "P(state 1)"
     np.testing.assert_allclose(picture.ravel(), [p[1] for p in exact.marginals])
     assert marginal_chart(shown) is None  # every variable is a pixel
@@ -370,7 +370,7 @@ def test_marginals_are_a_picture_bars_or_a_histogram():
     many = as_marginals(np.random.default_rng(0).dirichlet([1, 1], size=MAX_BARS + 50), "x")
     assert sum(marginal_chart(many)["series"][0]["y"]) == MAX_BARS + 50
     potts = as_marginals(tz.exact(tz.potts_grid(2, states=3, seed=0)).marginals, "x", shape=(2, 2))
-    assert [name for name, _ in pictures(potts)] == ["P(state 0)", "P(state 1)", "P(state 2)"]
+    assert [one.title for one in pictures(potts)] == ["P(state 0)", "P(state 1)", "P(state 2)"]
     units = as_marginals(
         np.full((19, 2), 0.5), "x", model=tz.rbm(np.ones((16, 3)), [0] * 16, [0] * 3)
     )

@@ -298,7 +298,7 @@ def test_a_path_that_cannot_serve_is_refused_at_once(finished: Path, tmp_path: P
         (text, False, "is not a run store"),
         (text, True, "is not a run store"),
         (other, True, "another program's SQLite file"),
-        (newer, True, "store version 99; this tightz reads 2"),
+        (newer, True, "store version 99; this tightz reads 3"),
         (finished, False, "already holds a run; continue it with --resume"),
         (tmp_path / "no" / "such" / "run.db", False, "its folder does not exist"),
     ]:

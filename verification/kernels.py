@@ -293,7 +293,7 @@ def _exact(model: Any) -> None:
     for f, (scope, _) in enumerate(model.factors):
         if f < 50 and len(scope) > 1:
             result.factor_marginal(f)
-            result.pairwise(*scope[:2])
+            result.pair_marginal(*scope[:2])
 
 
 def record(kind: str) -> dict[str, list[tuple[str, str]]]:

@@ -12,9 +12,11 @@ from tightz.shown import Shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
     from pandas import DataFrame
 
     from tightz.models.names import Names
+    from tightz.models.pair_marginals import Moment, PairMarginal
 
 
 class Result(Shown):
@@ -74,15 +76,58 @@ class ByVariable(Shown):
         v = self.naming.index(variable)
         return self.naming.distribution(v, self._vectors()[v])
 
+    def marginal_bound(
+        self, variable: Any, *, confident: bool = False
+    ) -> dict[str, tuple[float, float]]:
+        """Ends of a variable's marginals, {state: (lower, upper)}.
+
+        They hold always; with `confident` those of all variables together with the run's
+        confidence, and they are no wider.
+        """
+        v = self.naming.index(variable)
+        ends = self._marginal_ends()
+        if ends is None:
+            raise TightzError(
+                f"{type(self).__name__} proves nothing about marginals; "
+                "tz.log_partition(model).marginal_bound(variable) does"
+            )
+        both = zip(self.naming.state_labels(v), ends[confident][v].tolist(), strict=True)
+        return {state: (low, high) for state, (low, high) in both}
+
+    def pair_marginal(self, variable: Any, other: Any) -> PairMarginal:
+        """The joint distribution of two variables, given by name or number, with its ends."""
+        return self._pair(self.naming.index(variable), self.naming.index(other))
+
+    def correlation(self, variable: Any, other: Any, **how: Any) -> Moment:
+        """<s_i s_j> of two spins; `pair_marginal(...).covariance` is less <s_i><s_j>."""
+        return self.pair_marginal(variable, other, **how).correlation
+
     def to_dataframe(self) -> DataFrame:
-        """A pandas table of all marginals: variable, state, probability."""
-        names, vectors = self.naming, self._vectors()
+        """A pandas table of all marginals: variable, state, probability; their ends where known.
+
+        These are lower and upper, which hold always, and confident_lower and confident_upper.
+        """
+        names, vectors, ends = self.naming, self._vectors(), self._marginal_ends()
+        columns = ["variable", "state", "probability"]
+        if ends is not None:
+            columns += ["lower", "upper", "confident_lower", "confident_upper"]
         rows = [
-            (names.label(v), state, p)
+            (names.label(v), state, float(vector[s]))
+            + (() if ends is None else tuple(float(x) for e in ends for x in e[v][s]))
             for v, vector in enumerate(vectors)
-            for state, p in names.distribution(v, vector).items()
+            for s, state in enumerate(names.state_labels(v))
         ]
-        return dataframe(rows, ("variable", "state", "probability"))
+        return dataframe(rows, columns)
+
+    def _marginal_ends(self) -> tuple[list[NDArray], list[NDArray]] | None:
+        """Those that hold always, and with confidence: (states, 2) for each variable."""
+        return None
+
+    def _pair(self, i: int, j: int) -> PairMarginal:
+        raise TightzError(
+            f"{type(self).__name__} says nothing about pairs of variables; "
+            "tz.log_partition(model).pair_marginal(i, j) does"
+        )
 
     def _vectors(self) -> Any:
         if self.marginals is None:

@@ -284,6 +284,41 @@ QUERIES = [
         "the run ended without marginals; give it more time (time_limit), and marginals=True",
         lambda: tz.log_partition(IMPOSSIBLE, marginals=False, seed=0).marginal(0),
     ),
+    Case(
+        TightzError,
+        "MeanFieldResult proves nothing about marginals; "
+        "tz.log_partition(model).marginal_bound(variable) does",
+        lambda: tz.mean_field(GRID, seed=0).marginal_bound(0),
+    ),
+    Case(
+        TightzError,
+        "MeanFieldResult says nothing about pairs of variables; "
+        "tz.log_partition(model).pair_marginal(i, j) does",
+        lambda: tz.mean_field(GRID, seed=0).pair_marginal(0, 1),
+    ),
+    Case(
+        ParameterError,
+        "variable 0 and variable 8 are no pair that was asked for; give tz.estimate(model, "
+        "projections=tz.Projections(pairs=[(0, 8)])), or ask tz.log_partition(model), which knows "
+        "any two",
+        lambda: tz.estimate(GRID, levels=[0], trials=1, seed=0).pair_marginal(0, 8),
+    ),
+    Case(
+        ParameterError,
+        "correlation is one of spins, and variable 1 has 3 states; pair_marginal has the joint "
+        "distribution of any two variables",
+        lambda: tz.exact(tz.potts_grid(2, states=3, seed=0)).correlation(1, 2),
+    ),
+    Case(
+        ParameterError,
+        "time_limit is -1.0; expected a positive number of seconds",
+        lambda: tz.log_partition(GRID, seed=0).pair_marginal(0, 1, time_limit=-1.0),
+    ),
+    Case(
+        ParameterError,
+        "draws is 1; expected at least 2",
+        lambda: tz.log_partition(GRID, seed=0).pair_marginal(0, 1, draws=1),
+    ),
     Case(MissingExtraError, "to_dataframe needs pandas: pip install pandas", _no_pandas),
 ]
 

@@ -192,17 +192,6 @@ METHODS = [
         "factor 99 does not exist; the model has 21 factors",
         lambda: tz.exact(GRID).factor_marginal(99),
     ),
-    Case(
-        ParameterError,
-        "pair (0, 0): expected two different variables of 0 to 8",
-        lambda: tz.exact(GRID).pairwise(0, 0),
-    ),
-    Case(
-        ParameterError,
-        "no factor joins variables 0 and 8; add one with a table of zeros (logs) to the "
-        "model to have their joint marginal",
-        lambda: tz.exact(GRID).pairwise(0, 8),
-    ),
     Case(ArithmeticError, "the arena has no endless hole: this is a bug", _full_arena),
     refuses(
         "method is 'trw'; expected TreeReweighted(...), MiniBucket(...) or Quadratic(...)",

@@ -159,12 +159,12 @@ OPENED = [
     ),
     Case(
         StoreError,
-        "TMP/run.db has store version 99; this tightz reads 2: upgrade it",
+        "TMP/run.db has store version 99; this tightz reads 3: upgrade it",
         lambda tmp: _open(tmp, _header(APPLICATION_ID, 99)),
     ),
     Case(
         StoreError,
-        "TMP/run.db has store version 1, of an older tightz; this one reads 2: start a new run at "
+        "TMP/run.db has store version 1, of an older tightz; this one reads 3: start a new run at "
         "another path",
         lambda tmp: _open(tmp, _header(APPLICATION_ID, 1)),
     ),

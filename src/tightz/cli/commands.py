@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tightz.bounds import figure
+from tightz.cli.marginals import marginals, write_bounds
 from tightz.cli.options import (
     LEVELS_HELP,
     T_HELP,
@@ -21,6 +21,7 @@ from tightz.cli.options import (
     common_options,
     delta_option,
     emit,
+    ends_record,
     evidence_record,
     executor_options,
     marginals_record,
@@ -35,7 +36,7 @@ from tightz.cli.options import (
     time_limit_option,
     trial_options,
 )
-from tightz.errors import ParameterError, require_seconds
+from tightz.errors import ParameterError
 from tightz.runtime.memory import MAX_MEMORY
 
 if TYPE_CHECKING:
@@ -241,6 +242,10 @@ class Output:
             Path(f"{self.uai_output}.txt").write_text(r.summary() + "\n", encoding="utf-8")
             if r.marginals is not None:
                 tz.write(r.marginals, f"{self.uai_output}.MAR")
+                write_bounds(
+                    f"{self.uai_output}.MAR.csv",
+                    r.naming, r.marginals, r.marginal_bounds, r.confident.marginal_bounds,
+                )  # fmt: skip
         if self.plot:
             from tightz.plots import save
 
@@ -281,8 +286,8 @@ class Output:
     click.option(
         "--uai-output",
         type=click.Path(),
-        help="Write PREFIX.PR (log10 of the estimate), "
-        "PREFIX.MAR, and what is proven about them to PREFIX.txt.",
+        help="Write PREFIX.PR (log10 of the estimate), PREFIX.MAR, and what is proven about them: "
+        "PREFIX.txt, and the bounds of marginals to PREFIX.MAR.csv.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON record."),
 )
@@ -356,6 +361,7 @@ def _logz_record(r: LogPartition) -> dict[str, Any]:
             "confidence": r.confident.confidence,
             "lower_proof": record(r.confident.lower_proof),
             "upper_proof": record(r.confident.upper_proof),
+            "marginal_bounds": ends_record(r.model, r.confident.marginal_bounds),
         },
         "estimate": r.estimate,
         "estimate_error": r.estimate_error,
@@ -363,6 +369,7 @@ def _logz_record(r: LogPartition) -> dict[str, Any]:
         "evidence": evidence_record(r.model),
         "log_p_evidence": None if r.evidence is None else asdict(r.evidence),
         "marginals": marginals_record(r.model, r.marginals),
+        "marginal_bounds": ends_record(r.model, r.marginal_bounds),
         "marginal_source": r.marginal_source,
         "marginal_status": None if r.marginal_status is None else r.marginal_status.name,
         "bounds": [record(bound) for bound in r.bounds],
@@ -372,85 +379,6 @@ def _logz_record(r: LogPartition) -> dict[str, Any]:
         "seconds": r.seconds,
         "provenance": r.provenance,
     }
-
-
-@click.command("marginals")
-@model_argument
-@click.option(
-    "--method",
-    type=click.Choice(["auto", "exact", "mfrp"]),
-    default="auto",
-    show_default=True,
-    help="auto: exact where it fits in --max-memory, else mfrp.",
-)
-@trial_options(5, T_HELP, f"For mfrp. {LEVELS_HELP}  [default: 0:20]")
-@time_limit_option(None, "Take no exact sum that is predicted to take more seconds.")
-@max_memory_option
-@click.option("--uai-output", type=click.Path(), help="Also write a UAI .MAR file.")
-@common_options
-def marginals(
-    source: Source,
-    method: str,
-    size: Trials,
-    time_limit: float | None,
-    max_memory: str,
-    uai_output: str | None,
-    seed: int,
-    as_json: bool,
-) -> None:
-    """Marginal probabilities of every variable.
-
-    \b
-    Example: tightz marginals grid.uai --uai-output grid.uai.MAR
-    """
-    import numpy as np
-
-    import tightz as tz
-    from tightz.errors import ResourceError
-
-    if time_limit is not None:
-        require_seconds("time_limit", time_limit)
-    require_writable(uai_output)
-    graph = source.load()
-    chosen = parse_levels(size.levels)
-    spread = None
-    rows = None
-    if method != "mfrp":
-        try:
-            limit = math.inf if time_limit is None else time_limit
-            rows = tz.exact(graph, max_memory=max_memory, time_limit=limit).marginals
-            label = "exact"
-            if any(np.isnan(row).any() for row in rows):
-                label = "Z = 0: no state has weight, so there are no marginals (exact)"
-        except ResourceError:
-            if method == "exact":
-                raise
-    if rows is None:
-        e = tz.estimate(
-            graph,
-            levels=chosen,
-            trials=size.trials or 0,
-            projections=tz.Projections(restarts=size.restarts),
-            seed=seed,
-        )
-        rows, spread = list(e.marginals), e.marginal_spread
-        label = "mfrp (estimate: average of q over projections, weighted by 2^m gamma)"
-    if uai_output:
-        tz.write(rows, uai_output, format="MAR")
-    if as_json:
-        told = marginals_record(graph, rows)
-        emit({"command": "marginals", "method": label, "marginals": told, "spread": spread})
-        return
-    click.echo(f"# {label}")
-    names = graph.naming
-    width = max(map(len, names.variables or ("",)))
-    for v, row in enumerate(rows):
-        note = "" if spread is None else f"  +- {spread[v]:.4f}"
-        cells = [f"{p:.6f}" for p in row]
-        if names.given:
-            labels = names.state_labels(v)
-            cells = [f" {state} {p}" for state, p in zip(labels, cells, strict=True)]
-        click.echo(f"{names.label(v):<{width}} " + " ".join(cells) + note)
 
 
 @click.command("query")
@@ -480,8 +408,9 @@ def query(
     """Distributions of variables given evidence, with their bounds, and P(evidence).
 
     \b
-    Where the model is summed exactly, each probability is followed by how far float64 sums can be
-    off, which holds always; elsewhere by where the estimate comes from.
+    Each probability is followed by its ends: where the model is summed exactly by how far float64
+    sums can be off, which holds always; elsewhere by ends that hold always, and by narrower ones
+    (likely in) that hold for all variables together with confidence 0.95.
 
     \b
     Example: tightz query asia.bif -e smoke=yes -e xray=no -q dysp lung
@@ -509,10 +438,12 @@ def query(
             "evidence": evidence_record(r.model),
             "log_p_evidence": None if r.evidence is None else asdict(r.evidence),
             "log_z": {"lower": r.interval.lower, "upper": r.interval.upper},
+            "confidence": r.interval.confident.confidence,
             "posteriors": {
                 r.naming.label(v): {
                     "probabilities": r[v],
-                    "bounds": r.marginal_bounds(v) if table.proven else None,
+                    "bounds": r.marginal_bound(v),
+                    "confident_bounds": r.marginal_bound(v, confident=True),
                     "source": table.source,
                 }
                 for v, table in r.tables.items()

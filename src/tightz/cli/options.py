@@ -144,6 +144,17 @@ def marginals_record(graph: FactorGraph, vectors: Any) -> Any:
     return {names.label(v): names.distribution(v, row) for v, row in enumerate(vectors)}
 
 
+def ends_record(graph: FactorGraph, ends: Any) -> Any:
+    """Ends of marginals for JSON, [lower, upper] in the place of each marginal."""
+    if ends is None or not graph.naming.given:
+        return ends
+    names = graph.naming
+    return {
+        names.label(v): dict(zip(names.state_labels(v), e.tolist(), strict=True))
+        for v, e in enumerate(ends)
+    }
+
+
 def evidence_record(graph: FactorGraph) -> dict[str, str]:
     """What is observed, {variable: state}, by name where there are names."""
     names = graph.naming

@@ -168,6 +168,7 @@ class Board:
     slack: Callable[[], float] = float  # nats of rounding between the draws' model and the model
     marginals: Marginals | None = None
     clamped: Clamped | None = None  # of the working graph, the best of all
+    earlier: list[NDArray[np.float64]] | None = None  # always ends of the model's marginals
     shares: dict[str, Shares] = field(default_factory=dict)  # by track, the last of each
     estimates: dict[str, PointEstimate] = field(default_factory=dict)
     sampler: Callable[..., Samples] | None = None

@@ -26,6 +26,9 @@ from tightz.workspace.findings import Mixing, PointEstimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from tightz.interval.pairs import Pairs
+    from tightz.models.ends import Ends
+    from tightz.models.pair_marginals import PairMarginal
     from tightz.workspace.findings import Samples
 
 
@@ -195,6 +198,41 @@ class LogPartition(ByVariable, Result):
         if self.marginal_status is None or self.marginal_status is Mixing.EXACT:
             return self.marginal_source
         return f"{self.marginal_source} ({self.marginal_status.value})"
+
+    def _marginal_ends(self) -> tuple[Ends, Ends] | None:
+        likely = self.confident.marginal_bounds
+        if self.marginal_bounds is None or likely is None:
+            return None
+        return self.marginal_bounds, likely
+
+    def pair_marginal(
+        self,
+        variable: Any,
+        other: Any,
+        *,
+        exact: bool = True,
+        time_limit: float = 10.0,
+        draws: int = 10_000,
+        seed: Seed = 0,
+    ) -> PairMarginal:
+        """The joint distribution of two variables, given by name or number, with its ends.
+
+        By elimination where that is predicted to take less than `time_limit` seconds, unless
+        `exact` forbids it; what is summed for one variable serves all its pairs. Elsewhere the
+        weighted shares of `draws` states from `sample`, with their error, inside what the ends of
+        both marginals say of them (Frechet).
+        """
+        names = self.naming
+        i, j = names.index(variable), names.index(other)
+        return self._pairs.pair(
+            i, j, exact=exact, time_limit=time_limit, draws=draws, seed=seed
+        )  # fmt: skip
+
+    @cached_property
+    def _pairs(self) -> Pairs:
+        from tightz.interval.pairs import Pairs
+
+        return Pairs(self)
 
     def sample(self, k: int, seed: Seed = None) -> Samples:
         """`k` states with log p~(x) - log q(x), their effective number and a status.

@@ -158,7 +158,7 @@ def log_partition(
         working.leave_states()
         if board.marginals is not None:
             board.marginals = board.marginals.lifted()
-        ends = marginal_bounds(working, board) if marginals else None
+        ends = marginal_bounds(working, board) if marginals or not board.closed else None
         result = _result(
             working, board, ends, interrupted=interrupted, record=record, compiling=farm.elapsed
         )

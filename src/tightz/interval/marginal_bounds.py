@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tightz.interval.board import Board
 from tightz.interval.marginal_ends import combined
+from tightz.models.ends import Ends, around, nearest, unknown
 from tightz.models.observed import observe, per_variable
-from tightz.reductions.ends import DIGITS, Ends, around
 from tightz.sampling.shares import bounded
 from tightz.workspace.findings import Clamped, Mixing
 from tightz.workspace.working import Working
@@ -31,20 +31,36 @@ class MarginalBounds:
 
     def nearest(self, marginals: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """Distributions inside the confident ends, next to those given."""
-        return [_inside(q, ends) for q, ends in zip(marginals, self.confident, strict=True)]
+        return [nearest(q, ends) for q, ends in zip(marginals, self.confident, strict=True)]
 
 
 def marginal_bounds(working: Working, board: Board) -> MarginalBounds:
-    """What the run's findings prove about each marginal of the model."""
+    """What the run's findings prove about each marginal, and what earlier sessions did."""
+    found = _found(working, board)
+    if board.earlier is None:
+        return found
+    pairs = list(zip(found.always, board.earlier, strict=True))
+    apart = sum(bool((np.maximum(a, e)[:, 0] > np.minimum(a, e)[:, 1]).any()) for a, e in pairs)
+    if apart:
+        board.notes.append(
+            f"DEFECT: ends of {apart} marginals contradict those of an earlier session, which are "
+            "left out; please report it"
+        )
+    always = [_both(a, e) for a, e in pairs]
+    likely = [_both(a, c) for a, c in zip(always, found.confident, strict=True)]
+    return MarginalBounds(always, likely)
+
+
+def _found(working: Working, board: Board) -> MarginalBounds:
     model = working.model
     found = board.marginals
     if found is not None and found.mixing is Mixing.EXACT and math.isfinite(found.rounding):
         nats = found.rounding + 8.0 * working.reduction.rounding
         ends = [around(np.asarray(q), nats) for q in found.vectors]
         return MarginalBounds(ends, ends)
-    unknown = [np.tile([0.0, 1.0], (int(d), 1)) for d in model.cardinalities]
     if board.ends.upper == -math.inf:  # no state has weight: nothing can be said
-        return MarginalBounds(unknown, unknown)
+        nothing = unknown(model.cardinalities)
+        return MarginalBounds(nothing, nothing)
     slack = working.reduction.rounding
     cards = working.graph.cardinalities
     always = np.tile([0.0, 1.0], (int(cards.sum()), 1))
@@ -69,26 +85,8 @@ def marginal_bounds(working: Working, board: Board) -> MarginalBounds:
 
 
 def _both(always: NDArray[np.float64], drawn: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Inside both; where they do not meet, the draws were wrong, and nothing of them counts."""
+    """Inside both; where they do not meet, the second were wrong, and nothing of them counts."""
     low, high = np.maximum(always[:, 0], drawn[:, 0]), np.minimum(always[:, 1], drawn[:, 1])
     if (low > high).any():
         return always
     return np.stack([low, high], axis=1)
-
-
-def _inside(q: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The distribution in [low, high] that is q where that is possible.
-
-    What clipping adds or takes is taken from or added to the states with room for it, in
-    proportion to the room.
-    """
-    low, high = ends[:, 0], ends[:, 1]
-    if ((q >= low) & (q <= high)).all():
-        return q
-    out = np.clip(q, low, high)
-    missing = 1.0 - float(out.sum())
-    room = high - out if missing > 0.0 else out - low
-    total = float(room.sum())
-    if total <= 0.0 or abs(missing) <= DIGITS:
-        return out
-    return np.clip(out + missing * room / total, low, high)

@@ -43,23 +43,37 @@ MANY = 64
 """States in all that are bounded one by one where nobody chose the variables."""
 
 
+def shown_ends(
+    p: float, always: NDArray[np.float64], likely: NDArray[np.float64]
+) -> tuple[str, str]:
+    """Both kinds of ends of a probability for people; "" where they say nothing more.
+
+    An error where they are next to it.
+    """
+    (low, high), (below, above) = always.tolist(), likely.tolist()
+    if high - low < NARROW:  # both ends would look the same
+        return f"+- {at_most(max(high - p, p - low))}" if high > low else "", ""
+    first = f"[{low:.6f}, {high:.6f}]" if high - low < 1.0 else ""
+    second = f"[{below:.6f}, {above:.6f}]" if (below, above) != (low, high) else ""
+    return first, second
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """The distribution of one variable.
 
     probabilities   (states,) their best values
     bounds          (states, 2) ends that hold always; [0, 1] where nothing is proven
+    confident       (states, 2) narrower ones, of all variables of the model together with the
+                    confidence of the run
     source          where the values come from and how far to trust them
     """
 
     variable: int
     probabilities: NDArray[np.float64]
     bounds: NDArray[np.float64]
+    confident: NDArray[np.float64]
     source: str
-
-    @property
-    def proven(self) -> bool:
-        return bool((self.bounds[:, 1] - self.bounds[:, 0] < 1.0).all())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -100,11 +114,14 @@ class Query(Result):
         table = self._table(variable)
         return self.naming.distribution(table.variable, table.probabilities)
 
-    def marginal_bounds(self, variable: Any) -> dict[str, tuple[float, float]]:
-        """{state: (lower, upper)}; both hold always."""
+    def marginal_bound(
+        self, variable: Any, *, confident: bool = False
+    ) -> dict[str, tuple[float, float]]:
+        """{state: (lower, upper)}: both hold always, or with the run's confidence."""
         table = self._table(variable)
+        ends = (table.confident if confident else table.bounds).tolist()
         labels = self.naming.state_labels(table.variable)
-        return {s: tuple(ends) for s, ends in zip(labels, table.bounds.tolist(), strict=True)}
+        return {s: (low, high) for s, (low, high) in zip(labels, ends, strict=True)}
 
     def _table(self, variable: Any) -> Table:
         v = self.naming.index(variable)
@@ -116,16 +133,20 @@ class Query(Result):
         return self.tables[v]
 
     def to_dataframe(self) -> DataFrame:
-        """A pandas table: variable, state, probability, lower, upper."""
+        """A pandas table: variable, state, probability, lower, upper, and confident ends."""
         rows = [
-            (self.naming.label(v), state, p, low, high)
+            (self.naming.label(v), state, p, *ends, *likely)
             for v, table in self.tables.items()
-            for state, p, (low, high) in zip(
+            for state, p, ends, likely in zip(
                 self.naming.state_labels(v), table.probabilities.tolist(), table.bounds.tolist(),
-                strict=True,
+                table.confident.tolist(), strict=True,
             )
         ]  # fmt: skip
-        return dataframe(rows, ("variable", "state", "probability", "lower", "upper"))
+        return dataframe(
+            rows,
+            ("variable", "state", "probability", "lower", "upper", "confident_lower",
+             "confident_upper"),
+        )  # fmt: skip
 
     def summary(self) -> str:
         """P(evidence), then a table for each variable."""
@@ -149,11 +170,12 @@ class Query(Result):
         labels = self.naming.state_labels(v)
         width = max(len(label) for label in labels)
         rows = []
-        for label, p, (low, high) in zip(labels, table.probabilities, table.bounds, strict=True):
-            ends = f"   in [{low:.6f}, {high:.6f}]" if table.proven else ""
-            if high - low < NARROW:  # both ends would look the same
-                ends = f" +- {at_most(max(high - p, p - low))}" if high > low else ""
-            rows.append(f"  {label:<{width}}  {'?' if math.isnan(p) else f'{p:.8f}'}{ends}")
+        for s, (label, p) in enumerate(zip(labels, table.probabilities, strict=True)):
+            value = "?" if math.isnan(p) else f"{p:.8f}"
+            sure, likely = shown_ends(p, table.bounds[s], table.confident[s])
+            sure = f" {sure}" if sure.startswith("+-") else f"   in {sure}" if sure else ""
+            likely = f"   likely in {likely}" if likely else ""
+            rows.append(f"  {label:<{width}}  {value}{sure}{likely}")
         return rows
 
     def __repr__(self) -> str:
@@ -236,7 +258,8 @@ def targets_of(model: FactorGraph, targets: Any) -> list[int]:
 def certain(model: FactorGraph, v: int) -> Table:
     known = np.zeros(int(model.cardinalities[v]))
     known[model.evidence[v]] = 1.0
-    return Table(v, known, np.stack([known, known], axis=1), "observed")
+    ends = np.stack([known, known], axis=1)
+    return Table(v, known, ends, ends, "observed")
 
 
 def _bounded(model: FactorGraph, v: int, run: Callable[..., LogPartition]) -> Table:
@@ -251,16 +274,25 @@ def _bounded(model: FactorGraph, v: int, run: Callable[..., LogPartition]) -> Ta
     how = "exact" if exact else "estimate: ratios of log Z with each state"
     clamped = Clamped(np.array([r.lower for r in parts]), np.array([r.upper for r in parts]), how)
     ends = combined(clamped, -math.inf, math.inf, np.array([0, len(parts)]))
-    return Table(v, weights / weights.sum(), ends, f"{how}; the ends hold always")
+    return Table(v, weights / weights.sum(), ends, ends, f"{how}; the ends hold always")
 
 
 def estimated(model: FactorGraph, v: int, whole: LogPartition) -> Table:
-    """What the run's marginals say; nothing is proven of them."""
+    """What the run says of the variable: value, ends that hold always, and with confidence."""
     states = int(model.cardinalities[v])
-    ends = np.tile([0.0, 1.0], (states, 1))
+    nothing = np.tile([0.0, 1.0], (states, 1))
+    proven, drawn = whole.marginal_bounds, whole.confident.marginal_bounds
+    always = nothing if proven is None else proven[v]
+    likely = always if drawn is None else drawn[v]
     if whole.marginals is None or whole.upper == -math.inf:
-        return Table(v, np.full(states, math.nan), ends, "unknown: no marginals in this time")
-    source = f"estimate, not proven: {whole.marginal_origin}"
+        return Table(
+            v, np.full(states, math.nan), always, likely, "unknown: no marginals in this time"
+        )
+    source = f"estimate: {whole.marginal_origin}"
     if whole.marginal_status is Mixing.EXACT:
-        source = "exact up to the rounding of float64 sums"
-    return Table(v, np.asarray(whole.marginals[v]), ends, source)
+        source = "exact"
+    if (always[:, 1] - always[:, 0] < 1.0).all():
+        source += "; `in` holds always" if (likely != always).any() else "; the ends hold always"
+    if (likely != always).any():
+        source += f"; `likely in` with confidence {whole.confident.confidence:g}, all together"
+    return Table(v, np.asarray(whole.marginals[v]), always, likely, source)

@@ -106,6 +106,8 @@ class IntervalSession:
         board.read()
         if self.answer is None:
             return
+        # Ends that hold always go on; those with confidence were their own session's.
+        board.earlier = self.answer.always
         told = self.answer.record
         if self.answer.marginals is not None:
             board.marginals = Marginals(
@@ -159,5 +161,6 @@ class IntervalSession:
                 "marginal_status": "" if marginals is None else marginals.mixing.name,
             },
             result.marginals,
+            ends=result._marginal_ends(),
         )
         self.writer.finish("interrupted" if result.interrupted else "finished")

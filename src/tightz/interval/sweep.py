@@ -164,7 +164,7 @@ class Sweep:
                 values = one.values[k]
                 weights = np.exp(values - max(float(values.max()), -1e300))
                 with np.errstate(invalid="ignore"):
-                    tables[v] = Table(v, weights / weights.sum(), ends[v][k], EXACT)
+                    tables[v] = Table(v, weights / weights.sum(), ends[v][k], ends[v][k], EXACT)
             yield self._row(
                 number, (low[k], high[k]), float(logs.values[k]), tables, block.how, exact=True
             )

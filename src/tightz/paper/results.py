@@ -15,6 +15,7 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError
 from tightz.families.projection import Status
 from tightz.models.names import Names, numbers_of
+from tightz.models.pair_marginals import PairMarginal
 from tightz.paper.theorems import (
     Assumptions,
     TheoremStatement,
@@ -104,6 +105,21 @@ class Estimate(ByVariable, Result):
     def bounds(self) -> list[Bound]:
         """The bound that holds always, and the certificate at 95%."""
         return [self.lower_proof, self.certificate()]
+
+    def _pair(self, i: int, j: int) -> PairMarginal:
+        """Of the pairs that were asked for; their spread is no error, and nothing is proven."""
+        for (a, b), table in zip(self.pairs.tolist(), self.pair_marginals, strict=True):
+            if (i, j) in ((a, b), (b, a)):
+                ends = np.tile([0.0, 1.0], (2, 2, 1))
+                return PairMarginal(
+                    (i, j), table if (i, j) == (a, b) else table.T, ends, ends, 0.0,
+                    "the average of q over projections, weighted by 2^m gamma", self.naming,
+                )  # fmt: skip
+        raise ParameterError(
+            f"{self.naming.said(i)} and {self.naming.said(j)} are no pair that was asked for; give "
+            f"tz.estimate(model, projections=tz.Projections(pairs=[({i}, {j})])), or ask "
+            "tz.log_partition(model), which knows any two"
+        )
 
     @property
     def complete(self) -> bool:

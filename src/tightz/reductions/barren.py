@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.verdict import LIBRARY, UNIT
+from tightz.models.ends import Ends, around, through
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import factors_of_each, selected
-from tightz.reductions.ends import Ends, around, through
 from tightz.reductions.reduction import Vectors
 
 SPREAD = 1e-13

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from tightz.elimination.exact import exact
 from tightz.elimination.graph import joined, scopes_of
+from tightz.models.ends import Ends, around
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import selected
-from tightz.reductions.ends import Ends, around
 from tightz.reductions.reduction import Vectors
 
 _MAX_COMPONENTS = 1000

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.verdict import LIBRARY, UNIT, log_weight
+from tightz.models.ends import Ends, around, through
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import naming, selected
-from tightz.reductions.ends import Ends, around, through
 
 
 @dataclass(frozen=True, eq=False)

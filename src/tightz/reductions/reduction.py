@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.models.ends import Ends
 from tightz.models.factor_graph import FactorGraph
-from tightz.reductions.ends import Ends
 from tightz.runtime.seeds import Seed, generator
 
 Vectors = list[NDArray[np.float64]]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.models.ends import Ends
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import naming, selected
-from tightz.reductions.ends import Ends
 from tightz.runtime.kernels import inner, kernel
 
 

@@ -156,7 +156,7 @@ class Chart {
     const body = make(svg, "g", { "clip-path": `url(#${clip})` });
     for (const series of spec.series) {
       if (this.hidden.has(series.name)) continue;
-      const many = series.x.length > 2000 ? " many" : "";
+      const many = series.x.length > (series.trial ? 2000 : 60) ? " many" : "";
       make(body, "path", { class: `series ${series.kind} ${series.color}${many}`,
         "data-series": series.name, d: this.path(series) });
     }
@@ -181,7 +181,9 @@ class Chart {
     }
     if (kind === "bars") {
       const half = series.width / 2;
-      x.forEach((v, i) => out.push(`M${X(v - half)} ${Y(0)}V${Y(y[i])}H${X(v + half)}V${Y(0)}z`));
+      const foot = (i) => Y(y2 ? y2[i] : 0); // from y to y2, or from the axis
+      x.forEach((v, i) => out.push(
+        `M${X(v - half)} ${foot(i)}V${Y(y[i])}H${X(v + half)}V${foot(i)}z`));
       return out.join("");
     }
     if (kind === "stepband") return this.stepBand(series);
@@ -231,7 +233,7 @@ class Chart {
         while (i + 1 < series.x.length && series.x[i + 1] <= x) i++;
         if (i >= 0 && finite(series.y[i]))
           rows.push({ name, color, kind, y: series.y[i], note: series.notes?.[i] });
-      } else if (kind === "line" || kind === "bars" || kind === "rug" || kind === "band") {
+      } else if (["line", "bars", "rug", "band"].includes(kind) || (kind === "dots" && !series.trial)) {
         let best = -1;
         series.x.forEach((v, i) => {
           if (best < 0 || Math.abs(v - x) < Math.abs(series.x[best] - x)) best = i;
@@ -239,7 +241,7 @@ class Chart {
         const reach = kind === "bars" ? series.width / 2 : 0.5;
         if (best < 0 || Math.abs(series.x[best] - x) > reach) continue;
         if (kind === "rug") rows.push({ name, color, kind, text: series.notes[best] });
-        else if (kind === "band") {
+        else if (series.y2) {
           const low = finite(series.y[best]) ? shown(series.y[best], span) : "\u2212infinity";
           if (finite(series.y2[best])) rows.push({ name, color, kind,
             text: `${low} to ${shown(series.y2[best], span)}` });

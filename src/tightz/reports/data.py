@@ -12,8 +12,12 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError
+from tightz.models.ends import Ends, width
 from tightz.models.factor_graph import Bipartite, FactorGraph, Grid
 from tightz.models.names import Names
+
+VISIBLE = 1e-6
+"""Ends of marginals that are nearer to each other are one value on the page."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,32 @@ class LevelTable:
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """One probability vector per variable; the first rows x cols of them are pixels of `shape`."""
+    """One probability vector per variable; the first rows x cols of them are pixels of `shape`.
+
+    always, confident   (states, 2) ends of each variable; None where the run bounded none
+    confidence          with which all of `confident` hold together
+    """
 
     vectors: Sequence[NDArray[np.float64]]
     source: str
     shape: tuple[int, int] | None = None
     spins: bool = False
     names: Names | None = None
+    always: Ends | None = None
+    confident: Ends | None = None
+    confidence: float = math.nan
+
+    @property
+    def bounds(self) -> list[tuple[str, Ends]]:
+        """(how they hold, ends), the wider first; none where they are too near to be seen."""
+        out: list[tuple[str, Ends]] = []
+        if self.always is None or self.confident is None:
+            return out
+        if width(self.always).max(initial=0.0) > VISIBLE:
+            out.append(("holds always", self.always))
+            if any((a != c).any() for a, c in zip(self.always, self.confident, strict=True)):
+                out.append((f"with confidence {self.confidence:g}", self.confident))
+        return out
 
     @property
     def binary(self) -> bool:
@@ -183,8 +206,13 @@ def as_marginals(
     model: FactorGraph | None = None,
     shape: tuple[int, int] | None = None,
     names: Names | None = None,
+    ends: tuple[Ends, Ends] | None = None,
+    confidence: float = math.nan,
 ) -> Marginals | None:
-    """Marginals with the shape given, or the one the model's layout suggests; the model's names."""
+    """Marginals with the shape given, or the one the model's layout suggests; the model's names.
+
+    `ends`: those that hold always, and those that hold with `confidence`.
+    """
     if vectors is None or len(vectors) == 0:
         return None
     rows = [np.asarray(vector, dtype=np.float64) for vector in vectors]
@@ -196,4 +224,7 @@ def as_marginals(
     chosen = checked_shape(shape, len(rows)) or (None if model is None else model_picture(model))
     known = names if model is None else model.naming
     known = known if known is not None and known.given else None
-    return Marginals(rows, source, chosen, _is_ising_grid(model), known)
+    always, confident = ends or (None, None)
+    return Marginals(
+        rows, source, chosen, _is_ising_grid(model), known, always, confident, confidence
+    )

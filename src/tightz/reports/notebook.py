@@ -9,8 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound
+from tightz.interval.interval import LogPartition
 from tightz.models.factor_graph import FactorGraph, Grid
-from tightz.reports.charts import DIVERGING, png
+from tightz.reports.charts import DIVERGING, SEQUENTIAL, Spec, png
+from tightz.reports.marginal_charts import ends_chart, pictures
+from tightz.reports.results import from_interval
 from tightz.reports.words import describe
 from tightz.results import Result
 
@@ -19,6 +22,9 @@ MAX_SIDE = 200
 
 SHOWN_LINES = 40
 """Lines of a summary that a cell shows; the rest is a print(result.summary()) away."""
+
+ERROR_BARS, WIDE, TALL = 200, 520, 150
+"""Error bars of marginals in a cell, and the size of their chart."""
 
 
 def html(thing: Any) -> str:
@@ -35,7 +41,67 @@ def result_html(result: Result) -> str:
         cut = len(lines) - SHOWN_LINES
         half = SHOWN_LINES // 2
         lines = [*lines[:half], f"... {cut} lines; print(result.summary()) ...", *lines[-half:]]
-    return _block(type(result).__name__, "\n".join(lines))
+    extra = ""
+    if isinstance(result, LogPartition) and result.marginals is not None:
+        extra = marginals_html(result)
+    return _block(type(result).__name__, "\n".join(lines), extra)
+
+
+def marginals_html(result: LogPartition) -> str:
+    """Error bars of all marginals, and pictures of values and widths where the model is a grid.
+
+    Nothing where no ends are far enough apart to be seen.
+    """
+    shown = from_interval(result).marginals
+    spec = None if shown is None else ends_chart(shown, ERROR_BARS)
+    if shown is None or spec is None:
+        return ""
+    images = "".join(
+        f'<figure style="display: inline-block; margin: 0 1em 0 0"><img alt="{escape(title)}" '
+        f'width="{_zoom(p) * p.shape[1]}" height="{_zoom(p) * p.shape[0]}" '
+        f'style="image-rendering: pixelated" src="{png(p, 0.0, top, SEQUENTIAL)}">'
+        f"<figcaption>{escape(title)}, 0 to {top:.3g}</figcaption></figure>"
+        for title, p, top in pictures(shown)
+        if max(p.shape) <= MAX_SIDE
+    )
+    held = " and ".join(
+        f"{tone}: {how}" for tone, (how, _) in zip(("light", "dark"), shown.bounds, strict=False)
+    )
+    return f"<div>{_error_bars(spec)}</div><div>{escape(spec['title'])}; {held}</div>{images}"
+
+
+def _error_bars(spec: Spec) -> str:
+    """The chart as a small SVG in the colour of the text: ends in two tones, values as points."""
+    step = (WIDE - 20) / max(len(spec["names"]), 1)
+    *bars, dots = spec["series"]
+
+    def at(x: int, y: float | None) -> str:
+        return f"{10 + step * (x + 0.5):.1f} {TALL - 5 - (TALL - 10) * (y or 0.0):.1f}"
+
+    def path(moves: list[str], wide: float, tone: float, cap: str) -> str:
+        return (
+            f'<path d="{"".join(moves)}" stroke="currentColor" stroke-width="{wide:.2f}" '
+            f'stroke-opacity="{tone}" stroke-linecap="{cap}" fill="none"/>'
+        )
+
+    drawn = [
+        path(
+            [f"M{at(x, low)}L{at(x, high)}" for x, low, high in zip(*ends, strict=True)],
+            max(1.0, step * band["width"]), tone, "butt",
+        )
+        for band, tone in zip(bars, (0.2, 0.55), strict=False)
+        for ends in [(band["x"], band["y"], band["y2"])]
+    ]  # fmt: skip
+    points = [f"M{at(x, y)}h0" for x, y in zip(dots["x"], dots["y"], strict=True)]
+    drawn.append(path(points, min(4.0, max(1.5, step)), 1.0, "round"))
+    return (
+        f'<svg viewBox="0 0 {WIDE} {TALL}" width="{WIDE}" height="{TALL}" role="img" '
+        f'aria-label="{escape(spec["title"])}">{"".join(drawn)}</svg>'
+    )
+
+
+def _zoom(picture: NDArray[np.float64]) -> int:
+    return max(1, min(8, 320 // max(picture.shape)))
 
 
 def bound_html(bound: Bound) -> str:
@@ -51,7 +117,7 @@ def model_html(model: FactorGraph) -> str:
     if lattice is not None:
         size = float(np.abs(lattice[np.isfinite(lattice)]).max(initial=0.0)) or 1.0
         rows, cols = lattice.shape
-        zoom = max(1, min(8, 320 // max(rows, cols)))
+        zoom = _zoom(lattice)
         picture = (
             f'<div><img alt="couplings and fields of the lattice" width="{cols * zoom}" '
             f'height="{rows * zoom}" style="image-rendering: pixelated" '

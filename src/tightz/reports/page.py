@@ -39,7 +39,7 @@ def render(data: ReportData) -> str:
     images = pictures(data.marginals) if data.marginals is not None else []
     cells = [
         {"id": i, "rows": p.shape[0], "cols": p.shape[1], "values": plain(p.ravel(), 5)}
-        for i, (_, p) in enumerate(images)
+        for i, (_, p, _) in enumerate(images)
     ]
     sections = [
         headline_section(data, bool(shown)),

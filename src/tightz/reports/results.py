@@ -71,7 +71,12 @@ def from_interval(result: LogPartition, *, shape: Shape = None) -> ReportData:
         estimate_error=result.estimate_error,
         estimate_source=result.estimate_source,
         marginals=as_marginals(
-            result.marginals, result.marginal_origin, model=result.model, shape=shape
+            result.marginals,
+            result.marginal_origin,
+            model=result.model,
+            shape=shape,
+            ends=result._marginal_ends(),
+            confidence=result.confident.confidence,
         ),
         notes=[*(f"DEFECT: {one}" for one in result.quarantined), *result.notes],
         interrupted=result.interrupted,

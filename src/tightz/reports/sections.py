@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from tightz.bounds import Bound, Proof
+from tightz.models.ends import width
 from tightz.reports.charts import SEQUENTIAL, Spec, caption, level_rows, png
 from tightz.reports.data import Marginals, ReportData, Statement
-from tightz.reports.marginal_charts import marginal_value
+from tightz.reports.marginal_charts import Picture, marginal_value
 from tightz.reports.words import (
     assumptions,
     between,
@@ -149,9 +150,7 @@ def levels_section(data: ReportData, spec: Spec | None) -> str:
 <h3>{escape(data.table.meaning)} by level</h3>{table}</section>"""
 
 
-def marginals_section(
-    marginals: Marginals | None, images: list[tuple[str, np.ndarray]], spec: Spec | None
-) -> str:
+def marginals_section(marginals: Marginals | None, images: list[Picture], spec: Spec | None) -> str:
     if marginals is None:
         return ""
     parts = []
@@ -159,18 +158,18 @@ def marginals_section(
         bar = png(np.linspace(0.0, 1.0, 64)[None, :], 0.0, 1.0, SEQUENTIAL)
         figures = "".join(
             f'<figure class="picture" id="picture-{i}"><figcaption>{escape(title)}</figcaption>'
-            f'<img tabindex="0" src="{png(p, 0.0, 1.0, SEQUENTIAL)}" width="{p.shape[1]}" '
+            f'<img tabindex="0" src="{png(p, 0.0, top, SEQUENTIAL)}" width="{p.shape[1]}" '
             f'height="{p.shape[0]}" alt="{escape(title)} of each cell, {p.shape[0]} rows of '
             f'{p.shape[1]}; arrow keys read single cells">'
-            f'<div class="scale"><span>0</span><img src="{bar}" alt=""><span>1</span></div>'
+            f'<div class="scale"><span>0</span><img src="{bar}" alt=""><span>{top:.3g}</span></div>'
             "</figure>"
-            for i, (title, p) in enumerate(images)
+            for i, (title, p, top) in enumerate(images)
         )
         parts.append(f'<div class="pictures">{figures}</div>')
         if marginals.spins:
             parts.append('<p class="quiet">In an Ising model state 1 is spin -1.</p>')
     if spec is not None:
-        rest = " (the variables beyond the picture)" if images else ""
+        rest = " (the variables beyond the picture)" if images and not marginals.bounds else ""
         parts.append(_figure(spec, spec["title"] + rest + "."))
     total, shown = len(marginals.vectors), min(len(marginals.vectors), MAX_VARIABLES)
     label, values = marginal_value(marginals)
@@ -178,6 +177,8 @@ def marginals_section(
     middle = f" The median of {label} is {np.median(known):.4f}." if known.size else ""
     more = f" The first {shown:,} are in the table." if shown < total else ""
     missing = " Some do not exist (shown as none)." if known.size < total else ""
+    widths = "; ".join(f"{how} {width(ends).mean():.4g}" for how, ends in marginals.bounds)
+    middle += f" Mean width of their ends: {widths}." if widths else ""
     text = f"{total:,} variables; source: {marginals.source or 'not stated'}."
     return f"""<section id="marginals"><h2>Marginals</h2>
 <p class="quiet">{escape(text + middle + more + missing)}</p>
@@ -186,8 +187,10 @@ def marginals_section(
 
 
 def _probabilities(marginals: Marginals, shown: int) -> str:
-    """Binary variables several to a line, others with all their states."""
+    """Binary variables several to a line, others with all their states; a line each with ends."""
     vectors = marginals.vectors[:shown]
+    if marginals.bounds:
+        return _with_ends(marginals, shown)
     if marginals.binary:
         _, values = marginal_value(marginals)
         cells = [[marginals.label(v), number(float(values[v]))] for v in range(len(vectors))]
@@ -209,6 +212,20 @@ def _probabilities(marginals: Marginals, shown: int) -> str:
             told = names.distribution(v, vectors[v]).items()
             row[1] = ", ".join(f"{state} {number(p, 4)}" for state, p in told)
     return f"<h3>{title}</h3>" + _table(head, rows, numeric=() if names is not None else (0,))
+
+
+def _with_ends(marginals: Marginals, shown: int) -> str:
+    names = marginals.names
+    rows = []
+    for v, vector in enumerate(marginals.vectors[:shown]):
+        labels = map(str, range(len(vector))) if names is None else names.state_labels(v)
+        for s, (state, p) in enumerate(zip(labels, vector.tolist(), strict=True)):
+            if marginals.binary and s == 0 and len(vector) == 2:
+                continue
+            ends = [f"[{number(e[v][s][0])}, {number(e[v][s][1])}]" for _, e in marginals.bounds]
+            rows.append([marginals.label(v), state, number(p), *ends])
+    head = ["variable", "state", "probability", *(how for how, _ in marginals.bounds)]
+    return "<h3>Probabilities and their ends</h3>" + _table(head, rows, numeric=range(2, len(head)))
 
 
 def certificate_section(data: ReportData) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError
+from tightz.models.ends import Ends
 from tightz.models.names import names_kept
 from tightz.reports.data import LevelTable, ReportData, as_marginals
 from tightz.reports.results import (
@@ -88,6 +89,8 @@ def _stream(reader: RunReader, model: FactorGraph | None, shape: Shape) -> Repor
             model=model,
             shape=shape,
             names=None if marginals is None else names_kept(reader.meta().description, marginals),
+            ends=None if answer is None else _pair_of(answer.always, answer.confident),
+            confidence=_number(told.get("confident", {}), "confidence"),
         ),
     )
 
@@ -197,6 +200,10 @@ def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Sh
     if "estimate_error" in record and not math.isfinite(error):
         estimate = math.nan  # logz says the lower end where it reached no estimate
     told = record.get("marginals") or ()
+    confident = record.get("confident", {})
+    ends = _pair_of(
+        *(_listed(one.get("marginal_bounds")) for one in (record, confident))
+    )  # fmt: skip
     names = None
     if isinstance(told, Mapping):  # by names
         states = [tuple(row) for row in told.values()]
@@ -208,6 +215,8 @@ def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Sh
         model=model,
         shape=shape,
         names=names,
+        ends=ends,
+        confidence=_number(confident, "confidence"),
     )
     table = None
     if levels and "log_gammas" in record:
@@ -222,7 +231,7 @@ def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Sh
         bounds=bounds,
         confident_lower=best_confident(bounds, Side.LOWER),
         confident_upper=best_confident(bounds, Side.UPPER),
-        together=_number(record.get("confident", {}), "confidence"),
+        together=_number(confident, "confidence"),
         estimate=None if math.isnan(estimate) else estimate,
         estimate_error=error,
         estimate_source=str(record.get("estimate_source", "")),
@@ -233,6 +242,21 @@ def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Sh
         seconds=_number(record, "seconds"),
         provenance=record.get("provenance") or {},
     )
+
+
+def _listed(told: Any) -> Ends | None:
+    """Ends of marginals as a record has them, by names or in rows."""
+    if not told:
+        return None
+    rows = told.values() if isinstance(told, Mapping) else told
+    return [
+        np.array(list(row.values()) if isinstance(row, Mapping) else row, dtype=np.float64)
+        for row in rows
+    ]
+
+
+def _pair_of(always: Ends | None, confident: Ends | None) -> tuple[Ends, Ends] | None:
+    return None if always is None or confident is None else (always, confident)
 
 
 def _number(record: Mapping[str, Any], key: str, default: float = math.nan) -> float:

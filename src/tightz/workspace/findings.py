@@ -203,7 +203,5 @@ def exact_marginals(result: ExactResult) -> Iterator[Finding]:
     except ModelError as error:
         yield Finding(note=str(error))
         return
-    # Sums and products of positive numbers, forward and back: each of the two passes loses no more
-    # than the sum itself may, and beliefs are products of both.
-    rounding = 8.0 * result.rounding
+    rounding = result.marginal_rounding
     yield Finding(marginals=Marginals(vectors, "exact", math.inf, Mixing.EXACT, rounding))

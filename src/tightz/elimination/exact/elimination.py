@@ -20,11 +20,13 @@ from tightz.elimination.exact.ways import Way, by_elimination, choose_way, elimi
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError
 from tightz.judge.claims import Audited, total_scale
 from tightz.judge.verdict import UNIT
+from tightz.models.ends import DIGITS, Ends, around, unknown
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
 from tightz.models.names import Names
 from tightz.models.observed import observe
+from tightz.models.pair_marginals import PairMarginal
 from tightz.models.prepared import prepared
 from tightz.results import ByVariable, OneBound
 from tightz.runtime.backends import Backend
@@ -125,27 +127,94 @@ class ExactResult(ByVariable, OneBound):
         some = shares > 0.0
         return math.fsum((shares[some] * tables[some]).tolist())
 
-    def pairwise(self, i: int, j: int) -> NDArray[np.float64]:
-        """p(x_i, x_j), for two variables that share a factor or of which one is observed."""
-        n = self.model.n_variables
-        if not (0 <= i < n and 0 <= j < n and i != j):
-            raise ParameterError(
-                f"pair ({i}, {j}): expected two different variables of 0 to {n - 1}"
-            )
+    @property
+    def marginal_rounding(self) -> float:
+        """Nats by which a marginal may be off.
+
+        Sums and products of positive numbers, forward and back: each of the two passes loses no
+        more than the sum itself may, and beliefs are products of both.
+        """
+        return 8.0 * self.rounding
+
+    @property
+    def marginal_bounds(self) -> list[NDArray[np.float64]]:
+        """One (states, 2) array per variable: ends that hold always, apart by rounding only."""
+        if self.log_z == -math.inf:
+            return unknown(self.model.cardinalities)
+        return [around(p, self.marginal_rounding) for p in self.marginals]
+
+    def _marginal_ends(self) -> tuple[Ends, Ends]:
+        ends = self.marginal_bounds
+        return ends, ends
+
+    def _pair(self, i: int, j: int, *, time_limit: float = math.inf) -> PairMarginal:
+        """From a factor over both where there is one; else from sums with i or j fixed.
+
+        What is summed for one variable serves all its pairs. `ResourceError` where such a sum is
+        predicted to take longer than `time_limit` seconds.
+        """
+        cards = self.model.cardinalities
+        rounding = self.marginal_rounding
+        if self.log_z == -math.inf:
+            table = np.full((int(cards[i]), int(cards[j])), np.nan)
+        elif i == j:
+            table = np.diag(self.marginals[i])
+        elif self._fixed[i] or self._fixed[j]:
+            table, rounding = np.outer(self.marginals[i], self.marginals[j]), 2.0 * rounding
+        elif (f := self._factor_of(i, j)) is not None:
+            scope = self.model.factor(f).scope
+            drop = tuple(k for k, v in enumerate(scope) if v not in (i, j))
+            table = self.factor_marginal(f).sum(axis=drop)
+            table = table if scope.index(i) < scope.index(j) else table.T
+        elif i in self._given or (j not in self._given and cards[i] <= cards[j]):
+            table, rounding = self._clamped(i, j, time_limit)
+        else:
+            table, rounding = self._clamped(j, i, time_limit)
+            table = table.T
+        nothing = self.log_z == -math.inf
+        ends = np.tile([0.0, 1.0], (*table.shape, 1)) if nothing else around(table, rounding)
+        return PairMarginal.within(
+            (i, j), table, ends, ends, effective=math.inf, source="exact", naming=self.naming
+        )
+
+    def _factor_of(self, i: int, j: int) -> int | None:
+        """The smallest factor over a pair, where its belief is known."""
         f = self._factor_of_pair.get((min(i, j), max(i, j)))
-        if f is None:
-            fixed = self.model.cardinalities == 1
-            fixed[list(self.model.evidence)] = True
-            if not (fixed[i] or fixed[j]):
-                raise ParameterError(
-                    f"no factor joins variables {i} and {j}; add one with a table of zeros (logs) "
-                    "to the model to have their joint marginal"
+        return None if f is None or self._tables.factors is None else f
+
+    def _clamped(self, i: int, j: int, time_limit: float) -> tuple[NDArray[np.float64], float]:
+        """p(x_i, x_j) and its rounding: p(x_j | x_i = s) times the part of Z with x_i = s."""
+        if i not in self._given:
+            self._given[i] = [
+                exact(
+                    self.model.with_evidence({i: s}),
+                    max_memory=self.max_memory,
+                    time_limit=time_limit,
                 )
-            return np.outer(self.marginals[i], self.marginals[j])
-        scope = self.model.factor(f).scope
-        drop = tuple(k for k, v in enumerate(scope) if v not in (i, j))
-        joint = self.factor_marginal(f).sum(axis=drop)
-        return joint if scope.index(i) < scope.index(j) else joint.T
+                for s in range(int(self.model.cardinalities[i]))
+            ]
+        parts = self._given[i]
+        logs = np.array([part.log_z for part in parts])
+        shares = np.exp(logs - logs.max())
+        rows = [
+            share * part.marginals[j] if share > 0.0 else np.zeros(self.model.cardinalities[j])
+            for share, part in zip(shares / shares.sum(), parts, strict=True)
+        ]
+        alive = [part for part in parts if part.log_z > -math.inf]
+        # of the conditional, of its own sum and of that of all
+        rounding = max(part.marginal_rounding + 2.0 * part.rounding for part in alive)
+        return np.stack(rows), rounding + 2.0 * DIGITS
+
+    @cached_property
+    def _given(self) -> dict[int, list[ExactResult]]:
+        """The model with a variable in each of its states, where that was asked for."""
+        return {}
+
+    @cached_property
+    def _fixed(self) -> NDArray[np.bool_]:
+        fixed: NDArray[np.bool_] = self.model.cardinalities == 1
+        fixed[list(self.model.evidence)] = True
+        return fixed
 
     @cached_property
     def _factor_of_pair(self) -> dict[tuple[int, int], int]:

@@ -35,6 +35,8 @@ from tightz.runtime.store.schema import (
 CHUNK = 1 << 14
 """Rows fetched at a time, so that reading a long table does not double its memory."""
 
+Ends = list[NDArray[np.float64]]
+
 
 class RunReader:
     """A run store opened for reading; each call sees what is committed at that moment."""
@@ -123,11 +125,15 @@ class RunReader:
         """What the latest session that ended in order concluded."""
         for *row, crc in self._rows("SELECT * FROM answers ORDER BY answer DESC"):
             if text_checksum(*row) == crc:
-                _, _, seconds, record, marginals, spread = row
+                _, _, seconds, record, marginals, spread, ends = row
                 told = json.loads(record)
+                states = told.get("cardinalities", [])
+                always, confident = _ends(ends, states)
                 return Answer(
                     record=told,
-                    marginals=_split(marginals, told.get("cardinalities", [])),
+                    marginals=_split(marginals, states),
+                    always=always,
+                    confident=confident,
                     spread=None if spread is None else np.frombuffer(spread),
                     seconds=seconds,
                 )
@@ -284,3 +290,12 @@ def _split(packed: bytes | None, cardinalities: list[int]) -> list[NDArray[np.fl
     if packed is None:
         return None
     return np.split(np.frombuffer(packed), np.cumsum(cardinalities)[:-1])
+
+
+def _ends(packed: bytes | None, cardinalities: list[int]) -> tuple[Ends | None, Ends | None]:
+    """Those that hold always and those with confidence, as `append_answer` packed them."""
+    if packed is None:
+        return None, None
+    cuts = np.cumsum([*cardinalities, *cardinalities])[:-1]
+    parts = np.split(np.frombuffer(packed).reshape(-1, 2), cuts) if cardinalities else []
+    return parts[: len(cardinalities)], parts[len(cardinalities) :]

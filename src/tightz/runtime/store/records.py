@@ -142,10 +142,15 @@ class Session:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a session concluded: a JSON record and the marginals that go with it."""
+    """What a session concluded: a JSON record, and the marginals that go with it, with their ends.
+
+    always, confident   one (states, 2) array per variable; None where the run bounded none
+    """
 
     record: dict[str, Any]
     marginals: list[NDArray[np.float64]] | None = None
+    always: list[NDArray[np.float64]] | None = None
+    confident: list[NDArray[np.float64]] | None = None
     spread: NDArray[np.float64] | None = None
     seconds: float = field(default=0.0)
 

@@ -14,7 +14,7 @@ from tightz.errors import TightzError
 APPLICATION_ID = 0x7469677A
 """"tigz": written into the SQLite header, so that other databases are told apart."""
 
-VERSION = 2
+VERSION = 3
 
 TABLES = {
     "sessions": "session INTEGER PRIMARY KEY, started TEXT, record TEXT, crc INTEGER",
@@ -26,7 +26,7 @@ TABLES = {
     "bounds": "bound INTEGER PRIMARY KEY, session INTEGER, record TEXT, crc INTEGER",
     "notes": "note INTEGER PRIMARY KEY, session INTEGER, text TEXT, crc INTEGER",
     "answers": "answer INTEGER PRIMARY KEY, session INTEGER, seconds REAL, record TEXT, "
-    "marginals BLOB, spread BLOB, crc INTEGER",
+    "marginals BLOB, spread BLOB, ends BLOB, crc INTEGER",
     "accounts": "account INTEGER PRIMARY KEY, session INTEGER, record TEXT, points BLOB, "
     "crc INTEGER",
 }

@@ -214,12 +214,21 @@ class RunWriter:
         record: dict[str, Any],
         marginals: Sequence[NDArray[np.float64]] | None = None,
         spread: NDArray[np.float64] | None = None,
+        ends: Sequence[Sequence[NDArray[np.float64]]] | None = None,
     ) -> None:
-        """Commit what this session concluded; marginals as one vector per variable."""
-        told = {**record, "cardinalities": [] if marginals is None else [len(p) for p in marginals]}
+        """Commit what this session concluded; marginals as one vector per variable.
+
+        `ends`: those that hold always and those with confidence, one (states, 2) array per variable
+        each.
+        """
+        sized = marginals if ends is None else ends[0]
+        told = {**record, "cardinalities": [] if sized is None else [len(p) for p in sized]}
         packed = None if marginals is None else np.concatenate([*marginals, []]).tobytes()
         deviations = None if spread is None else np.asarray(spread, dtype=np.float64).tobytes()
-        self._append("answers", self.seconds, canonical(told), packed, deviations)
+        both = None
+        if ends is not None:
+            both = np.concatenate([np.zeros((0, 2)), *ends[0], *ends[1]]).tobytes()
+        self._append("answers", self.seconds, canonical(told), packed, deviations, both)
 
     def finish(self, state: str = "finished") -> None:
         """Say how the session ended, and leave one plain file behind where no reader is on it."""

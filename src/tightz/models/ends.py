@@ -1,4 +1,4 @@
-"""Ends of marginals on their way through reductions: (states, 2) arrays, lower and upper."""
+"""Ends of marginals: (states, 2) arrays, lower and upper."""
 
 from __future__ import annotations
 
@@ -49,3 +49,41 @@ def through(conditional: NDArray[np.float64], given: NDArray[np.float64]) -> NDA
     out[:, 0] = np.maximum(0.0, out[:, 0] - loose)
     out[:, 1] = np.minimum(1.0, out[:, 1] + loose)
     return out
+
+
+def unknown(cardinalities: NDArray) -> Ends:
+    """[0, 1] for every state: nothing is proven."""
+    return [np.tile([0.0, 1.0], (int(d), 1)) for d in cardinalities]
+
+
+def width(ends: Ends) -> NDArray[np.float64]:
+    """(variables,) upper - lower of each variable's widest state."""
+    return np.array([(e[:, 1] - e[:, 0]).max(initial=0.0) for e in ends])
+
+
+def nearest(q: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The distribution inside `ends` that is q where that is possible.
+
+    What clipping adds or takes is taken from or added to the states with room for it, in
+    proportion to the room.
+    """
+    low, high = ends[:, 0], ends[:, 1]
+    if ((q >= low) & (q <= high)).all():
+        return q
+    out = np.clip(q, low, high)
+    missing = 1.0 - float(out.sum())
+    room = high - out if missing > 0.0 else out - low
+    total = float(room.sum())
+    if total <= 0.0 or abs(missing) <= DIGITS:
+        return out
+    return np.clip(out + missing * room / total, low, high)
+
+
+def joint(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(d, e, 2) ends of p(x = s, y = t) from ends of p(x = s) and of p(y = t), by Frechet.
+
+    Both hold with at least p(s) + p(t) - 1, and neither is likelier than both.
+    """
+    low = one[:, None, 0] + other[None, :, 0] - 1.0
+    high = np.minimum(one[:, None, 1], other[None, :, 1])
+    return np.stack([np.maximum(0.0, low - 4.0 * np.finfo(float).eps), high], axis=-1)
