@@ -79,7 +79,8 @@ class SweepRow:
                 "posteriors": {
                     names.label(v): {
                         "probabilities": self[v],
-                        "bounds": table.bounds if table.proven else None,
+                        "bounds": table.bounds,
+                        "confident": table.confident,
                     }
                     for v, table in self.tables.items()
                 },
