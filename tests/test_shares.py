@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tightz as tz
-from tightz.reductions.ends import around, through
+from tightz.models.ends import around, through
 from tightz.reductions.preparation import prepare
 from tightz.sampling import shares
 from tightz.sampling.shares import bounded, stake
