@@ -30,7 +30,7 @@ from tightz.workspace.working import Handout, Working
 SHARE = 0.15
 """Part of the workers' time that all of it may take."""
 
-ROUGH, SET = 0.03, 0.12
+ROUGH, SET = 0.03, 0.06
 """Parts of that for a set of ends: the first of each side, and every further one. Several sets from
 different orders are worth more than one from larger tables, since each is loose where it was cut
 (20x20 grid, w = 1, mean width: 0.030 from three of ibound 11, 0.040 from one of ibound 15 in four
