@@ -249,7 +249,7 @@ def test_one_temperature_has_a_finite_interval_on_its_energy_without_an_exact_su
 
 
 def test_without_exact_sums_intervals_hold_and_estimates_are_near():
-    model = tz.ising_grid(4, coupling=(-1, 1), field=(-1, 1), seed=11)
+    model = tz.ising_grid(3, 4, coupling=(-1, 1), field=(-1, 1), seed=11)
     weights, _ = weights_of(model)
     betas = [0.5, 0.7, 0.9]
     r = tz.free_energy(model, betas=betas, exact=False, time_limit=6.0, seed=7)
