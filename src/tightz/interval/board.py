@@ -188,6 +188,14 @@ class Board:
         return self.lower.side is Side.BOTH
 
     @property
+    def settled(self) -> bool:
+        """Whether little is left to find: proven ends apart by rounding, marginals with ends."""
+        width = self.ends.upper - self.ends.lower
+        digits = 4.0 * (self.lower.rounding + self.upper.rounding) + 1e-13 * abs(self.ends.upper)
+        good = self.marginals is not None and _TRUST[self.marginals.mixing] >= 2
+        return self.closed or (width <= digits and good and self.clamped is not None)
+
+    @property
     def ends(self) -> Ends:
         return Ends(self.lower.low, self.upper.high)
 

@@ -165,6 +165,8 @@ def _drive(schedule: Schedule, board: Board, inbox: queue.SimpleQueue[Any], *, h
         # The stream that closed the interval hands in its marginals after its bound.
         if closing is not None and (closing.merged or board.knows_marginals):
             return
+        if closing is None and board.settled:
+            return
     until = time.perf_counter() + LATE
     while time.perf_counter() < until and not inbox.empty():
         lane, item = inbox.get()
