@@ -183,7 +183,7 @@ def _record(graph: FactorGraph, found: Found) -> dict[str, Any]:
 
 def _print(names: Names, found: Found) -> None:
     """A line for each state of each variable."""
-    from tightz.interval.query import shown_ends
+    from tightz.models.ends import shown_ends
 
     head = ["variable", "state", "value"]
     if found.spread is not None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.bounds import Bound, at_most
+from tightz.bounds import Bound
 from tightz.errors import ParameterError, require_seconds
 from tightz.interval.evidence import EvidenceProbability, log_z_of_network
 from tightz.interval.interval import LogPartition
 from tightz.interval.log_partition import log_partition
 from tightz.interval.marginal_ends import combined
+from tightz.models.ends import shown_ends
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
@@ -36,26 +37,8 @@ PRIOR = 1 / 3
 PRINTED = 1e-9
 """Nats within which the tables must say log Z without the evidence; their digits may be few."""
 
-NARROW = 1e-6
-"""Ends closer than this are shown as a value and its error."""
-
 MANY = 64
 """States in all that are bounded one by one where nobody chose the variables."""
-
-
-def shown_ends(
-    p: float, always: NDArray[np.float64], likely: NDArray[np.float64]
-) -> tuple[str, str]:
-    """Both kinds of ends of a probability for people; "" where they say nothing more.
-
-    An error where they are next to it.
-    """
-    (low, high), (below, above) = always.tolist(), likely.tolist()
-    if high - low < NARROW:  # both ends would look the same
-        return f"+- {at_most(max(high - p, p - low))}" if high > low else "", ""
-    first = f"[{low:.6f}, {high:.6f}]" if high - low < 1.0 else ""
-    second = f"[{below:.6f}, {above:.6f}]" if (below, above) != (low, high) else ""
-    return first, second
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,16 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.bounds import at_most
+
 Ends = list[NDArray[np.float64]]
 """One (states, 2) array per variable."""
 
 DIGITS = 1e-13
 """Relative error of a few float64 operations, with room."""
+
+NARROW = 1e-6
+"""Ends closer than this are shown as a value and its error."""
 
 
 def certain(states: int, state: int) -> NDArray[np.float64]:
@@ -87,3 +92,18 @@ def joint(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.fl
     low = one[:, None, 0] + other[None, :, 0] - 1.0
     high = np.minimum(one[:, None, 1], other[None, :, 1])
     return np.stack([np.maximum(0.0, low - 4.0 * np.finfo(float).eps), high], axis=-1)
+
+
+def shown_ends(
+    p: float, always: NDArray[np.float64], likely: NDArray[np.float64]
+) -> tuple[str, str]:
+    """Both kinds of ends of a probability for people; "" where they say nothing more.
+
+    An error where they are next to it.
+    """
+    (low, high), (below, above) = always.tolist(), likely.tolist()
+    if high - low < NARROW:  # both ends would look the same
+        return f"+- {at_most(max(high - p, p - low))}" if high > low else "", ""
+    first = f"[{low:.6f}, {high:.6f}]" if high - low < 1.0 else ""
+    second = f"[{below:.6f}, {above:.6f}]" if (below, above) != (low, high) else ""
+    return first, second

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.bounds import at_most
 from tightz.errors import ParameterError
-from tightz.models.ends import DIGITS, nearest
+from tightz.models.ends import DIGITS, nearest, shown_ends
 from tightz.models.names import Names
 from tightz.results import dataframe
 from tightz.shown import Shown
@@ -42,6 +43,9 @@ class Moment(Shown):
 
     def summary(self) -> str:
         (low, high), (below, above) = self.bounds, self.confident
+        if self.error == 0.0:
+            off = at_most(max(high - self.value, self.value - low))
+            return f"{self.value:.8f} +- {off}   ({self.source}; the ends hold always)"
         text = f"{self.value:.6f} +- {self.error:.2g}   ({self.source})"
         text += f"\nin [{low:.6f}, {high:.6f}]   holds always"
         if self.confident != self.bounds:
@@ -140,15 +144,17 @@ class PairMarginal(Shown):
         one, two = (self.naming.label(v) for v in self.variables)
         first, second = (self.naming.state_labels(v) for v in self.variables)
         wide, wide2 = (max(map(len, labels)) for labels in (first, second))
-        lines = [f"p({one}, {two})   ({self.source}; the ends hold always)"]
+        lines, error = [], self.error
         for s, a in enumerate(first):
             for t, b in enumerate(second):
-                low, high = self.bounds[s, t]
-                lines.append(
-                    f"  {a:<{wide}}  {b:<{wide2}}  {self.table[s, t]:.6f} "
-                    f"+- {self.error[s, t]:.2g}   in [{low:.6f}, {high:.6f}]"
-                )
-        return "\n".join(lines)
+                p = float(self.table[s, t])
+                sure, likely = shown_ends(p, self.bounds[s, t], self.confident_bounds[s, t])
+                drawn = f" +- {error[s, t]:.2g}" if error[s, t] > 0.0 else f" {sure}".rstrip()
+                ends = f"   in {sure}" if error[s, t] > 0.0 and sure else ""
+                ends += f"   likely in {likely}" if likely else ""
+                lines.append(f"  {a:<{wide}}  {b:<{wide2}}  {p:.6f}{drawn}{ends}")
+        how = "; the ends hold always" if math.isinf(self.effective) else ""
+        return "\n".join([f"p({one}, {two})   ({self.source}{how})", *lines])
 
     def __repr__(self) -> str:
         one, two = (self.naming.label(v) for v in self.variables)
