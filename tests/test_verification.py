@@ -132,6 +132,10 @@ def test_wrong_marginals_and_complaints_are_failures():
     assert hostile.judge(Answer([], wrong), truth)[0]
     assert hostile.judge(Answer([], [right[0], np.full(3, math.nan)]), truth)[0]
     assert hostile.judge(Answer([], complaints=["lower exceeds upper"]), truth)[0]
+    ends = [np.stack([np.maximum(p - 1e-9, 0.0), p + 1e-9], axis=1) for p in right]
+    assert not hostile.judge(Answer([], ends=ends), truth)[0]
+    moved = [ends[0] + [[2e-9, 2e-9]] * len(ends[0]), *ends[1:]]
+    assert hostile.judge(Answer([], ends=moved), truth)[0]
 
 
 def test_certificates_cover_and_the_control_does_not():

@@ -77,7 +77,20 @@ def judge(answer: Answer, truth: Truth) -> tuple[list[str], bool]:
         off = marginal_error(answer.marginals, truth)
         if not off <= MARGINALS + 16 * 2.0**-53 * truth.size:
             complaints.append(f"exact marginals off by {off:.3g}")
+    if answer.ends is not None and np.isfinite(truth.high):
+        off = ends_error(answer.ends, truth)
+        if off > 4.0 * float(truth.high - truth.low):
+            complaints.append(f"an end of a marginal is off by {off:.3g}")
     return complaints, loose and not complaints
+
+
+def ends_error(ends: list[NDArray[np.float64]], truth: Truth) -> float:
+    """By how much a marginal lies outside its ends, at most; inf where one is NaN."""
+    worst = 0.0
+    for each, p in zip(ends, truth.marginals, strict=True):
+        outside = np.maximum(each[:, 0] - p, p - each[:, 1])
+        worst = max(worst, math.inf if np.isnan(outside).any() else float(outside.max()))
+    return worst
 
 
 def marginal_error(marginals: list[NDArray[np.float64]], truth: Truth) -> float:

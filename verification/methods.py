@@ -35,12 +35,14 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method said: its claims, marginals where it calls them exact, and what it got wrong
-    whatever the truth is (an interval the wrong way round, a quarantined bound)."""
+    """What a method said: its claims, marginals where it calls them exact, what it got wrong
+    whatever the truth is (an interval the wrong way round, a quarantined bound), and ends of
+    marginals that hold always."""
 
     claims: list[Claim]
     marginals: list[NDArray[np.float64]] | None = None
     complaints: list[str] = field(default_factory=list)
+    ends: list[NDArray[np.float64]] | None = None
 
 
 Method = Callable[[tz.FactorGraph, int], Answer]
@@ -171,7 +173,7 @@ def _exact(model: tz.FactorGraph, max_memory: str | int) -> Answer:
         except tz.errors.ModelError as error:  # refused where log weights are too large for any
             if "no digits" not in str(error):
                 raise
-    return Answer(claimed([r.bound]), marginals)
+    return Answer(claimed([r.bound]), marginals, ends=marginals and r.marginal_bounds)
 
 
 def bethe(model: tz.FactorGraph, seed: int) -> Answer:
@@ -208,7 +210,12 @@ def portfolio(model: tz.FactorGraph, seed: int) -> Answer:
         complaints.append(f"estimate {r.estimate!r} outside [{r.lower!r}, {r.upper!r}]")
     ends = claimed([r.lower_proof, r.upper_proof, *r.bounds])
     sure = r.marginals if r.marginal_source == "exact" and r.lower > -math.inf else None
-    return Answer(ends, sure, complaints)
+    if r.marginals is not None and r.lower > -math.inf:
+        for kind in (r.marginal_bounds, r.confident.marginal_bounds):
+            pairs = zip(r.marginals, kind or [], strict=True)
+            if any((q < e[:, 0]).any() or (q > e[:, 1]).any() for q, e in pairs):
+                complaints.append("a marginal outside its own ends")
+    return Answer(ends, sure, complaints, r.marginal_bounds)
 
 
 def theorems(model: tz.FactorGraph, seed: int) -> Answer:
