@@ -125,6 +125,10 @@ def conditional_means(polynomial: SpinPolynomial, spins: NDArray[np.int8]) -> ND
     return np.tanh(fields * s)  # products contain s_i itself, and s_i^2 = 1
 
 
+BLACKWELL = 4.0
+"""Draws that a conditional mean is worth, about, where the spin itself is worth one."""
+
+
 def marginals_of(
     encoding: Form,
     found: Ends,
@@ -154,7 +158,7 @@ def marginals_of(
     return Marginals(
         list(whole),
         "AIS" + symmetrised,
-        estimate.log_z if mixed else -math.inf,
+        BLACKWELL * effective if mixed else -math.inf,
         Mixing.MIXED if mixed else Mixing.NOT_MIXED,
     )
 

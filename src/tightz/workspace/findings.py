@@ -39,8 +39,10 @@ class Mixing(enum.Enum):
 class Marginals:
     """One probability vector per variable of the working model, and how far to trust them.
 
-    `quality` orders sources: larger replaces smaller, exact is +inf. `lift` is what the driver
-    still has to do to them. `rounding`: nats by which exact ones may be off; inf: unknown.
+    `quality` orders sources: larger replaces smaller, exact is +inf; of samplers that mixed it is
+    the number of independent draws they are worth, of a q the bound that it attains. `lift` is
+    what the driver still has to do to them. `rounding`: nats by which exact ones may be off; inf:
+    unknown.
     """
 
     vectors: list[NDArray[np.float64]]

@@ -297,7 +297,7 @@ class CappedDraws:
             shares=tally.shares(draws.source),
             marginals=Marginals(
                 observed.lift_marginals(vectors), "draws under a mini-bucket cap",
-                estimate.log_z if mixed else -math.inf, mixing,
+                tally.effective if mixed else -math.inf, mixing,
             ),
             sampler=tally.sampler(estimate, mixing) if mixed else None,
         )  # fmt: skip
