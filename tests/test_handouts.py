@@ -249,8 +249,9 @@ def capped_lots(working, clock):
     for _ in mini_buckets.steps:
         pass
     proposal = Proposal.of(mini_buckets.model, mini_buckets.descent)
-    sampler, tally = Sampler(proposal, proposal.log_u - 2.0), Tally.of(proposal, proposal.log_u)
-    source = Source("mini-bucket", proposal.log_u - 2.0, log_cap=proposal.log_cap, expected=4e4)
+    level = proposal.log_u - 2.0
+    sampler, tally = Sampler(proposal, level), Tally.of(proposal, level)
+    source = Source("mini-bucket", level, log_cap=proposal.log_cap, expected=4e4)
     for k in range(4):
         lots = [Lot(stream(7, k, i), 3, tally.least) for i in range(HANDS)]
         portions = yield Handout(sampler, lots)

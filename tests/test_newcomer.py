@@ -25,6 +25,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "empty.uai").write_text("")
     (tmp_path / "binary.uai").write_bytes(bytes(range(256)))
     (tmp_path / "model.doc").write_text("x")
+    (tmp_path / "rows.csv").write_text("0,1,0,1,0,1,0,1,0\n")
     (tmp_path / "folder.uai").mkdir()
     (tmp_path / "wrong.evid").write_text("1 99 0")
     monkeypatch.chdir(tmp_path)
@@ -72,6 +73,9 @@ SMALL = {
     "mfrp": "grid.uai --levels 0,1 -t 2 -j 2",
     "marginals": "grid.uai --method mfrp --levels 0,1 -t 2",
     "query": "grid.uai -e 0=1 -q 3",
+    "likelihood": "grid.uai rows.csv -T 5",
+    "sweep": "grid.uai rows.csv",  # a record for each row
+    "free-energy": "grid.uai --temperatures 1:2:3 -T 5",
     "info": "grid.uai",
     "exact": "grid.uai",
     "upper": "grid.uai --iterations 2",
@@ -95,7 +99,7 @@ def test_every_command_with_json_is_called_here():
     assert with_json == SMALL.keys()
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if name != "train-rbm"])
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in ("train-rbm", "sweep")])
 def test_json_is_one_valid_record(name, folder):
     def refuse(word):
         raise AssertionError(f"{word} is not JSON")
@@ -104,6 +108,13 @@ def test_json_is_one_valid_record(name, folder):
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout, parse_constant=refuse)
     assert record["command"] == name
+
+
+def test_a_sweep_is_a_valid_record_for_each_row(folder):
+    result = run("sweep", *SMALL["sweep"].split(), "--json")
+    assert result.exit_code == 0, result.output
+    (record,) = map(json.loads, result.stdout.splitlines())
+    assert record["row"] == 0
 
 
 def test_a_closed_pipe_is_silent(folder):
