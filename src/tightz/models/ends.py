@@ -13,6 +13,12 @@ Ends = list[NDArray[np.float64]]
 DIGITS = 1e-13
 """Relative error of a few float64 operations, with room."""
 
+FEW = 2.0**-50
+"""Relative error of a handful of correctly rounded operations."""
+
+TINY = 1e-300
+"""Numbers below may have lost digits to underflow."""
+
 
 def certain(states: int, state: int) -> NDArray[np.float64]:
     """Ends of a variable that stands in one state."""
@@ -25,8 +31,25 @@ def around(values: NDArray[np.float64], nats: float) -> NDArray[np.float64]:
     """(..., 2) ends of numbers that are known up to a factor e^nats and a few digits."""
     loose = math.expm1(min(nats, 700.0)) + DIGITS
     low, high = values * max(0.0, 1.0 - loose), values * (1.0 + loose)
-    # what underflowed was below the smallest normal number
-    return np.stack([low, np.minimum(1.0, high + 1e-300)], axis=-1)
+    # what underflowed, digits or all of it, was below the smallest normal number
+    return np.stack([np.where(values < TINY, 0.0, low), np.minimum(1.0, high + TINY)], axis=-1)
+
+
+def odds(p: NDArray[np.float64], nats: float) -> NDArray[np.float64]:
+    """p with its odds times e^nats, to a few units; 0 and 1 stay."""
+    up = p * math.exp(nats)
+    moved: NDArray[np.float64] = up / (up + (1.0 - p))
+    return moved
+
+
+def loosened(ends: NDArray[np.float64], nats: float) -> NDArray[np.float64]:
+    """(..., 2) ends that still hold where every state's weight is off by a factor e^+-nats.
+
+    The weights of a state and of the rest move apart by twice that. What is certain stays so.
+    """
+    low, high = ends[..., 0], ends[..., 1]
+    less, more = odds(low, -2.0 * nats) * (1.0 - FEW), odds(high, 2.0 * nats) * (1.0 + FEW)
+    return np.stack([np.where(low == 1.0, 1.0, less), np.minimum(1.0, more)], axis=-1)
 
 
 def through(conditional: NDArray[np.float64], given: NDArray[np.float64]) -> NDArray[np.float64]:
