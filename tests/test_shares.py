@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -205,3 +206,45 @@ def test_exact_marginals_lie_inside_their_ends(seed):
             assert (ends[:, 1] >= p - 1e-12).all()
             assert (ends[:, 0] <= q).all()
             assert (q <= ends[:, 1]).all()
+
+
+def inside(values, ends):
+    return all(((e[:, 0] <= p) & (p <= e[:, 1])).all() for p, e in zip(values, ends, strict=True))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_a_later_step_takes_out_carries_the_rounding_of_those_before(exact):
+    """A barren child's sums differ in the last digits of 1e5, which move its parent."""
+    rng = np.random.default_rng(0)
+    table = 1e5 + np.log(rng.dirichlet(np.ones(3), size=5).T)
+    sums = np.exp(table - 1e5).sum(axis=0)  # no digit is lost: table - 1e5 is exact
+    truth = [np.exp(table - 1e5).sum(axis=1) / sums.sum(), sums / sums.sum()]
+    assert np.abs(truth[1] - 0.2).max() > 3e-13
+    model = tz.FactorGraph([3, 5], [((0, 1), table)])
+    chain = prepare(model, log2_size=0.0)
+    assert not chain.reduced.n_variables
+    assert inside(truth, chain.lift_ends([]))
+    assert inside(truth, tz.log_partition(model, exact=exact, time_limit=1.0).marginal_bounds)
+
+
+def test_numbers_that_lost_digits_to_underflow_are_nothing_from_below():
+    """e^-732 in float64 has five digits."""
+    model = tz.FactorGraph([2], [((0,), np.array([0.0, -732.0]))])
+    for ends in (tz.exact(model).marginal_bounds, tz.log_partition(model).marginal_bounds):
+        assert ends[0][1, 0] == 0.0
+        assert 1e-318 < ends[0][1, 1] < 1e-299
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_rare_states_carry_the_rounding_of_all_that_their_logs_add(exact):
+    """Sixty fields of about -10 each: their sum errs by the rounding of every partial one."""
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        fields = -rng.random((60, 2)) * [0.0, 20.0]
+        model = tz.FactorGraph([2], [((0,), field) for field in fields])
+        total = sum((Fraction(x) for x in fields[:, 1].tolist()), Fraction(0))
+        near = float(total)
+        p = math.exp(near) * (1.0 + float(total - Fraction(near)))
+        low, high = tz.log_partition(model, exact=exact, time_limit=1.0).marginal_bounds[0][1]
+        assert low <= p * (1 + 1e-15)
+        assert p * (1 - 1e-15) <= high < low * (1 + 1e-8)

@@ -7,6 +7,7 @@ import numpy as np
 import tightz as tz
 from tests.errors.table import Case
 from tightz.cli.main import main
+from tightz.cli.thermal import parse_grid
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError
 from tightz.judge.convexity import Limits, thermal
 from tightz.judge.verdict import RefutedError
@@ -39,6 +40,12 @@ CASES = [
         ParameterError,
         "temperatures have shape (0,); expected a list of at least one number",
         lambda: tz.free_energy(GRID, []),
+    ),
+    Case(
+        ParameterError,
+        "betas are more than 1000; expected fewer, in several calls where they are needed: "
+        "their ends bound each other, all pairs of them",
+        lambda: tz.free_energy(GRID, betas=parse_grid("0:1:1000000000000", "--betas")),
     ),
     Case(
         ParameterError,

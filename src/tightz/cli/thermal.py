@@ -45,10 +45,13 @@ def parse_grid(text: str, name: str) -> NDArray[np.float64]:
     """'1.5:3.5:20' (both ends and how many) or '1,2,2.5'."""
     import numpy as np
 
+    from tightz.interval.free_energy import MOST
+
     try:
         if ":" in text:
             low, high, count = text.split(":")
-            return np.linspace(float(low), float(high), int(count))
+            # one too many is refused like a million too many
+            return np.linspace(float(low), float(high), min(int(count), MOST + 1))
         return np.array([float(part) for part in text.split(",")])
     except ValueError:
         raise ParameterError(

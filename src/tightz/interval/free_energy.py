@@ -51,6 +51,9 @@ HELP = 0.5
 LEAST = 0.05
 """Seconds that every temperature gets at least."""
 
+MOST = 1000
+"""Temperatures of one call: memory grows with their square."""
+
 
 @dataclass(eq=False)
 class _Point:
@@ -162,6 +165,11 @@ def _grid(temperatures: Any, betas: Any) -> tuple[Array, Array]:
     if values.ndim != 1 or not values.size:
         raise ParameterError(
             f"{name} have shape {values.shape}; expected a list of at least one number"
+        )
+    if values.size > MOST:
+        raise ParameterError(
+            f"{name} are more than {MOST}; expected fewer, in several calls where they are needed: "
+            "their ends bound each other, all pairs of them"
         )
     for k, value in enumerate(values.tolist()):
         if betas is None and not (value > 0.0 and 1.0 / value < math.inf):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +16,12 @@ DIGITS = 1e-13
 NARROW = 1e-6
 """Ends closer than this are shown as a value and its error."""
 
+FEW = 2.0**-50
+"""Relative error of a handful of correctly rounded operations."""
+
+TINY = 1e-300
+"""Numbers below may have lost digits to underflow."""
+
 
 def certain(states: int, state: int) -> NDArray[np.float64]:
     """Ends of a variable that stands in one state."""
@@ -27,11 +31,44 @@ def certain(states: int, state: int) -> NDArray[np.float64]:
 
 
 def around(values: NDArray[np.float64], nats: float) -> NDArray[np.float64]:
-    """(..., 2) ends of numbers that are known up to a factor e^nats and a few digits."""
-    loose = math.expm1(min(nats, 700.0)) + DIGITS
-    low, high = values * max(0.0, 1.0 - loose), values * (1.0 + loose)
-    # what underflowed was below the smallest normal number
-    return np.stack([low, np.minimum(1.0, high + 1e-300)], axis=-1)
+    """(..., 2) ends of probabilities known up to a factor e^nats and a few digits.
+
+    nats    as of log Z; more at rare states (`_deeper`)
+    """
+    loose = np.expm1(np.minimum(_deeper(values, nats), 700.0)) + DIGITS
+    low, high = values * np.maximum(0.0, 1.0 - loose), values * (1.0 + loose)
+    # what underflowed, digits or all of it, was below the smallest normal number
+    return np.stack([np.where(values < TINY, 0.0, low), np.minimum(1.0, high + TINY)], axis=-1)
+
+
+def odds(p: NDArray[np.float64], nats: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """p with its odds times e^nats, to a few units; 0 and 1 stay."""
+    up = p * np.exp(nats)
+    moved: NDArray[np.float64] = up / (up + (1.0 - p))
+    return moved
+
+
+def loosened(ends: NDArray[np.float64], nats: float) -> NDArray[np.float64]:
+    """(..., 2) ends that still hold where weights are off by as much as moves log Z by e^+-nats.
+
+    The weights of a state and of the rest move apart by twice that, and more at rare states. What
+    is certain stays so.
+    """
+    low, high = ends[..., 0], ends[..., 1]
+    less = odds(low, -2.0 * _deeper(low, nats)) * (1.0 - FEW)
+    more = odds(high, 2.0 * _deeper(high, nats)) * (1.0 + FEW)
+    return np.stack([np.where(low == 1.0, 1.0, less), np.minimum(1.0, more)], axis=-1)
+
+
+def _deeper(p: NDArray[np.float64], nats: float) -> NDArray[np.float64]:
+    """Nats by which a part p of Z may be off where Z itself is by `nats`.
+
+    Logs err in proportion to what they add: a + r log(1 / w) at a state of weight w. What is known
+    of Z, a + r log N or more over N states, has r in it at least log 2 times (see
+    `elimination.exact.precision`).
+    """
+    deep: NDArray[np.float64] = nats * (1.0 - 2.0 * np.log(np.clip(p, TINY, 1.0)))
+    return deep
 
 
 def through(conditional: NDArray[np.float64], given: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.models.ends import Ends
+from tightz.models.ends import Ends, loosened
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.seeds import Seed, generator
 
@@ -79,8 +79,11 @@ class Chain:
         return out
 
     def lift_ends(self, ends: Ends) -> Ends:
+        """Step by step; what one step takes out is also off by the rounding of those before it."""
         for step in reversed(self.steps):
             ends = step.lift_ends(ends)
+            if step.rounding:
+                ends = [loosened(each, step.rounding) for each in ends]
         return ends
 
     def lift_states(self, states: NDArray[np.int64], seed: Seed = None) -> NDArray[np.int64]:

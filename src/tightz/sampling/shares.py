@@ -21,6 +21,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.models.ends import odds
 from tightz.runtime.cores import usable_cores
 from tightz.runtime.executors import map_ordered
 from tightz.runtime.kernels import inner, kernel
@@ -79,7 +80,7 @@ def bounded(
     # Weights off by e^r move odds by at most e^2r; what is never drawn may be of any state.
     blur = 2.0 * (max(s.rounding for s in usable) + slack)
     lost = math.exp(max(s.log_lost for s in usable) - log_z)
-    low, high = _odds(out[:, 0], -blur) * (1.0 - lost), _odds(out[:, 1], blur) + lost
+    low, high = odds(out[:, 0], -blur) * (1.0 - lost), odds(out[:, 1], blur) + lost
     tiny = 4e-16
     return np.stack(
         [np.clip(low * (1.0 - tiny) - tiny, 0.0, 1.0), np.clip(high + 2.0 * tiny, 0.0, 1.0)], axis=1
@@ -99,11 +100,6 @@ def _weights(sources: list[Shares]) -> NDArray[np.float64]:
             others += 1
             out[k] = (1.0 - FINAL - EARLIER) / (others * (others + 1.0))
     return out
-
-
-def _odds(p: NDArray[np.float64], nats: float) -> NDArray[np.float64]:
-    """p with its odds times e^nats."""
-    return p * math.exp(nats) / (p * math.exp(nats) + (1.0 - p))
 
 
 def _ends(sources: list[Shares], target: float, lot: NDArray[np.int64]) -> NDArray[np.float64]:
