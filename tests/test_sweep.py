@@ -157,3 +157,12 @@ def test_lines_are_whole_when_it_is_stopped(tmp_path, monkeypatch):
     done = CliRunner().invoke(main, ["sweep", "net.bif", "rows.csv", "--json"])
     assert done.exit_code == 130
     assert [json.loads(line)["row"] for line in done.stdout.splitlines()] == [0, 1]
+
+
+def test_posteriors_of_an_impossible_row_are_not_known():
+    equal = np.array([[0.0, -np.inf], [-np.inf, 0.0]])
+    model = tz.FactorGraph([2, 2, 2], [((0, 1), equal), ((1, 2), np.ones((2, 2)))])
+    impossible, possible = tz.sweep(model, [{0: 0, 1: 1}, {0: 0, 1: 0}], [2], seed=0)
+    assert impossible.upper == -math.inf
+    np.testing.assert_array_equal(impossible.tables[2].bounds, [[0.0, 1.0]] * 2)
+    assert possible.tables[2].bounds[0][0] > 0.49

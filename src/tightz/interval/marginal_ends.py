@@ -75,7 +75,7 @@ def shares(
     below[known & (others_most == 0.0)] = 1.0  # nothing else has weight, and Z is not 0
     # 0 / 0, and infinities over each other: nothing is known
     below, above = np.where(below > TINY, below, 0.0), np.where(above < 1.0, above, 1.0)
-    above[most == 0.0] = 0.0
+    above[(most == 0.0) & (others_most > 0.0)] = 0.0  # where no state has weight nothing is known
     return np.stack([below, above], axis=-1)
 
 
