@@ -93,7 +93,7 @@ def test_a_path_stands_for_its_model(name, tmp_path, monkeypatch):
     more, seeds = FUNCTIONS[name], {}
     if "seed" in inspect.signature(getattr(tz, name)).parameters:
         seeds["seed"] = 0
-    if name == "theorem_run":
+    if name in ("theorem_run", "theorem_forecast"):
         seeds |= {"levels": [1], "trials": 3}
     told = []
     for model in (tz.read("model.uai"), "model.uai", Path("model.uai")):
