@@ -14,6 +14,7 @@ import tightz as tz
 from tightz.models.ends import around, through
 from tightz.reductions.preparation import prepare
 from tightz.sampling import shares
+from tightz.sampling.capped.stream import capped
 from tightz.sampling.shares import bounded, stake
 from tightz.workspace.shares import Grid, Shares
 
@@ -248,3 +249,19 @@ def test_rare_states_carry_the_rounding_of_all_that_their_logs_add(exact):
         low, high = tz.log_partition(model, exact=exact, time_limit=1.0).marginal_bounds[0][1]
         assert low <= p * (1 + 1e-15)
         assert p * (1 - 1e-15) <= high < low * (1 + 1e-8)
+
+
+def test_sessions_of_a_stored_run_share_delta(tmp_path, monkeypatch):
+    seen = []
+
+    def note(sources, delta, *rest):
+        seen.append(delta)
+        return bounded(sources, delta, *rest)
+
+    monkeypatch.setattr("tightz.interval.marginal_bounds.bounded", note)
+    grid, store = tz.ising_grid(10, coupling=(-2, 2), seed=4), tmp_path / "run.db"
+    options = {"exact": False, "time_limit": 3.0, "only": [capped], "delta": 0.1}
+    tz.log_partition(grid, seed=1, **options)
+    for resume in (False, True):
+        tz.log_partition(grid, seed=1, store=store, resume=resume, **options)
+    assert seen == pytest.approx([0.1, 0.1 / 2, 0.1 / 6])

@@ -158,6 +158,7 @@ class Board:
     on_bound: Callable[[Bound], None] | None = None
     keep: Callable[[Bound], None] | None = None
     before: float = 0.0
+    session: int = 0  # of a stored run, from 1 on
     bounds: list[Bound] = field(default_factory=list)
     lower: Bound = UNKNOWN_LOWER
     upper: Bound = UNKNOWN_UPPER
@@ -213,6 +214,15 @@ class Board:
         beside it, whichever of them carries the end: the shares add up (union bound).
         """
         return max(0.0, 1.0 - self.ledger.delta - sum(self._foreign.values()))
+
+    @property
+    def marginal_delta(self) -> float:
+        """For the bets on marginals, which begin anew with every session of a stored run.
+
+        Who looks at a session's ends may go on or stop: all sessions together spend delta.
+        """
+        k = self.session
+        return self.ledger.delta / (k * (k + 1.0)) if k else self.ledger.delta
 
     @property
     def seconds(self) -> float:

@@ -140,6 +140,7 @@ def log_partition(
         if session is not None:
             board.keep, board.before = session.writer.append_bound, session.before
             board.ledger, board.keep_ledger = session.ledger, session.keep_ledger
+            board.session = session.writer.session
         interrupted, farm = False, stack.enter_context(Farm())
         try:
             if session is not None:

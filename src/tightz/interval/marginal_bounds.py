@@ -72,7 +72,7 @@ def _found(working: Working, board: Board) -> MarginalBounds:
     void = {account.source.track for account in board.ledger.accounts if account.void}
     shares = [s for track, s in board.shares.items() if track not in void]
     if shares:
-        drawn = bounded(shares, board.ledger.delta, board.ends.lower, slack)
+        drawn = bounded(shares, board.marginal_delta, board.ends.lower, slack)
         seen = observe(working.graph, single_states=False)
         ends = seen.lift_ends(per_variable(drawn, seen.reduced.cardinalities))
         confident = _both(always, np.concatenate(ends))
