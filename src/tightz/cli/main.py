@@ -27,8 +27,22 @@ from tightz.errors import TightzError
 from tightz.version import __version__
 
 
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
 class Group(click.Group):
     """Turns tightz errors into one line on stderr and exit code 2; Ctrl-C into exit code 130."""
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Commands know `-h` by themselves: click keeps the help option of a command's first use,
+        which may not have been through this group."""
+        waiting = [cmd]
+        while waiting:
+            command = waiting.pop()
+            command.context_settings = {**HELP, **command.context_settings}
+            if isinstance(command, click.Group):
+                waiting += command.commands.values()
+        super().add_command(cmd, name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -50,7 +64,7 @@ class Group(click.Group):
             ctx.exit(2)
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings=HELP)
 @click.version_option(__version__, prog_name="tightz")
 def main() -> None:
     """Bounds on the log partition function of discrete graphical models.
