@@ -292,3 +292,7 @@ def test_wide_tables_go_on_to_other_orders_and_end_with_a_device_that_fails(monk
     stream = uppers.wide_tables(working, working.clock)
     notes = [item.note for item in stream if not isinstance(item, tz.Bound) and item.note]
     assert notes == ["mini-buckets left the GPU: RuntimeError: no memory"]
+
+
+def test_threads_of_the_simulator_share_their_arrays(tmp_path):
+    assert simulated("slow_sums()", "tests.shared_sums", tmp_path) == [6.0, 10.0, 14.0]

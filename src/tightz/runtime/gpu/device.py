@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -12,7 +13,8 @@ if not hasattr(np, "row_stack"):  # gone from numpy 2.5, still asked for by numb
     np.row_stack = np.vstack  # noqa: NPY201
 
 from numba import cuda as numba_cuda
-from numba.core import config
+from numba.core import config, types
+from numba.np.numpy_support import as_dtype
 
 cuda: Any = numba_cuda
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]  # a run of few trials is no mistake
@@ -20,10 +22,22 @@ config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]  # a run of
 SIMULATED = bool(config.ENABLE_CUDASIM)  # type: ignore[attr-defined]
 """Whether NUMBA_ENABLE_CUDASIM runs the kernels as Python threads: small cases only."""
 
-if SIMULATED:
-    import sys
 
+def _shared_array(self: Any, shape: Any, dtype: Any, alignment: Any = None) -> Any:
+    """The simulator's `cuda.shared.array`: one array for a line of the source, for all threads.
+
+    Its own looks an array up and makes it in two steps: threads that come at the same time then
+    share nothing, and sums over a block lose the parts of some.
+    """
+    caller = sys._getframe(1)
+    place = caller.f_code.co_filename, caller.f_lineno
+    dtype = as_dtype(dtype) if isinstance(dtype, types.Type) else dtype
+    return self._allocations.setdefault(place, np.empty(shape, dtype))
+
+
+if SIMULATED:
     sys.setswitchinterval(1e-5)  # its scheduler polls: ten times faster so
+    import_module(f"{cuda.__name__}.simulator.kernelapi").FakeCUDAShared.array = _shared_array
 
 _OWN_SETTINGS = not SIMULATED and find_spec(f"{cuda.__name__}.core.config") is not None
 
