@@ -26,7 +26,6 @@ from tightz.cli import (
 from tightz.errors import TightzError
 from tightz.version import __version__
 
-
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
