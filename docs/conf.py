@@ -36,7 +36,7 @@ html_css_files = ["site.css"]
 html_context = {"default_mode": "auto"}
 html_show_sourcelink = False
 html_copy_source = False
-html_sidebars: dict[str, list[str]] = {"install": []}
+html_sidebars: dict[str, list[str]] = {"install": [], "gallery": [], "architecture": []}
 html_theme_options = {
     "logo": {"text": "tightz"},
     "navbar_align": "left",

@@ -140,8 +140,9 @@ def refresh(page: Path) -> None:
         folder = Path(name)
         printed = {block.span: (block, output) for block, output in run(page, folder)}
         for picture in pictures(text):
-            if (folder / picture).is_file():
-                shutil.copyfile(folder / picture, page.parent / picture)
+            drawn = folder / Path(picture).name
+            if drawn.is_file():
+                shutil.copyfile(drawn, page.parent / picture)
     previous: str | None = None
     pieces: list[str] = []
     end = 0
