@@ -113,17 +113,17 @@ class Environment:
         command = ("generate", "ising-grid", "12", "--coupling", "-2", "2", "--seed", "0")
         self.run(self.tool, *command, "-o", "grid.uai")
         first, second = (
-            json.loads(self.run(self.tool, "logz", "grid.uai", "--no-exact", "-T", "5", "--json"))
+            json.loads(self.run(self.tool, "logz", "grid.uai", "--no-exact", "-T", "20", "--json"))
             for _ in range(2)
         )
         truth = json.loads(self.run(self.tool, "exact", "grid.uai", "--json"))["log_z"]
         for r in (first, second):
-            if not r["lower"] <= truth <= r["upper"]:
-                raise SystemExit(f"log Z is {truth}; logz said {r['lower']} to {r['upper']}")
+            if r["quarantined"] or not r["lower"] <= truth <= r["upper"]:
+                raise SystemExit(f"log Z is {truth}; logz said {json.dumps(r)}")
         if second["compile_seconds"] > 0.1 * first["compile_seconds"]:
             raise SystemExit(f"a second run compiled for {second['compile_seconds']:.1f} s")
         return (
-            f"logz --no-exact -T 5: [{second['lower']:.4f}, {second['upper']:.4f}] holds "
+            f"logz --no-exact -T 20: [{second['lower']:.4f}, {second['upper']:.4f}] holds "
             f"{truth:.4f}; compiled for {first['compile_seconds']:.0f} s in the first run, "
             f"{second['compile_seconds']:.1f} s in the second"
         )
