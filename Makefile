@@ -16,7 +16,7 @@ help:
 	@echo "make uai    every UAI-2014 model in TIGHTZ_DATA for 60 s each"
 	@echo "make docs   the documentation site, in docs/_build/html"
 	@echo "make verify the trust suite, about an hour (SCALE=0.01 for a look)"
-	@echo "make package  wheel and sdist, each installed and tried in a clean environment"
+	@echo "make package  wheel and sdist, tried in clean environments (PYTHONS=\"python3.11 python3.13\")"
 	@echo "make reproduce  the paper's figures and table (about an hour; see docs/reproduction.md)"
 
 $(STAMP): pyproject.toml
@@ -63,7 +63,7 @@ verify: $(STAMP)
 
 package: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check build
-	$(BIN)/python -m verification.package
+	$(BIN)/python -m verification.package $(PYTHONS) $(if $(TAG),--tag $(TAG)) $(if $(OUT),--out $(OUT))
 
 clean:
 	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -55,6 +55,17 @@ def test_wrong_messages_are_refuted(monkeypatch, name, model, eps):
         exact(model, marginals=False)
 
 
+def test_right_messages_are_not_refuted_where_long_doubles_are_doubles(monkeypatch):
+    models = [ising_grid(8, coupling=(-40, 40), seed=seed) for seed in range(5)]
+    log_zs = [exact(model, marginals=False).log_z for model in models]
+    monkeypatch.setattr(np, "longdouble", np.float64)
+    assert [exact(model, marginals=False).log_z for model in models] == log_zs
+    broken = wrong_sum(kernels.sum_product, 1e-9, False)
+    monkeypatch.setattr(kernels, "sum_product", broken)
+    with pytest.raises(RefutedError, match="bucket"):
+        exact(WEAK, marginals=False)
+
+
 def test_wrong_products_of_messages_are_refuted(monkeypatch):
     """A layered model multiplies messages as they come: with one state, only those are broken."""
     model = rbm(np.full((20, 4), 0.1), np.zeros(20), np.zeros(4))

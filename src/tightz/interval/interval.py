@@ -248,7 +248,7 @@ class LogPartition(ByVariable, Result):
             from tightz.splitting import Splitting, split
 
             try:
-                return sample(self.model, k, seed=seed)
+                return replace(sample(self.model, k, seed=seed), naming=self.naming)
             except ResourceError:
                 pass
 
