@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -178,10 +179,12 @@ def test_exact_marginals_where_the_reductions_leave_nothing():
 
 def test_samples_by_name():
     grid = named(tz.ising_grid(3, seed=0))
-    drawn = tz.log_partition(grid, time_limit=2, exact=False, seed=0).sample(4, seed=0)
-    first = drawn.assignments()[0]
-    assert list(first) == list(grid.names)
-    assert [grid.state(v, s) for v, s in first.items()] == drawn.states[0].tolist()
+    run = tz.log_partition(grid, time_limit=2, exact=False, seed=0)
+    # with the run's own sampler, and where it came to none
+    for drawn in (run.sample(4, seed=0), replace(run, sampler=None).sample(4, seed=0)):
+        first = drawn.assignments()[0]
+        assert list(first) == list(grid.names)
+        assert [grid.state(v, s) for v, s in first.items()] == drawn.states[0].tolist()
 
 
 def test_dataframes():
