@@ -36,6 +36,10 @@ different orders are worth more than one from larger tables, since each is loose
 (20x20 grid, w = 1, mean width: 0.030 from three of ibound 11, 0.040 from one of ibound 15 in four
 times as long)."""
 
+LEAST = 0.2
+"""Seconds that each of the first sets may take even where its part is less: a set from small tables
+is far better than none, and what comes later is less for it."""
+
 FIRST = 6
 """The ibound from which on tables that are as large as the time allows are looked for."""
 
@@ -71,7 +75,10 @@ def fixed_states(working: Working, clock: Clock) -> Iterator[Finding | Bound | H
     ways = Ways(working, clock)
     for number in itertools.count():
         part = ROUGH if number < len(sides) else SET
-        seconds = min(part * ways.whole, ways.left)
+        seconds = part * ways.whole
+        if number < len(sides):
+            seconds = max(LEAST, seconds)
+        seconds = min(seconds, ways.left)
         run = ways.largest(sides[number % len(sides)], number // len(sides), seconds)
         if run is None:
             return
