@@ -36,9 +36,9 @@ different orders are worth more than one from larger tables, since each is loose
 (20x20 grid, w = 1, mean width: 0.030 from three of ibound 11, 0.040 from one of ibound 15 in four
 times as long); but not many from small ones (see `ORDERS`)."""
 
-LEAST = 0.2
-"""Seconds that each of the first sets may take even where its part is less: a set from small tables
-is far better than none, and what comes later is less for it."""
+LEAST = 3.0
+"""Times what visits alone take that each of the first sets may take even where its part is less: a
+set from small tables is far better than none, and what comes later is less for it."""
 
 FIRST = 6
 """The ibound from which on tables that are as large as the time allows are looked for."""
@@ -79,7 +79,8 @@ def fixed_states(working: Working, clock: Clock) -> Iterator[Finding | Bound | H
         part = ROUGH if number < len(sides) else SET
         seconds = part * ways.whole
         if number < len(sides):
-            seconds = max(LEAST, seconds)
+            visits = PACE * VISIT * graph.n_variables / (1.0 - DESCENT)
+            seconds = max(LEAST * visits, seconds)
         seconds = min(seconds, ways.left)
         run = ways.largest(sides[number % len(sides)], number // len(sides), seconds)
         if run is None:
