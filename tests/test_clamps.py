@@ -15,6 +15,7 @@ import tightz as tz
 from tests.precise import hostile_model, precise_log_z
 from tightz.bounds import Bound, Side
 from tightz.interval.marginal_ends import combined
+from tightz.interval.streams import fixed as fixed_module
 from tightz.interval.streams.fixed import fixed_states
 from tightz.judge import clamps as clamps_module
 from tightz.judge.clamps import ClampedCliques
@@ -200,3 +201,14 @@ def test_no_ends_where_they_are_not_wanted_or_take_too_long():
     model = tz.ising_grid(8, coupling=(-2, 2), field=(-1, 1), seed=9)
     assert not stream_of(model, marginals=False)
     assert not stream_of(model, limit=1e-3)
+
+
+def test_a_short_run_has_its_first_sets(monkeypatch):
+    """Whose part of the time is less than any set takes; without `LEAST` there is none."""
+    model = tz.ising_grid(12, coupling=(-1, 1), field=(-1, 1), seed=7)
+    monkeypatch.setattr(fixed_module, "SHARE", 0.02)
+    found = [x.clamped for x in stream_of(model) if isinstance(x, Finding) and x.clamped]
+    assert np.isfinite(np.min([each.upper for each in found], axis=0)).all()
+    assert np.isfinite(np.max([each.lower for each in found], axis=0)).all()
+    monkeypatch.setattr(fixed_module, "LEAST", 0.0)
+    assert not stream_of(model)

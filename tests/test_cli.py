@@ -208,6 +208,24 @@ def test_marginals(grid, tmp_path):
     assert len(lines) == 2 + 18  # what it is, a heading, and a line for each state
 
 
+def test_pairs_of_marginals(grid):
+    exact = tz.exact(tz.read(grid)).pair_marginal(0, 8)
+    for method in ("auto", "exact"):
+        record = run_json("marginals", grid, "--method", method, "--pair", 0, 8, "--pair", 4, 4)
+        far, same = record["pairs"]
+        assert far["variables"] == ["0", "8"]
+        np.testing.assert_allclose(far["table"], exact.table, atol=1e-9)
+        low, high = far["correlation"]["bounds"]
+        assert low <= exact.correlation.value <= high < low + 1e-9
+        assert same["correlation"]["value"] == pytest.approx(1.0)
+    shown = run("marginals", grid, "--pair", 0, 8).stdout
+    assert "p(0, 8)" in shown
+    assert f"correlation: {exact.correlation.value:.6f}" in shown
+    paper = run_json("marginals", grid, "--method", "mfrp", "--trials", 2, "--pair", 0, 1)
+    assert np.sum(paper["pairs"][0]["table"]) == pytest.approx(1.0)
+    assert run("marginals", grid, "--pair", 0, 9).exit_code != 0
+
+
 def test_info_and_evidence(grid, tmp_path):
     (tmp_path / "e.evid").write_text("1 4 1")
     record = run_json("info", grid, "--evidence", tmp_path / "e.evid")

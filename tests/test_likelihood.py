@@ -259,3 +259,14 @@ def test_the_command_names_the_row_and_the_column(files):
 def test_data_without_rows_is_refused():
     with pytest.raises(ModelError, match="data has no rows"):
         tz.log_likelihood(machine(), np.zeros((0, 6)))
+
+
+def test_a_condition_that_is_impossible_leaves_no_estimate():
+    model = tz.FactorGraph([2, 2], [((0, 1), np.zeros((2, 2))), ((1,), [0.0, -np.inf])])
+    r = tz.log_likelihood(model, np.array([[0, 1]]), given=[1], seed=0)
+    assert (r.lower, r.upper) == (-np.inf, 0.0)
+    assert r.estimate_error == np.inf
+    assert "no estimate" in r.summary()
+    assert "+- 0" not in r.summary()
+    never = tz.log_likelihood(model, np.array([[0, 1]]), seed=0)
+    assert "mean log p = -infinity   (holds always)" in never.summary()

@@ -166,3 +166,9 @@ def test_posteriors_of_an_impossible_row_are_not_known():
     assert impossible.upper == -math.inf
     np.testing.assert_array_equal(impossible.tables[2].bounds, [[0.0, 1.0]] * 2)
     assert possible.tables[2].bounds[0][0] > 0.49
+
+
+def test_a_bad_number_is_not_answered_with_an_option_of_another_command():
+    bad, _ = tz.sweep(tz.FactorGraph([2], [((0,), [0.0, 1.0])]), np.array([[0.3], [1.0]]), seed=0)
+    assert "rows > 0.5" in bad.problem
+    assert "--threshold" not in bad.problem

@@ -1,4 +1,4 @@
-"""`tightz marginals`: the marginal of every variable, with its ends."""
+"""`tightz marginals`: the marginal of every variable, with its ends, and of pairs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ from tightz.cli.options import (
 from tightz.errors import require_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tightz.interval.interval import LogPartition
     from tightz.models.factor_graph import FactorGraph
     from tightz.models.names import Names
+    from tightz.models.pair_marginals import Moment, PairMarginal
 
 SECONDS = 60.0
 """Of a run that is not told how long."""
@@ -53,6 +56,7 @@ class Found:
     spread: Any = None
     seconds: float = math.nan
     notes: list[str] = field(default_factory=list)
+    pair: Callable[[int, int], PairMarginal] | None = None
 
     @property
     def drawn(self) -> bool:
@@ -89,6 +93,11 @@ class Found:
     "--bounds", "bounds_output", type=click.Path(), metavar="FILE",
     help="Also write values and bounds as a CSV file.",
 )  # fmt: skip
+@click.option(
+    "--pair", "pairs", nargs=2, multiple=True, metavar="A B",
+    help="Also the joint distribution of these two variables, and their correlation where both "
+    "have two states. May be repeated.",
+)  # fmt: skip
 @common_options
 def marginals(
     source: Source,
@@ -99,6 +108,7 @@ def marginals(
     max_memory: str,
     uai_output: str | None,
     bounds_output: str | None,
+    pairs: tuple[tuple[str, str], ...],
     seed: int,
     as_json: bool,
 ) -> None:
@@ -109,7 +119,7 @@ def marginals(
     draws say more, by ends that hold for all variables together with confidence 1 - delta.
 
     \b
-    Example: tightz marginals grid.uai --uai-output grid.uai.MAR --bounds grid.csv
+    Example: tightz marginals grid.uai --bounds grid.csv --pair 0 1 --pair 0 8
     """
     import tightz as tz
 
@@ -117,40 +127,69 @@ def marginals(
         require_seconds("time_limit", time_limit)
     require_writable(uai_output, bounds_output)
     graph, chosen = source.load(), parse_levels(size.levels)
+    index = graph.naming.index
+    asked = [(index(a, "--pair", text=True), index(b, "--pair", text=True)) for a, b in pairs]
     if method == "auto":
         r = tz.log_partition(
             graph, time_limit=time_limit or SECONDS, delta=delta, max_memory=max_memory, seed=seed
         )
-        found = _of_run(graph, r)
+        found = _of_run(graph, r, seed)
     elif method == "exact":
         limit = math.inf if time_limit is None else time_limit
         e = tz.exact(graph, max_memory=max_memory, time_limit=limit)
         label = NOTHING if e.log_z == -math.inf else "exact"
-        found = Found(label, e.marginals, e.marginal_bounds, e.marginal_bounds, 1.0)
+        found = Found(
+            label, e.marginals, e.marginal_bounds, e.marginal_bounds, 1.0, pair=e.pair_marginal
+        )
     else:
         t = tz.estimate(
             graph,
             levels=chosen,
             trials=size.trials or 0,
-            projections=tz.Projections(restarts=size.restarts),
+            projections=tz.Projections(restarts=size.restarts, pairs=asked or None),
             seed=seed,
         )
         label = "mfrp (estimate: average of q over projections, weighted by 2^m gamma)"
-        found = Found(label, list(t.marginals), spread=t.marginal_spread)
+        found = Found(label, list(t.marginals), spread=t.marginal_spread, pair=t.pair_marginal)
     if uai_output:
         tz.write(found.vectors, uai_output, format="MAR")
     if bounds_output:
         write_bounds(bounds_output, graph.naming, found.vectors, found.always, found.confident)
+    joint = [found.pair(i, j) for i, j in asked] if found.pair else []
     if as_json:
-        emit(_record(graph, found))
+        emit(_record(graph, found) | {"pairs": [_pair_record(pair) for pair in joint]})
         return
     click.echo(found.headline())
     _print(graph.naming, found)
+    for pair in joint:
+        click.echo(f"\n{pair.summary()}")
+        for name, moment in _moments(pair).items():
+            click.echo(f"  {name}: " + moment.summary().replace("\n", "\n    "))
     for note in found.notes:
         click.echo(f"note: {note}")
 
 
-def _of_run(graph: FactorGraph, r: LogPartition) -> Found:
+def _moments(pair: PairMarginal) -> dict[str, Moment]:
+    """Of two spins; none where a variable has other than two states."""
+    if any(int(pair.naming.cardinalities[v]) != 2 for v in pair.variables):
+        return {}
+    return {"correlation": pair.correlation, "covariance": pair.covariance}
+
+
+def _pair_record(pair: PairMarginal) -> dict[str, Any]:
+    return {
+        "variables": [pair.naming.label(v) for v in pair.variables],
+        "states": [pair.naming.state_labels(v) for v in pair.variables],
+        "table": pair.table,
+        "error": pair.error,
+        "bounds": pair.bounds,
+        "confident_bounds": pair.confident_bounds,
+        "source": pair.source,
+        **{name: vars(moment) for name, moment in _moments(pair).items()},
+    }
+
+
+def _of_run(graph: FactorGraph, r: LogPartition, seed: int) -> Found:
     import numpy as np
 
     vectors, label = r.marginals, r.marginal_origin
@@ -162,6 +201,7 @@ def _of_run(graph: FactorGraph, r: LogPartition) -> Found:
     return Found(
         label, vectors, r.marginal_bounds, r.confident.marginal_bounds, r.confident.confidence,
         seconds=r.seconds, notes=r.notes,
+        pair=lambda i, j: r.pair_marginal(i, j, seed=seed),
     )  # fmt: skip
 
 

@@ -137,6 +137,11 @@ class LogLikelihood(Result):
         if zero.size:
             some = ", ".join(map(str, zero[:8].tolist())) + (", ..." if zero.size > 8 else "")
             lines.append(f"{zero.size} of the rows have probability 0, always: {some}")
+        void = int(np.isnan(self.examples.estimate).sum())
+        if void:
+            lines.append(
+                f"{void} of the rows have no estimate: what they are given may be impossible"
+            )
         lines += [f"{how}: {count} row{'s' * (count != 1)}" for how, count in self.sources.items()]
         if self.interval is not None:
             first, *rest = self.interval.summary().splitlines()
@@ -145,12 +150,16 @@ class LogLikelihood(Result):
 
     def _statements(self) -> list[str]:
         mean = self.mean
+        if mean.upper == -math.inf:
+            return ["mean log p = -infinity   (holds always)"]
         if mean.upper - mean.lower < NARROW:  # both ends would look the same
             error = max(mean.upper - mean.estimate, mean.estimate - mean.lower)
             return [f"mean log p = {figure(mean.estimate, 8)} +- {at_most(error)}   (holds always)"]
         sure = f"mean log p in [{figure(mean.lower)}, {figure(mean.upper)}]"
         likely = f"mean log p in [{figure(mean.confident_lower)}, {figure(mean.confident_upper)}]"
         about = f"mean log p ~   {figure(mean.estimate)} +- {mean.estimate_error:.2g}"
+        if math.isnan(mean.estimate):
+            about = "mean log p ~   no estimate"
         width = max(map(len, (sure, likely, about)))
         return [
             f"{sure:<{width}}   holds always; the lower end is the conservative one",
@@ -361,6 +370,7 @@ def _ratio(whole: _Rows, under: _Rows) -> Ends[NDArray[np.float64]]:
         value = np.where(nothing, np.nan, a.estimate - b.estimate)
         value = np.minimum(np.maximum(value, found[0][0]), found[0][1])
     error = np.where(value == -np.inf, 0.0, a.estimate_error + b.estimate_error)
+    error = np.where(np.isnan(value), np.inf, error)
     return Ends(*found[0], *found[1], value, error)
 
 

@@ -133,7 +133,8 @@ def _from_array(model: FactorGraph, data: Any, visible: Any, what: str) -> Rows:
                 "is not observed"
             )
             if cards[column] == 2:
-                problems[start + row] += f". Of grey values {what} > 0.5 makes such, or --threshold"
+                option = ", or --threshold" if what == "data" else ""  # of `tightz likelihood`
+                problems[start + row] += f". Of grey values {what} > 0.5 makes such{option}"
             states[start + row] = -1
     return Rows(variables, states, problems)
 

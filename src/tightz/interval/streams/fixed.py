@@ -27,20 +27,26 @@ from tightz.uppers.mini_bucket.run import MAX_IBOUND, MiniBucket, Run, Tried, cu
 from tightz.workspace.findings import Clamped, Finding
 from tightz.workspace.working import Handout, Working
 
-SHARE = 0.15
+SHARE = 0.2
 """Part of the workers' time that all of it may take."""
 
-ROUGH, SET = 0.03, 0.06
+ROUGH, SET = 0.03, 0.12
 """Parts of that for a set of ends: the first of each side, and every further one. Several sets from
 different orders are worth more than one from larger tables, since each is loose where it was cut
 (20x20 grid, w = 1, mean width: 0.030 from three of ibound 11, 0.040 from one of ibound 15 in four
-times as long)."""
+times as long); but not many from small ones (see `ORDERS`)."""
+
+LEAST = 3.0
+"""Times what visits alone take that each of the first sets may take even where its part is less: a
+set from small tables is far better than none, and what comes later is less for it."""
 
 FIRST = 6
 """The ibound from which on tables that are as large as the time allows are looked for."""
 
-ORDERS = 16
-"""Elimination orders that are compared: where cuts fall matters as much as how large tables are."""
+ORDERS = 8
+"""Elimination orders that are compared: where cuts fall matters as much as how large tables are.
+20x20 grids, w = 1 and 3, mean widths after some 10 s of work: 0.024 and 0.028; with 16 orders and
+half the time for a set, 0.033 and 0.034; with 4 and half the time, 0.032 and 0.045."""
 
 DESCENT = 0.5
 """Part of a stage for the descent, at most; the ways up have the rest."""
@@ -71,7 +77,11 @@ def fixed_states(working: Working, clock: Clock) -> Iterator[Finding | Bound | H
     ways = Ways(working, clock)
     for number in itertools.count():
         part = ROUGH if number < len(sides) else SET
-        seconds = min(part * ways.whole, ways.left)
+        seconds = part * ways.whole
+        if number < len(sides):
+            visits = PACE * VISIT * graph.n_variables / (1.0 - DESCENT)
+            seconds = max(LEAST * visits, seconds)
+        seconds = min(seconds, ways.left)
         run = ways.largest(sides[number % len(sides)], number // len(sides), seconds)
         if run is None:
             return
