@@ -13,6 +13,7 @@ from verification.calibration import calibration
 from verification.coverage import coverage
 from verification.hostile import attack
 from verification.ledger import ledger
+from verification.marginals import marginals
 from verification.memory import memory
 from verification.rows import Row
 from verification.stopping import stopping
@@ -29,6 +30,7 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "stopping": lambda scale, progress: stopping(scale, workers, progress),
         "ledger": lambda scale, progress: ledger(scale, workers, progress),
         "bounds": lambda scale, progress: hunt(scale, workers, progress),
+        "marginals": lambda scale, progress: marginals(scale, workers, progress),
         "calibration": calibration,
         "hostile": lambda scale, progress: attack(scale, workers, progress),
         "suites": suites,
