@@ -11,6 +11,7 @@ from functools import partial
 from verification.agreement import agreement
 from verification.calibration import calibration
 from verification.coverage import coverage
+from verification.drawn import drawn
 from verification.hostile import attack
 from verification.ledger import ledger
 from verification.marginals import marginals
@@ -28,6 +29,7 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "memory": memory,
         "coverage": lambda scale, progress: coverage(scale, workers, progress),
         "stopping": lambda scale, progress: stopping(scale, workers, progress),
+        "drawn": lambda scale, progress: drawn(scale, workers, progress),
         "ledger": lambda scale, progress: ledger(scale, workers, progress),
         "bounds": lambda scale, progress: hunt(scale, workers, progress),
         "marginals": lambda scale, progress: marginals(scale, workers, progress),
