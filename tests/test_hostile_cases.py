@@ -15,10 +15,14 @@ import numpy as np
 import pytest
 
 import tightz as tz
+from tightz.elimination.exact.elimination import solve
+from tightz.elimination.exact.ways import ByPfaffians
+from tightz.elimination.planar import PlanarPlan, planar_plan
 from tightz.families.clustered import ClusterMeanField, cluster_labels
 from tightz.models.ends import around, odds
 from tightz.runtime.clock import Clock
 from tightz.uppers.tree_reweighted import TreeReweightedStatus
+from verification.events import Events
 from verification.hostile import EVERY, attack, marginal_error
 from verification.hostile_models import KINDS
 from verification.hunting import CONTROL
@@ -365,3 +369,35 @@ def test_a_sum_that_loses_its_digits_is_no_reason_to_stop():
         assert r.lower <= 1300.0 + math.log(2.0) <= r.upper
         assert (r.marginal_bounds[0][:, 0] <= 0.5).all()
         assert (r.marginal_bounds[0][:, 1] >= 0.5).all()
+
+
+# Correlations from the inverse of a Pfaffian's matrix have no bound on their rounding.
+
+
+@pytest.mark.parametrize("fields", [False, True])
+def test_ends_of_marginals_by_pfaffians(fields):
+    """Rare pairs, and rare states where fields sit on one face: ends were off by a factor."""
+    for seed, strength in ((1, 6.0), (5, 12.0), (21, 12.0)):
+        rng = np.random.default_rng(seed)
+        grid = tz.ising_grid(2, 3, coupling=(-strength, strength), field=(0, 0), seed=seed)
+        factors = [(scope, table) for scope, table in grid.factors if len(scope) == 2]
+        if fields:
+            unary = rng.normal(size=6)[:, None] * [strength, -strength]
+            factors += [((v,), unary[v]) for v in range(6)]
+        model = tz.FactorGraph([2] * 6, factors)
+        planar = planar_plan(model)
+        assert isinstance(planar, PlanarPlan)
+        r, truth = solve(model, ByPfaffians(planar), max_memory=2**30), Events.of(model)
+        for v, ends in enumerate(r.marginal_bounds):
+            low, high = truth.shares((v,), {})
+            assert (ends[:, 0] <= high).all()
+            assert (ends[:, 1] >= low).all()
+            assert fields or (ends[:, 1] - ends[:, 0] < 1e-9).all()
+        for scope, _ in model.factors:
+            if len(scope) == 2:
+                i, j = map(int, scope)
+                low, high = truth.shares((i, j), {})
+                ends = r.pair_marginal(i, j).bounds
+                assert (ends[..., 0] <= high).all()
+                assert (ends[..., 1] >= low).all()
+                assert (ends[..., 1] <= 1.001 * high + 1e-299).all()
