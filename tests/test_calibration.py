@@ -46,6 +46,7 @@ def test_an_interval_of_no_width_is_exact():
     assert combine([tree(5.0, 0.1)], 7.0, 7.0).family == "exact"
     assert combine([], 7.0, 7.0).error == 0.0
     assert combine([], -math.inf, -math.inf).log_z == -math.inf
+    assert combine([], -math.inf, -math.inf).error == 0.0
     with pytest.raises(ValueError, match="lower <= upper"):
         combine([], 1.0, 0.0)
 
@@ -77,6 +78,15 @@ def test_a_lone_tree_has_no_error_without_a_proof():
     assert combine([], 9.0, math.inf).log_z == 9.0
     assert combine([tree(8.0, 0.01)], 9.0, math.inf).log_z == 9.0
     assert combine([], -math.inf, math.inf).error == math.inf
+
+
+def test_an_unknown_lower_end_is_no_exact_value():
+    """inf <= inf: no state found was taken for Z = 0, whatever was drawn."""
+    drawn = PointEstimate(3.0, 0.1, "draws", "mini-bucket", 1000.0)
+    for upper in (5.0, math.inf):
+        assert combine([drawn], -math.inf, upper) == drawn
+        nothing = combine([], -math.inf, upper)
+        assert (nothing.log_z, nothing.error, nothing.family) == (upper, math.inf, "none")
 
 
 def test_agreement_is_worth_no_more_than_the_weaker_error():

@@ -350,3 +350,18 @@ def test_command(grid, tmp_path):
     text = CliRunner().invoke(main, call)
     assert "heat_capacity" in text.output
     assert "4 temperatures in" in text.output
+
+
+@pytest.mark.parametrize(
+    ("field", "betas"),
+    [(1e300, [0.0, 1e-300, 1.0]), (1e-300, [0.0, 1.0, 1e300]), (1.0, [1e-200, 1.0, 1e200])],
+)
+def test_squares_beyond_float64_are_no_reason_to_stop(field, betas):
+    """beta^2 and the square of the scale on which log Z bends overflowed."""
+    model = tz.FactorGraph([2], [((0,), [0.0, field])])
+    r = tz.free_energy(model, betas=betas, time_limit=5.0, seed=0)
+    with np.errstate(over="ignore"):
+        p = 1.0 / (1.0 + np.exp(-np.array(betas) * field))
+    assert (r.energy.lower <= -field * p).all()
+    assert (-field * p <= r.energy.upper).all()
+    assert not np.isnan(r.entropy.lower).any()

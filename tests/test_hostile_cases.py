@@ -15,9 +15,14 @@ import numpy as np
 import pytest
 
 import tightz as tz
+from tightz.elimination.exact.elimination import solve
+from tightz.elimination.exact.ways import ByPfaffians
+from tightz.elimination.planar import PlanarPlan, planar_plan
 from tightz.families.clustered import ClusterMeanField, cluster_labels
+from tightz.models.ends import around, odds
 from tightz.runtime.clock import Clock
 from tightz.uppers.tree_reweighted import TreeReweightedStatus
+from verification.events import Events
 from verification.hostile import EVERY, attack, marginal_error
 from verification.hostile_models import KINDS
 from verification.hunting import CONTROL
@@ -335,3 +340,64 @@ def test_layer_mean_field_of_a_huge_entry():
         assert holds(
             tz.mean_field(model, family=tz.LayerMeanField(restarts=2), seed=0).bound, model
         )
+
+
+# Ends of marginals where log weights have no digits left: NaN, and underflow taken for a proof.
+
+
+def test_ends_of_marginals_are_numbers_however_large_the_entries():
+    """Odds times e^nats overflowed: NaN as an upper end, and NaN as a marginal beside it."""
+    rng = np.random.default_rng(0)
+    pairs = [((i, j), 1e19 * rng.normal(size=(2, 2))) for i in range(12) for j in range(i)]
+    leaf = [((0, 12), 1e19 * rng.normal(size=(2, 3)))]
+    r = tz.log_partition(tz.FactorGraph([2] * 12 + [3], pairs + leaf), exact=False, time_limit=0.3)
+    for ends in (*r.marginal_bounds, *r.confident.marginal_bounds):
+        assert (ends[:, 0] <= ends[:, 1]).all()
+    assert all(np.isfinite(q).all() for q in r.marginals or [])
+    assert around(np.array([0.0, 1.0]), 5000.0).tolist() == [[0.0, 1.0]] * 2
+    high = np.array([0.0, 1e-300, 0.5, 1.0])
+    assert odds(high, 1e4).tolist() == [0.0, 1.0, 1.0, 1.0]
+    assert odds(high, -1e4).tolist() == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_a_sum_that_loses_its_digits_is_no_reason_to_stop():
+    """1e18 + 65 + 65 + ... in float64: the first state's weight came out a thousand nats off."""
+    fields = [[1e18, 0.0], *[[65.0, 65.0]] * 20, [-1e18, 0.0]]
+    model = tz.FactorGraph([2], [((0,), field) for field in fields])
+    for exact in (True, False):
+        r = tz.log_partition(model, exact=exact, time_limit=0.3)
+        assert r.lower <= 1300.0 + math.log(2.0) <= r.upper
+        assert (r.marginal_bounds[0][:, 0] <= 0.5).all()
+        assert (r.marginal_bounds[0][:, 1] >= 0.5).all()
+
+
+# Correlations from the inverse of a Pfaffian's matrix have no bound on their rounding.
+
+
+@pytest.mark.parametrize("fields", [False, True])
+def test_ends_of_marginals_by_pfaffians(fields):
+    """Rare pairs, and rare states where fields sit on one face: ends were off by a factor."""
+    for seed, strength in ((1, 6.0), (5, 12.0), (21, 12.0)):
+        rng = np.random.default_rng(seed)
+        grid = tz.ising_grid(2, 3, coupling=(-strength, strength), field=(0, 0), seed=seed)
+        factors = [(scope, table) for scope, table in grid.factors if len(scope) == 2]
+        if fields:
+            unary = rng.normal(size=6)[:, None] * [strength, -strength]
+            factors += [((v,), unary[v]) for v in range(6)]
+        model = tz.FactorGraph([2] * 6, factors)
+        planar = planar_plan(model)
+        assert isinstance(planar, PlanarPlan)
+        r, truth = solve(model, ByPfaffians(planar), max_memory=2**30), Events.of(model)
+        for v, ends in enumerate(r.marginal_bounds):
+            low, high = truth.shares((v,), {})
+            assert (ends[:, 0] <= high).all()
+            assert (ends[:, 1] >= low).all()
+            assert fields or (ends[:, 1] - ends[:, 0] < 1e-9).all()
+        for scope, _ in model.factors:
+            if len(scope) == 2:
+                i, j = map(int, scope)
+                low, high = truth.shares((i, j), {})
+                ends = r.pair_marginal(i, j).bounds
+                assert (ends[..., 0] <= high).all()
+                assert (ends[..., 1] >= low).all()
+                assert (ends[..., 1] <= 1.001 * high + 1e-299).all()

@@ -191,6 +191,17 @@ def test_no_state_at_all():
     assert math.isnan(r.estimate)
 
 
+def test_an_impossible_row_is_impossible_whatever_is_known_of_log_z(monkeypatch):
+    intervals(monkeypatch, only=())
+    equal = np.array([[0.0, -np.inf], [-np.inf, 0.0]])
+    apart = [-np.inf, 0.0]  # against the state that a run begins with: no lower end of log Z
+    model = tz.FactorGraph([2] * 3, [((0, 1), equal), ((1, 2), equal), ((0,), apart)])
+    r = tz.log_likelihood(model, [[0, 1, 1]], time_limit=0.1, seed=0)
+    assert r.interval.lower == -math.inf
+    assert r.examples.estimate.tolist() == r.examples.upper.tolist() == [-math.inf]
+    assert r.estimate_error == 0.0
+
+
 def test_a_sklearn_machine_has_the_free_energy_of_its_own():
     networks = pytest.importorskip("sklearn.neural_network")
     rng = np.random.default_rng(0)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -696,6 +697,20 @@ def test_lost_draws_take_their_certificate_with_them(tmp_path: Path) -> None:
     assert [a.drawn for a in stored_ledger(path).accounts] == [20_000] * 2
     assert not {b for b in first.bounds if b.proof is tz.Proof.CONFIDENCE} & set(again.bounds)
     assert "mini-bucket, 40,000 draws" in again.summary()
+
+
+def test_a_session_s_number_never_comes_twice(tmp_path: Path) -> None:
+    """Its draws outlived the record of it: the same number would draw the same again."""
+    path = tmp_path / "run.db"
+    STREAM["run"](path)
+    STREAM["run"](path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as store:
+        for table in ("sessions", "ends", "bounds", "notes", "answers"):
+            store.execute(f"DROP TRIGGER {table}_delete")
+            store.execute(f"DELETE FROM {table} WHERE session = 2")
+    STREAM["run"](path)
+    bins = [told[1].tobytes() for told in stored_ledger(path).records()]
+    assert len(bins) == len(set(bins)) == 3
 
 
 def test_a_certificate_of_a_stream_s_own_is_paid_for_beside_the_ledger(tmp_path: Path) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import numpy as np
 import pytest
 
 import tightz as tz
-from verification import Row, hostile
+from verification import Row, drawn, hostile, marginals
 from verification.__main__ import main, summary
 from verification.agreement import ROUTES, agreement
 from verification.coverage import coverage
+from verification.events import TINY, Events
 from verification.hostile_models import KINDS as HOSTILE_KINDS
 from verification.hostile_models import hostile_model
 from verification.ledger import CASES, CONTROLS, ledger
@@ -95,6 +96,61 @@ def test_the_truth_agrees_with_decimal_arithmetic():
         assert low <= log_z <= high
         compared += 1
     assert compared > 30
+
+
+def precisely(x):
+    mantissa, exponent = np.frexp(x)
+    if not np.isfinite(x):
+        return Decimal(float(x))
+    return Decimal(int(np.ldexp(mantissa, 64))) * Context(prec=60).power(2, int(exponent) - 64)
+
+
+def test_events_agree_with_decimal_arithmetic():
+    compared, digits = 0, Context(prec=60)
+    for i in range(4 * len(HOSTILE_KINDS)):
+        _, model = hostile_model(6, i)
+        free = [v for v in range(model.n_variables) if v not in model.evidence]
+        if math.prod(model.cardinalities.tolist()) > 32 or not free:
+            continue
+        v, log_z = free[-1], decimal_log_z(model)
+        if log_z == Decimal("-Infinity"):
+            continue
+        truth = Events.of(model)
+        shares, logs = truth.shares((v,), {}), truth.logs((v,), {})
+        for s in range(int(model.cardinalities[v])):
+            part = decimal_log_z(model.with_evidence({v: s}))
+            share = digits.exp(digits.subtract(part, log_z))
+            for ends, value in ((shares, share), (logs, part)):
+                low, high = (precisely(end[s]) for end in ends)
+                assert low <= value <= high
+            assert shares.high[s] <= max(shares.low[s] * (1 + 1e-12), 1e6 * TINY)
+        compared += 1
+    assert compared > 20
+
+
+def test_proven_marginals_are_hunted_and_moved_ends_are_caught(monkeypatch):
+    quick = ("exact", "fixed states", "lifted", "sweep", "log_likelihood")
+    chosen = {n: e for n, e in marginals.EVERY.items() if n.removeprefix("control: ") in quick}
+    monkeypatch.setattr(marginals, "EVERY", chosen)
+    tally = marginals.examine(range(14))
+    for name in quick:
+        assert tally.cases[name] > 10
+        assert not tally.failed[name], tally.first
+        assert tally.failed[f"control: {name}"] > 5
+    assert "NaN" in marginals.wrong(
+        marginals.Statement("x", (0,), np.full((2, 2), np.nan)), Events.of(tz.FactorGraph([2]))
+    )
+
+
+def test_confident_marginals_are_covered_and_the_controls_are_not():
+    numbers = range(1, 12, 2)
+    real = drawn.examine("", numbers)
+    assert real["runs"] == len(numbers)
+    assert real["looks"] == drawn.LOOKS * len(numbers)
+    assert not real["either"]
+    bold = drawn.examine(drawn.BOLD, numbers)
+    assert bold["log_z"] == len(numbers)
+    assert bold["marginals"] + drawn.examine(drawn.TILTED, numbers)["marginals"] > 2
 
 
 @pytest.mark.parametrize(

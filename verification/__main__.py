@@ -11,8 +11,10 @@ from functools import partial
 from verification.agreement import agreement
 from verification.calibration import calibration
 from verification.coverage import coverage
+from verification.drawn import drawn
 from verification.hostile import attack
 from verification.ledger import ledger
+from verification.marginals import marginals
 from verification.memory import memory
 from verification.rows import Row
 from verification.stopping import stopping
@@ -27,8 +29,10 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "memory": memory,
         "coverage": lambda scale, progress: coverage(scale, workers, progress),
         "stopping": lambda scale, progress: stopping(scale, workers, progress),
+        "drawn": lambda scale, progress: drawn(scale, workers, progress),
         "ledger": lambda scale, progress: ledger(scale, workers, progress),
         "bounds": lambda scale, progress: hunt(scale, workers, progress),
+        "marginals": lambda scale, progress: marginals(scale, workers, progress),
         "calibration": calibration,
         "hostile": lambda scale, progress: attack(scale, workers, progress),
         "suites": suites,

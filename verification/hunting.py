@@ -63,7 +63,7 @@ class Tally:
 
     def fail(self, name: str, case: Case, what: str) -> None:
         self.failed[name] += 1
-        if name != CONTROL:
+        if not _control(name):
             self.kind_failed[case.kind] += 1
         shown = f"model {case.number} ({case.kind}): {what}"
         self.first.setdefault(name, shown)
@@ -104,7 +104,7 @@ def _try(tally: Tally, case: Case[Truth], name: str, method: Method, judge: Judg
     tally.slowest[name] = max((took, case.number), tally.slowest.get(name, (0.0, 0)))
     tally.cases[name] += 1
     tally.loose[name] += loose
-    if name != CONTROL:
+    if not _control(name):
         tally.kind_cases[case.kind] += 1
     if wrong:
         tally.fail(name, case, "; ".join(wrong))
@@ -118,12 +118,16 @@ def run(
     tally = Tally()
     for done, part in enumerate(spread(examine, stretches, workers), start=1):
         for name in part.failed:
-            if name != CONTROL and name not in tally.first:  # known at once, not after an hour
+            if not _control(name) and name not in tally.first:  # known at once, not after an hour
                 print(f"\n{name}: {part.first[name]}", file=sys.stderr)
         tally.merge(part)
-        wrong = sum(count for name, count in tally.failed.items() if name != CONTROL)
+        wrong = sum(count for name, count in tally.failed.items() if not _control(name))
         progress(f"{min(done * STRETCH, models)} of {models} models, {wrong} violations")
     return tally
+
+
+def _control(name: str) -> bool:
+    return name.startswith(CONTROL)
 
 
 def method_rows(prefix: str, tally: Tally, every: Every) -> Iterator[Row]:

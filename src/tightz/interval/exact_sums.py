@@ -101,9 +101,10 @@ class ExactSums:
         spread = 0.0
         if starts.size:
             used = np.where(some, weights, 0.0)
-            first = np.add.reduceat(shares * used, starts)
-            second = np.add.reduceat(shares * used * used, starts)
-            spread = float(np.maximum(second - first * first, 0.0).sum())
+            with np.errstate(over="ignore", invalid="ignore"):  # of squares; a scale, no result
+                first = np.add.reduceat(shares * used, starts)
+                second = np.add.reduceat(shares * used * used, starts)
+                spread = float(np.maximum(second - first * first, 0.0).sum())
         free = self.model.free_variables
         spins = math.nan
         if free.size and (self.model.cardinalities[free] == 2).all():
@@ -142,7 +143,8 @@ class ExactSums:
         A chord over a step h is off by f'' h / 2 and by two roundings over h: least where these
         are equal.
         """
-        bend = max(point.spread, STEP**2 * self.step**-2 if self.step < math.inf else 0.0)
+        least = STEP / self.step
+        bend = max(point.spread, least * least)  # inf where it overflows; a power would raise
         if not bend > 0.0:  # a model without energies
             return
         h = _power(2.0 * math.sqrt(point.radius / bend), point.beta)
@@ -165,11 +167,11 @@ class ExactSums:
             sums.insert(2, point)
             # Relative to the middle: what all have in common would cancel with rounding.
             values = np.array([s.result.log_z - point.result.log_z for s in sums])
-            value = float(WEIGHTS @ values) / (h * h)
-            three = float(values[1] + values[3]) / (h * h)
-            rounding = 16.0 / 3.0 * max(s.radius for s in sums) / (h * h)
+            value = float(WEIGHTS @ values) / h / h
+            three = float(values[1] + values[3]) / h / h
+            rounding = 16.0 / 3.0 * max(s.radius for s in sums) / h / h
             error = 0.1 * abs(value - three) + rounding
-            if not value > 4.0 * guess or value * self.step**2 < 1.0:
+            if not value > 4.0 * guess or value * self.step * self.step < 1.0:
                 break
             guess = value  # factors move together here: log Z bends on a smaller scale
         return max(0.0, value), error
@@ -178,7 +180,7 @@ class ExactSums:
 def _power(h: float, beta: float) -> float:
     """A power of two near h, large enough that beta + h is exact."""
     least = 2.0**-30 * abs(beta)
-    return 2.0 ** round(math.log2(max(h, least, 1e-200)))
+    return 2.0 ** round(math.log2(min(max(h, least, 1e-200), 1e200)))
 
 
 def _sum(model: FactorGraph, sums: ExactSums, seconds: float, marginals: bool) -> ExactResult:

@@ -317,7 +317,8 @@ def _curves(run: _Run, grid: Array, place: NDArray[np.int64]) -> dict[str, Any]:
         (p.log_z[0] + p.beta * e, math.hypot(p.log_z[1], p.beta * error))
         for p, (e, error) in zip(points, energies, strict=True)
     ]
-    capacity = [(p.beta**2 * p.curvature[0], p.beta**2 * p.curvature[1]) for p in points]
+    capacity = [(p.beta * (p.beta * c), p.beta * (p.beta * e)) for p in points
+                for c, e in [p.curvature]]  # fmt: skip
     spins = curve("magnetisation", [p.spins for p in points], [p.aligned for p in points])
     return {
         "log_zs": log_z,

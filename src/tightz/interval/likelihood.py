@@ -369,6 +369,7 @@ def _ratio(whole: _Rows, under: _Rows) -> Ends[NDArray[np.float64]]:
     with np.errstate(invalid="ignore"):
         value = np.where(nothing, np.nan, a.estimate - b.estimate)
         value = np.minimum(np.maximum(value, found[0][0]), found[0][1])
+    value = np.where(found[0][1] == -np.inf, -np.inf, value)  # whatever is known of log Z
     error = np.where(value == -np.inf, 0.0, a.estimate_error + b.estimate_error)
     error = np.where(np.isnan(value), np.inf, error)
     return Ends(*found[0], *found[1], value, error)

@@ -118,7 +118,10 @@ def _below_chords(at: Array, high: Array) -> Array:
     for k in np.flatnonzero(np.isfinite(high)).tolist():
         while len(hull) > 1:
             i, j = hull[-2:]
-            if (high[j] - high[i]) * (at[k] - at[j]) < (high[k] - high[j]) * (at[j] - at[i]):
+            with np.errstate(over="ignore", invalid="ignore"):  # any chord holds, the best or not
+                left = (high[j] - high[i]) * (at[k] - at[j])
+                right = (high[k] - high[j]) * (at[j] - at[i])
+            if left < right:
                 break
             hull.pop()
         hull.append(k)

@@ -36,16 +36,17 @@ def around(values: NDArray[np.float64], nats: float) -> NDArray[np.float64]:
     nats    as of log Z; more at rare states (`_deeper`)
     """
     loose = np.expm1(np.minimum(_deeper(values, nats), 700.0)) + DIGITS
-    low, high = values * np.maximum(0.0, 1.0 - loose), values * (1.0 + loose)
     # what underflowed, digits or all of it, was below the smallest normal number
-    return np.stack([np.where(values < TINY, 0.0, low), np.minimum(1.0, high + TINY)], axis=-1)
+    low = np.where(values < TINY, 0.0, values * np.maximum(0.0, 1.0 - loose))
+    return np.stack([low, np.minimum(1.0, (values + TINY) * (1.0 + loose))], axis=-1)
 
 
 def odds(p: NDArray[np.float64], nats: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """p with its odds times e^nats, to a few units; 0 and 1 stay."""
-    up = p * np.exp(nats)
-    moved: NDArray[np.float64] = up / (up + (1.0 - p))
-    return moved
+    """p with its odds times e^nats, to a few units, however many nats; 0 and 1 stay."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        up = p * np.exp(nats)
+        moved: NDArray[np.float64] = np.where(np.isinf(up), 1.0, up / (up + (1.0 - p)))
+    return np.where((p == 0.0) | (p == 1.0), p, moved)
 
 
 def loosened(ends: NDArray[np.float64], nats: float) -> NDArray[np.float64]:

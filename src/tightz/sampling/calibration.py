@@ -166,9 +166,10 @@ def combine(estimates: Sequence[PointEstimate], lower: float, upper: float) -> P
     """
     if not lower <= upper:
         raise ValueError(f"the interval is [{lower}, {upper}]; expected lower <= upper")
-    if lower == upper or upper - lower <= ROUNDING * max(1.0, abs(lower)):
-        return PointEstimate(lower, (upper - lower) / 2.0, "exact", "exact")
     proven = math.isfinite(lower) and math.isfinite(upper)
+    if lower == upper or (proven and upper - lower <= ROUNDING * max(1.0, abs(lower))):
+        error = 0.0 if lower == upper else (upper - lower) / 2.0
+        return PointEstimate(lower, error, "exact", "exact")
     middle = from_interval(lower, upper) if proven else None
     latest = list({e.family: e for e in estimates}.values())
     # First throw out what contradicts a proof, then ask who supports whom, then pool, and last cut

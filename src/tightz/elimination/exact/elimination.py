@@ -16,11 +16,17 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.elimination.exact.choice import Spread
 from tightz.elimination.exact.planning import EliminationPlan
-from tightz.elimination.exact.ways import Way, by_elimination, choose_way, elimination_plan
-from tightz.errors import ModelError, ParameterError, UnsupportedModelError
+from tightz.elimination.exact.ways import (
+    Summed,
+    Way,
+    by_elimination,
+    choose_way,
+    elimination_plan,
+)
+from tightz.errors import ModelError, ParameterError, ResourceError, UnsupportedModelError
 from tightz.judge.claims import Audited, total_scale
 from tightz.judge.verdict import UNIT
-from tightz.models.ends import DIGITS, Ends, around, unknown
+from tightz.models.ends import DIGITS, Ends, around, joint, unknown
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
@@ -132,9 +138,10 @@ class ExactResult(ByVariable, OneBound):
         """Nats by which a marginal may be off.
 
         Sums and products of positive numbers, forward and back: each of the two passes loses no
-        more than the sum itself may, and beliefs are products of both.
+        more than the sum itself may, and beliefs are products of both. inf where marginals were
+        found in another way.
         """
-        return 8.0 * self.rounding
+        return 8.0 * self.rounding if self._tables.bounded[0] else math.inf
 
     @property
     def marginal_bounds(self) -> list[NDArray[np.float64]]:
@@ -154,28 +161,59 @@ class ExactResult(ByVariable, OneBound):
         predicted to take longer than `time_limit` seconds.
         """
         cards = self.model.cardinalities
-        rounding = self.marginal_rounding
         if self.log_z == -math.inf:
             table = np.full((int(cards[i]), int(cards[j])), np.nan)
-        elif i == j:
-            table = np.diag(self.marginals[i])
+            return self._told(i, j, table, np.tile([0.0, 1.0], (*table.shape, 1)))
+        if i == j:
+            table, rounding = np.diag(self.marginals[i]), self.marginal_rounding
         elif self._fixed[i] or self._fixed[j]:
-            table, rounding = np.outer(self.marginals[i], self.marginals[j]), 2.0 * rounding
+            table = np.outer(self.marginals[i], self.marginals[j])
+            rounding = 2.0 * self.marginal_rounding
         elif (f := self._factor_of(i, j)) is not None:
             scope = self.model.factor(f).scope
             drop = tuple(k for k, v in enumerate(scope) if v not in (i, j))
             table = self.factor_marginal(f).sum(axis=drop)
             table = table if scope.index(i) < scope.index(j) else table.T
+            if not self._tables.bounded[1]:
+                return self._told(i, j, table, self._ends_of_pair(i, j, time_limit))
+            rounding = self.marginal_rounding
         elif i in self._given or (j not in self._given and cards[i] <= cards[j]):
             table, rounding = self._clamped(i, j, time_limit)
         else:
             table, rounding = self._clamped(j, i, time_limit)
             table = table.T
-        nothing = self.log_z == -math.inf
-        ends = np.tile([0.0, 1.0], (*table.shape, 1)) if nothing else around(table, rounding)
+        return self._told(i, j, table, around(table, rounding))
+
+    def _told(
+        self, i: int, j: int, table: NDArray[np.float64], ends: NDArray[np.float64]
+    ) -> PairMarginal:
         return PairMarginal.within(
             (i, j), table, ends, ends, effective=math.inf, source="exact", naming=self.naming
         )
+
+    def _ends_of_pair(self, i: int, j: int, time_limit: float) -> NDArray[np.float64]:
+        """From sums with both fixed, whose rounding is known; from both marginals if that is long.
+
+        For beliefs without a rounding of their own. Next to each other, both leave a planar graph
+        with fields around one face.
+        """
+        states = [(s, t) for s in range(int(self.model.cardinalities[i]))
+                  for t in range(int(self.model.cardinalities[j]))]  # fmt: skip
+        try:
+            parts = [
+                exact(
+                    self.model.with_evidence({i: s, j: t}), marginals=False,
+                    max_memory=self.max_memory, time_limit=time_limit / len(states),
+                )
+                for s, t in states
+            ]  # fmt: skip
+        except (ResourceError, UnsupportedModelError):
+            ends = self.marginal_bounds
+            return joint(ends[i], ends[j])
+        logs = np.array([part.log_z for part in parts]).reshape(self.model.cardinalities[[i, j]])
+        shares = np.exp(logs - logs.max())
+        rounding = 2.0 * max(part.rounding for part in parts if part.log_z > -math.inf)
+        return around(shares / shares.sum(), rounding + 2.0 * DIGITS)
 
     def _factor_of(self, i: int, j: int) -> int | None:
         """The smallest factor over a pair, where its belief is known."""
@@ -268,10 +306,14 @@ class ExactResult(ByVariable, OneBound):
 
 @dataclass(frozen=True, eq=False)
 class Beliefs:
-    """Marginals per variable and, where known, per factor, flat like model.log_tables."""
+    """Marginals per variable and, where known, per factor, flat like model.log_tables.
+
+    `bounded`: of either kind, as in `Summed`.
+    """
 
     variables: list[NDArray[np.float64]]
     factors: NDArray[np.float64] | None
+    bounded: tuple[bool, bool] = (True, True)
 
 
 def plan(
@@ -347,7 +389,7 @@ def solve(
     free = observe(model).kept
     beliefs = None
     if found.singles is not None:
-        beliefs = _in_model(model, free, found.log_z, found.singles, found.tables)
+        beliefs = _in_model(model, free, found)
     seconds = time.perf_counter() - start
     return ExactResult(model, found.log_z, found.rounding, seconds, way, max_memory, beliefs)
 
@@ -377,22 +419,17 @@ def _without_fixed(model: FactorGraph) -> tuple[FactorGraph, NDArray[np.int64]]:
     return observed.reduced, observed.kept
 
 
-def _in_model(
-    model: FactorGraph,
-    free: NDArray[np.int64],
-    log_z: float,
-    singles: list[NDArray[np.float64]],
-    tables: NDArray[np.float64] | None,
-) -> Beliefs:
+def _in_model(model: FactorGraph, free: NDArray[np.int64], found: Summed) -> Beliefs:
     """Marginals of the reduced model put back into the original's numbering."""
-    if log_z == -math.inf:
+    assert found.singles is not None
+    singles, possible = found.singles, found.log_z > -math.inf
+    if not possible:
         singles = [np.full(model.cardinalities[v], np.nan) for v in free.tolist()]
-    variables = observe(model).lift_marginals(singles)
-    if tables is None:
-        return Beliefs(variables, None)
-    factors = np.zeros(model.log_tables.size)
-    factors[table_positions(model)] = tables if log_z > -math.inf else np.nan
-    return Beliefs(variables, factors)
+    variables, factors = observe(model).lift_marginals(singles), None
+    if found.tables is not None:
+        factors = np.zeros(model.log_tables.size)
+        factors[table_positions(model)] = found.tables if possible else np.nan
+    return Beliefs(variables, factors, found.bounded)
 
 
 def table_positions(model: FactorGraph) -> NDArray[np.int64]:

@@ -58,12 +58,17 @@ _INSTEAD = (
 
 
 class Summed(NamedTuple):
-    """log Z within `rounding`; where known, marginals per variable, and per factor, flat."""
+    """log Z within `rounding`; where known, marginals per variable, and per factor, flat.
+
+    `bounded`: whether the rounding of either kind follows from that of log Z, as it does where all
+    of them are sums of products of positive numbers.
+    """
 
     log_z: float
     rounding: float
     singles: list[NDArray[np.float64]] | None = None
     tables: NDArray[np.float64] | None = None
+    bounded: tuple[bool, bool] = (True, True)
 
 
 class Way(Protocol):
@@ -229,7 +234,10 @@ class ByPfaffians:
         singles, tables = found.marginals, found.factor_marginals
         if singles is None or tables is None or any(np.isnan(p).any() for p in singles):
             return Summed(found.log_z, found.rounding)
-        return Summed(found.log_z, found.rounding, singles, tables)
+        # Entries of an inverse: nothing bounds what is left of a rare state. Without fields a spin
+        # is even by symmetry.
+        bounded = not self.planar.graph.ghost, False
+        return Summed(found.log_z, found.rounding, singles, tables, bounded)
 
 
 @dataclass(frozen=True, eq=False)

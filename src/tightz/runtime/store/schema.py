@@ -31,6 +31,9 @@ TABLES = {
     "crc INTEGER",
 }
 
+NUMBERED = ("sessions", "ends", "batches", "bounds", "notes", "answers", "accounts")
+"""Tables whose rows say which session wrote them."""
+
 TEXT_TABLES = ("sessions", "ends", "bounds", "notes", "answers", "accounts")
 """Tables whose rows stand alone: key first, checksum last."""
 

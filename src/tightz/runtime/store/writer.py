@@ -29,6 +29,7 @@ from tightz.runtime.store.records import (
 )
 from tightz.runtime.store.salvage import salvage
 from tightz.runtime.store.schema import (
+    NUMBERED,
     StoreError,
     check_header,
     connect,
@@ -140,11 +141,10 @@ class RunWriter:
     def begin(self, record: str) -> None:
         """Open a further session; an older process that still writes is shut out by it."""
         with _closed_on_error(self._connection), self._transaction():
-            # bounds may outlive the record of their session where a file was damaged
-            (last,) = self._connection.execute(
-                "SELECT max(session) FROM "
-                "(SELECT session FROM sessions UNION ALL SELECT session FROM bounds)"
-            ).fetchone()
+            # Rows may outlive the record of their session where a file was damaged. A number never
+            # comes twice: its random streams would, beside the draws of them that are stored.
+            every = " UNION ALL ".join(f"SELECT session FROM {table}" for table in NUMBERED)
+            (last,) = self._connection.execute(f"SELECT max(session) FROM ({every})").fetchone()
             self.session = last + 1
             row = (self.session, _now(), record)
             self._insert("sessions", *row, text_checksum(*row))
