@@ -38,9 +38,14 @@ QUIET = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 60}
 @pytest.fixture(scope="module")
 def cluster():
     # A worker that is not back after 15 s is forgotten; on a busy machine its start takes longer.
-    names = "comm.timeouts.connect", "comm.timeouts.tcp", "deploy.lost-worker-timeout"
+    # `connect` is also how long a result is asked for that its dead worker had.
+    patience = {
+        "distributed.comm.timeouts.connect": "1 minute",
+        "distributed.comm.timeouts.tcp": "10 minutes",
+        "distributed.deploy.lost-worker-timeout": "10 minutes",
+    }
     with (
-        dask.config.set({f"distributed.{name}": "10 minutes" for name in names}),
+        dask.config.set(patience),
         distributed.LocalCluster(n_workers=2, **QUIET) as cluster,
     ):
         yield cluster
