@@ -37,10 +37,6 @@ _JUDGING = 0.2
 _RESERVED = 1.5
 """Judgements for which there must be time left at the end."""
 
-_LARGEST_RESERVE = 0.2
-"""Part of the time limit that these may take. Where many threads want the interpreter the first
-judgement can take a third of the time: whoever ends then has no more than the first iterates."""
-
 _SILENT = 0.3
 """Seconds after which a stream shows its bound again, so that others get their turn."""
 
@@ -131,8 +127,7 @@ def quadratic_bounds(encoding: SpinEncoding, config: Quadratic | None = None) ->
                 ended = time.perf_counter()
                 # The first one also compares the spins with the model, once.
                 free = ended + (ended - begun) * (1.0 if bound is None else 1.0 / _JUDGING)
-                most = _LARGEST_RESERVE * (run.config.time_limit or 0.0)
-                run.reserve = min(_RESERVED * (ended - begun), most)
+                run.reserve = _RESERVED * (ended - begun)
                 bound = found if found.log_z < best else bound
         if bound is not None and (fresh or begun - shown > _SILENT):
             shown = time.perf_counter()
