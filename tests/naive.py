@@ -675,3 +675,15 @@ def annealed_spins(members, start, goal, parents, order, betas, words, size=0):
             coin = counted_coins(keys, k * (n + 1) + i, number)
             s[:, i] = np.where(coin < 1.0 / (1.0 + np.exp(gap)), 1, -1)
     return before + log_w, s
+
+
+def quadratic_elimination(couplings, fields, c, mu, v):
+    """(constant, J, h) once the first spins are summed out, log 2cosh b <= c + mu b + v b^2 / 2."""
+    j, h, constant = couplings.copy(), fields.copy(), 0.0
+    for k in range(len(c)):
+        row = j[0, 1:]
+        constant += c[k] + mu[k] * h[0] + v[k] * h[0] ** 2 / 2 + v[k] / 2 * (row**2).sum()
+        h = h[1:] + (mu[k] + v[k] * h[0]) * row
+        j = j[1:, 1:] + v[k] * np.outer(row, row)
+        np.fill_diagonal(j, 0.0)
+    return constant, j, h

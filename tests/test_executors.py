@@ -29,6 +29,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tightz as tz
+from tests.errands import die_at_six, die_once, fail_at_five, square
 from tightz.errors import ParameterError
 from tightz.families.mean_field import MeanField, PointMass
 from tightz.interval.board import Board
@@ -75,33 +76,6 @@ class Here(Executor):
 @pytest.fixture(autouse=True)
 def no_parcels():
     parcels._opened.clear()
-
-
-def square(x):
-    return x * x
-
-
-def fail_at_five(x):
-    if x == 5:
-        raise ZeroDivisionError("a bug at 5")
-    return x
-
-
-def die_once(marker, x):
-    """Kills its process the first time it meets task 7."""
-    if x == 7:
-        try:
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return x
-        os.kill(os.getpid(), signal.SIGKILL)
-    return x
-
-
-def die_at_six(x):
-    if x == 6:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return x
 
 
 @given(st.lists(st.integers()), st.integers(1, 5))
@@ -166,7 +140,7 @@ def test_a_parcel_is_packed_once_and_opened_once(monkeypatch):
 
 def test_local_workers_read_the_parcel_from_a_file_that_is_gone_afterwards():
     big = partial(np.add, np.arange(1000.0))
-    with local_workers(2) as pool:
+    with local_workers(1) as pool:
         crew = Crew(pool)
         sent, submit = [], pool.submit
         pool.submit = lambda *args: sent.append(args) or submit(*args)
@@ -277,6 +251,35 @@ def test_a_killed_worker_reported_by_the_executor_costs_a_life():
         list(map_ordered(square, range(20), executor=Here(partial(lose, 1000))))
 
 
+class Closing(Executor):
+    """Loses what it has when told to, and takes one task after that."""
+
+    def __init__(self):
+        self._max_workers, self.out, self.left = 2, [], 3
+
+    def submit(self, function, /, *args, **kwargs):
+        if not self.left:
+            raise ExecutorError("closed")
+        self.left -= 1
+        self.out.append(Future())
+        return self.out[-1]
+
+
+def test_who_waits_for_a_last_life_hears_that_nobody_takes_it(monkeypatch):
+    monkeypatch.setattr(executors, "LIVES", 1)
+    pool = Closing()
+    crew = Crew(pool)
+    one, two = crew.send(square, 3), crew.send(square, 4)
+    for future in pool.out[:2]:  # both are on their last lives: one is sent, the other waits
+        future.set_exception(KilledWorker("gone"))
+    assert len(pool.out) == 3
+    assert not two.done()
+    pool.out[2].set_result(parcels.Done(9, 0.0))
+    assert one.result(60).value == 9
+    with pytest.raises(ExecutorError, match="closed"):
+        two.result(60)
+
+
 def test_what_is_no_executor_is_refused():
     with pytest.raises(ParameterError, match="executor is 4; expected a concurrent"):
         list(map_ordered(square, range(3), executor=4))
@@ -354,7 +357,7 @@ def until_trials(monkeypatch):
 @pytest.mark.usefixtures("until_trials")
 def test_log_partition_runs_its_trials_on_processes():
     model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
-    with ProcessPoolExecutor(2, mp_context=mp.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
         r = tz.log_partition(
             model, time_limit=200, seed=0, exact=False, only=(tempering,), executor=pool
         )

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tightz as tz
+from tests import naive
 from tightz.errors import UnsupportedModelError
 from tightz.judge.quadratic import QuadraticEvidence, supremum
 from tightz.judge.verdict import RefutedError
@@ -22,8 +23,8 @@ from tightz.uppers.quadratic.cuts import BROKEN, Added, Cuts, broken
 from tightz.uppers.quadratic.elimination import Elimination
 from tightz.uppers.quadratic.orders import candidates, two_layers, weakest_first
 from tightz.uppers.quadratic.run import Spins
-from tightz.uppers.quadratic.tail import states
-from tightz.uppers.quadratic.touching import log_2cosh, touching
+from tightz.uppers.quadratic.tail import states, summed
+from tightz.uppers.quadratic.touching import touching
 from verification.truth import enumerate_model
 
 SCALES = (0.0, 1e-300, 1e-9, 0.1, 1.0, 10.0, 1e3, 1e8)
@@ -185,7 +186,7 @@ def test_quadratics_lie_above(field, reach, log_at):
     q = touching(field, reach, log_at)
     for b in np.linspace(field - reach, field + reach, 101):
         value = q.c + q.mu * b + 0.5 * q.v * b * b
-        assert value >= log_2cosh(b) - 1e-7 * (1.0 + b * b)
+        assert value >= np.logaddexp(b, -b) - 1e-7 * (1.0 + b * b)
 
 
 @settings(max_examples=300, deadline=None)
@@ -225,6 +226,29 @@ def test_the_gradient_is_that_of_the_value():
             step = 1e-6 * (np.arange(n - tail) == k)
             change = Elimination(j, h, at + step).value - Elimination(j, h, at - step).value
             assert gradient[k] == pytest.approx(change / 2e-6, rel=2e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("layer", [0, 20])
+def test_panels_sum_out_one_spin_after_the_other(layer):
+    j, h, at = glass(70, 1.2, 1), np.linspace(-2, 1, 70), np.full(66, np.nan)
+    j[:layer, :layer] = 0.0
+    found = Elimination(j, h, at)
+    c, mu, v = np.concatenate([panel.quadratics for panel in found.panels])[:, :3].T
+    constant, *rest = naive.quadratic_elimination(j, h, c, mu, v)
+    assert found.value == pytest.approx(constant + summed(*rest)[0], rel=1e-12)
+    assert np.isfinite(found.log_at).all()
+    # E[s] and E[s s'] are how fast the bound rises with a field or a coupling.
+    found = Elimination(j, h, found.log_at)
+    _, means, pairs = found.moments()
+    rng = np.random.default_rng(3)
+    for a, b in rng.integers(70, size=(40, 2)):
+        by_field, by_pair = 1e-6 * (np.arange(70) == a), np.zeros((70, 70))
+        up, down = (Elimination(j, h + sign * by_field, found.log_at).value for sign in (1, -1))
+        assert means[a] == pytest.approx((up - down) / 2e-6, rel=2e-4, abs=1e-5)
+        if a != b and max(a, b) >= layer:
+            by_pair[a, b] = by_pair[b, a] = 1e-6
+            up, down = (Elimination(j + sign * by_pair, h, found.log_at).value for sign in (1, -1))
+            assert pairs[a, b] == pytest.approx((up - down) / 2e-6, rel=2e-4, abs=1e-5)
 
 
 def test_moments_are_those_of_the_model_where_nothing_was_replaced():

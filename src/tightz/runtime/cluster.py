@@ -162,29 +162,16 @@ class DaskPool:
         result is made again by whichever worker comes next.
         """
         # pure=False: equal bytes of two runs must not share a task that one of them cancels.
-        return self._send(bytes, parcel)
+        return self.submit(bytes, parcel)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         """As Executor.submit; an argument may be what `share` returned."""
-        return self._send(fn, *args)
-
-    def _send(self, fn: Callable[..., Any], *args: Any) -> Any:
-        with _connected():
-            if not self._there:
-                raise ConnectionError(f"the client is {self.client.status}")
-            return self.client.submit(fn, *args, **self.options)
-
-
-@contextmanager
-def _connected() -> Iterator[None]:
-    """dask's words for a scheduler that went away, or has no worker left, in ours."""
-    try:
-        yield
-    except OSError as error:  # CommClosedError and TimeoutError among them
-        raise ExecutorError(
-            "the dask cluster stopped answering; see whether its scheduler and workers run "
-            f"({type(error).__name__}: {error})"
-        ) from error
+        if not self._there:
+            raise ExecutorError(
+                "the dask cluster stopped answering; see whether its scheduler and workers run "
+                f"(its client is {self.client.status})"
+            )
+        return self.client.submit(fn, *args, **self.options)
 
 
 def _distributed() -> Any:

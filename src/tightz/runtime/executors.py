@@ -153,19 +153,9 @@ class Crew:
                 shared = self._shared(errand.function, pool)
                 call = run_parcel, versions(), shared.digest, shared.content, errand.task
             future = pool.submit(*call)
-        except (BrokenExecutor, CancelledError) as error:
-            self._landed(errand)
-            self._lost(errand, pool, error)
-            return
-        except TightzError:
-            self._landed(errand)
-            raise
-        except Exception as error:  # shut down, or its cluster is gone: not the task's doing
-            name = type(pool).__name__
-            refusal = ExecutorError(f"{name} takes no tasks: {type(error).__name__}: {error}")
-            refusal.__cause__ = error
-            self._landed(errand)
-            _end(errand.promise.set_exception, refusal)
+        except Exception as error:
+            # The promise must hear of it: this may be another task's callback, which nobody hears.
+            self._ended(errand, pool, error if _is_loss(error) else _refusal(pool, error))
             return
         with self._lock:
             self._flying[errand.promise] = future
@@ -190,23 +180,26 @@ class Crew:
             return known
 
     def _heard(self, errand: _Errand, pool: Any, future: Any) -> None:
-        """A task came back: with a result, an exception of its own, or without its worker."""
+        """A task came back."""
         try:
-            result = future.result()  # dask fetches it now, and may have to make it again
+            outcome = future.result()  # dask fetches it now, and may have to make it again
         except BaseException as error:  # SystemExit too: who waits must hear of it
-            self._landed(errand)
-            if _is_loss(error):
-                self._lost(errand, pool, error)
-            else:
-                _end(errand.promise.set_exception, error)
+            outcome = error
+        self._ended(errand, pool, outcome)
+
+    def _ended(self, errand: _Errand, pool: Any, outcome: Any) -> None:
+        """With a result, an exception of its own, or without its worker."""
+        self._landed(errand)
+        if isinstance(outcome, Done):
+            _end(errand.promise.set_result, outcome)
+        elif not isinstance(outcome, BaseException):  # who waits would wait for ever
+            name, what = type(pool).__name__, type(outcome).__name__
+            wrong = ExecutorError(f"{name} gave {what} for what a task returned")
+            _end(errand.promise.set_exception, wrong)
+        elif _is_loss(outcome):
+            self._lost(errand, pool, outcome)
         else:
-            self._landed(errand)
-            if isinstance(result, Done):
-                _end(errand.promise.set_result, result)
-            else:  # who waits would wait for ever
-                name, what = type(pool).__name__, type(result).__name__
-                wrong = ExecutorError(f"{name} gave {what} for what a task returned")
-                _end(errand.promise.set_exception, wrong)
+            _end(errand.promise.set_exception, outcome)
 
     def _landed(self, errand: _Errand) -> None:
         """It is no longer out; whose last life waited for that goes next."""
@@ -289,6 +282,16 @@ class _Shared(NamedTuple):
 def _end(settle: Callable[[Any], None], outcome: Any) -> None:
     with suppress(InvalidStateError):  # cancelled: nobody waits any more
         settle(outcome)
+
+
+def _refusal(pool: Any, error: Exception) -> Exception:
+    """Why a task was not taken; other libraries' errors in our words: not the task's doing."""
+    if isinstance(error, TightzError):
+        return error
+    name = type(pool).__name__
+    refusal = ExecutorError(f"{name} takes no tasks: {type(error).__name__}: {error}")
+    refusal.__cause__ = error
+    return refusal
 
 
 def _pool(executor: Any) -> Any:

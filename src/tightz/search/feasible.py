@@ -9,7 +9,6 @@ by a random walk that repairs violated factors, which is better where constraint
 from __future__ import annotations
 
 import enum
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -143,8 +142,12 @@ def _wished_state(
     ptr: NDArray[np.int64], alive: NDArray[np.bool_], wishes: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Each variable's possible state with the largest wish."""
-    masked = np.where(alive, wishes, -np.inf)
-    return np.array([masked[a:b].argmax() for a, b in itertools.pairwise(ptr)], dtype=np.int64)
+    masked, first = np.where(alive, wishes, -np.inf), ptr[:-1]
+    if not first.size:
+        return np.zeros(0, dtype=np.int64)
+    best = np.repeat(np.maximum.reduceat(masked, first), np.diff(ptr))
+    places = np.flatnonzero(masked == best)
+    return places[np.searchsorted(places, first)] - first
 
 
 def _tables(model: FactorGraph) -> _Tables:

@@ -265,10 +265,9 @@ class Path:
 
     def evidence(self) -> QuadraticEvidence:
         """What the judge needs: numbers of spins are those of the model."""
-        quadratics = [q for panel in self._eliminated().panels for q in panel.quadratics]
         mu, v = np.zeros(self.points.size), np.ones(self.points.size)
-        mu[: len(quadratics)] = [q.mu for q in quadratics]
-        v[: len(quadratics)] = [q.v for q in quadratics]
+        for panel in self._eliminated().panels:
+            mu[panel.start : panel.stop], v[panel.start : panel.stop] = panel.mu, panel.v
         used = self.cuts.chosen(self.weights > 0.0)
         return QuadraticEvidence(
             self.spins.link,

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from tightz.runtime.kernels import inner, kernel
+
 NEAREST = 1e-3
 """Distance, in lengths of the interval, that a tangent keeps from an end of the same sign."""
 
@@ -22,7 +24,8 @@ START = 1.5
 """First tangent points, in root mean squares of the field that a spin sees from free spins."""
 
 
-def log_2cosh(x: float) -> float:
+@inner
+def log_2cosh(x):  # type: ignore[no-untyped-def]
     x = abs(x)
     return x + math.log1p(math.exp(-2.0 * x))
 
@@ -44,7 +47,8 @@ class Touching(NamedTuple):
     held: int
 
 
-def touching(field: float, reach: float, log_at: float) -> Touching:
+@kernel
+def touching(field, reach, log_at):  # type: ignore[no-untyped-def]
     """The quadratic with a tangent at exp(log_at), or as near as [field -+ reach] allows."""
     sign = -1.0 if field < 0.0 else 1.0
     end, high = abs(field) - reach, abs(field) + reach
@@ -65,7 +69,8 @@ def touching(field: float, reach: float, log_at: float) -> Touching:
     return Touching(c, sign * (slope - v * at), v, sign, end, at, both, held)
 
 
-def _curvature(end: float, at: float) -> float:
+@inner
+def _curvature(end, at):  # type: ignore[no-untyped-def]
     """v of the quadratic with a tangent at `at` that goes through log 2cosh at `end`."""
     gap = end - at
     if gap * gap == 0.0:
@@ -79,7 +84,8 @@ def _curvature(end: float, at: float) -> float:
     return 2.0 * above / (gap * gap)
 
 
-def slopes(t: Touching, mean: float, square: float) -> tuple[float, float, float]:
+@inner
+def slopes(t, mean, square):  # type: ignore[no-untyped-def]
     """d E[quadratic(b)] / d (log_at, field, reach), for E[b] = mean and E[b^2] = square.
 
     Only the choice of the quadratic counts here; what the law of b adds is the caller's.
@@ -102,6 +108,7 @@ def slopes(t: Touching, mean: float, square: float) -> tuple[float, float, float
     return 0.0, t.sign * by_end, -by_end
 
 
-def first_point(field: float, size: float) -> float:
+@kernel
+def first_point(field, size):  # type: ignore[no-untyped-def]
     """Where to begin: log of START root mean squares of the spin's field."""
     return math.log(START * math.sqrt(size + field * field) + LEAST)
