@@ -1,0 +1,26 @@
+"""Every engine gets the tables with their largest entry at 1 and the logs of the rest beside it, so
+that a library that multiplies plain numbers has the best chance. Planning counts, building the
+library's own model does not."""
+
+from peers.tasks import Engine
+
+TITLE = "Exact log Z"
+UNIT = "nats"
+MODELS = (
+    "grid 10", "grid 15", "grid 20", "weak 15", "potts 12", "network 80", "alarm",
+)  # fmt: skip
+ENGINES = (
+    Engine("tightz", "tightz", "peers.engines.ours:exact", "exact", "exact, with its rounding"),
+    Engine("cotengra, greedy path", "cotengra", "peers.engines.contraction:greedy", "exact",
+           "a contraction's mantissa and exponent"),
+    Engine("cotengra, annealed tree", "cotengra", "peers.engines.contraction:annealed", "exact",
+           "a contraction's mantissa and exponent"),
+    Engine("pyAgrum", "pyagrum", "peers.engines.agrum:exact", "exact", "P(evidence), a double"),
+    Engine("dwave-samplers, tree", "dwave-samplers", "peers.engines.annealers:exact", "exact",
+           "log partition function"),
+    Engine("pygms, junction tree", "pygms", "peers.engines.gms:exact", "exact", "ln Z"),
+    Engine("pgmpy, junction tree", "pgmpy", "peers.engines.pgm:junction_tree", "exact",
+           "Z as the sum of a clique's belief, a double"),
+    Engine("pgmpy, product", "pgmpy", "peers.engines.pgm:product", "exact",
+           "Z, a double (`get_partition_function`)"),
+)  # fmt: skip
