@@ -2,7 +2,8 @@
 
 ENGINE is module:function, CASE a folder, WARM folders of small models that the engine runs on
 first, so that nobody pays for imports or compilation on the clock. Past SECONDS of CPU time after
-that the process is ended by SIGPROF; methods that stop when told are told half of it. Standard output's last line is JSON, also on failure.
+that the process is ended by SIGPROF; methods that stop when told are told half of it. Standard
+output's last line is JSON, also on failure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from peers.given import Budget, Case, Refused
-
 
 SLOWEST = 8.0
 """The wall clock is stretched by no more than this on a shared machine."""

@@ -3,11 +3,11 @@
 Reads each .bif, .xml, .uai, .fg and .cnf file (with NAME.evid as evidence), by default those of
 $TIGHTZ_DATA/bnlearn. A Bayesian network without evidence must have log Z = 0, as far as the digits
 of its tables allow; under random evidence, drawn with the network itself, log P(evidence) and all
-posterior marginals are compared by the names of variables and states with pyAgrum's lazy propagation
-(which reads the file itself), else with pgmpy's junction tree. Of any other model log Z, or the
-interval that holds always, is held to NAME.PR where that is there, and to the first peer that has a
-value: pyganak for clauses, cotengra and pyAgrum for tables. The last lines say what disagreed, and
-the exit status is then 1.
+posterior marginals are compared by the names of variables and states with pyAgrum's lazy
+propagation (which reads the file itself), else with pgmpy's junction tree. Of any other model log
+Z, or the interval that holds always, is held to NAME.PR where that is there, and to the first peer
+that has a value: pyganak for clauses, cotengra and pyAgrum for tables. The last lines say what
+disagreed, and the exit status is then 1.
 
 Environment: PEERS_FILE_SECONDS for each model (60), PEERS_FILE_TRIALS sets of evidence (3), and
 TIGHTZ_PEERS; a peer that our own interpreter has is taken from there.

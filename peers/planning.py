@@ -19,7 +19,7 @@ from peers.settings import INTERPRETER, MEMORY
 from tightz.elimination.exact.choice import ROTATIONS
 from tightz.elimination.graph import scopes_of
 from tightz.elimination.order import choose_order
-from tightz.elimination.trees import WRITE, ContractionTree, tree_by_order
+from tightz.elimination.trees import ContractionTree, tree_by_order
 from tightz.models.factor_graph import FactorGraph
 from tightz.reductions.preparation import prepare
 
@@ -88,11 +88,11 @@ def _path(tree: ContractionTree) -> list[tuple[int, int]]:
 
 def _cost(
     scopes: list[tuple[int, ...]], cards: list[int], path: list[tuple[int, int]]
-) -> tuple[float, float, float]:
-    """log2 of the products of a path, of its largest result, and of what `trees` minimises."""
+) -> tuple[float, float]:
+    """log2 of the products of a path, and of its largest result."""
     uses = np.bincount([v for s in scopes for v in s], minlength=len(cards)).tolist()
     terms: dict[int, dict[int, int]] = {k: dict.fromkeys(s, 1) for k, s in enumerate(scopes)}
-    products, results, largest = 0.0, 0.0, 0.0
+    products, largest = 0.0, 0.0
     for new, pair in enumerate(path, start=len(scopes)):
         held: dict[int, int] = {}
         for k in pair:
@@ -101,10 +101,9 @@ def _cost(
         products += math.prod(float(cards[v]) for v in held)
         terms[new] = {v: count for v, count in held.items() if count < uses[v]}
         size = math.prod(float(cards[v]) for v in terms[new])
-        results += size
         largest = max(largest, size)
-    return math.log2(products), math.log2(largest), math.log2(products + WRITE * results)
+    return math.log2(products), math.log2(largest)
 
 
-def _pair(cost: tuple[float, float, float]) -> str:
+def _pair(cost: tuple[float, float]) -> str:
     return f"{cost[0]:6.1f} {cost[1]:5.1f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -94,7 +95,7 @@ def plan(case: Case, budget: Budget) -> Callable[[], dict[str, Any]]:
     with np.load(case.folder / "start.npz") as file:
         ends, members, path = file["ends"].tolist(), file["members"].tolist(), file["path"]
         cards = file["cards"].tolist()
-    scopes = [members[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    scopes = [members[a:b] for a, b in itertools.pairwise(ends)]
     inputs = [tuple(ctg.get_symbol(v) for v in scope) for scope in scopes]
     sizes = {ctg.get_symbol(v): c for v, c in enumerate(cards)}
     tree = ctg.ContractionTree.from_path(inputs, (), sizes, ssa_path=path.tolist())

@@ -73,20 +73,6 @@ def _marginals(model: Model, network: Any) -> list[list[float]]:
     return rows
 
 
-def heaviest(case: Case, budget: Budget) -> Callable[[], dict[str, Any]]:
-    from pgmpy.inference import BeliefPropagation
-
-    model = case.model()
-    network, _ = _network(model)
-
-    def call() -> dict[str, Any]:
-        found = BeliefPropagation(network).map_query(show_progress=False)
-        state = {int(name[1:]): int(s) for name, s in found.items()} | model.evidence
-        return {"state": [state.get(v, 0) for v in range(len(model.cards))]}
-
-    return call
-
-
 def reading_uai(case: Case, budget: Budget) -> Callable[[], dict[str, Any]]:
     from pgmpy.readwrite import UAIReader
 

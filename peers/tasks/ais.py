@@ -1,5 +1,6 @@
 """128 chains and 1000 temperatures for both, one thread; rbms computes in single precision, as it
-trains and stores."""
+trains and stores.
+"""
 
 from peers.tasks import Engine
 

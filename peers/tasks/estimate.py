@@ -1,5 +1,6 @@
 """Numbers that promise nothing, or an error. `log_partition` runs with `exact=False`; pygms draws
-from its mini-bucket proposal for a quarter of the limit, after a quarter of message passing."""
+from its mini-bucket proposal for a quarter of the limit, after a quarter of message passing.
+"""
 
 from peers.tasks import Engine
 

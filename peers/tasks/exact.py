@@ -1,6 +1,7 @@
-"""Every engine gets the tables with their largest entry at 1 and the logs of the rest beside it, so
-that a library that multiplies plain numbers has the best chance. Planning counts, building the
-library's own model does not."""
+"""Every engine gets the tables with their largest entry at 1 and the logs of the rest beside it,
+so that a library that multiplies plain numbers has the best chance. Planning counts, building
+the library's own model does not.
+"""
 
 from peers.tasks import Engine
 

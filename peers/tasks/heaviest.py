@@ -1,6 +1,7 @@
-"""The state that an engine hands back is weighed here, by the same sum for all; the error is what it
-lacks to the heaviest state that anyone found. toulbar2 runs with VAC in preprocessing; simulated
-annealing makes 100 runs of 1000 sweeps."""
+"""The state that an engine hands back is weighed here, by the same sum for all; the error is what
+it lacks to the heaviest state that anyone found. toulbar2 runs with VAC in preprocessing;
+simulated annealing makes 100 runs of 1000 sweeps.
+"""
 
 from peers.tasks import Engine
 
@@ -17,5 +18,4 @@ ENGINES = (
     Engine("dwave-samplers, annealing", "dwave-samplers",
            "peers.engines.annealers:heaviest_annealed", "state", "samples"),
     Engine("pygms, junction tree", "pygms", "peers.engines.gms:heaviest", "state", "argmax"),
-    Engine("pgmpy, junction tree", "pgmpy", "peers.engines.pgm:heaviest", "state", "MAP query"),
 )  # fmt: skip

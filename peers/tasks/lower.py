@@ -1,5 +1,6 @@
-"""`log_partition` runs with `exact=False`, since it would simply sum these models; mini-buckets have
-ibound 10. Methods that stop when told have half of the limit."""
+"""`log_partition` runs with `exact=False`, since it would simply sum these models; mini-buckets
+have ibound 10. Methods that stop when told have half of the limit.
+"""
 
 from peers.tasks import Engine
 

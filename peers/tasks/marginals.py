@@ -1,5 +1,6 @@
-"""All one-variable marginals; the error is the largest difference of any probability. Evidence is in
-the model: the peers get it their own way, or tables with it applied."""
+"""All one-variable marginals; the error is the largest difference of any probability. Evidence is
+in the model: the peers get it their own way, or tables with it applied.
+"""
 
 from peers.tasks import Engine
 

@@ -1,5 +1,6 @@
 """The clock is on the library's own reader, from the file to its model. The value is the number of
-table entries it holds then; the error compares the sum of their squares with what was written."""
+table entries it holds then; the error compares the sum of their squares with what was written.
+"""
 
 from peers.tasks import Engine
 
