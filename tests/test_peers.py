@@ -1,4 +1,4 @@
-"""`python -m peers`: the runner and its failures, the judging of values, the page, folders of files."""
+"""`python -m peers`: the runner and its failures, judging, the page, folders of files."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ simulated annealing makes 100 runs of 1000 sweeps.
 from peers.tasks import Engine
 
 TITLE = "Heaviest state (MAP)"
-UNIT = "nats below the best"
+UNIT = "nats"
 MODELS = ("grid 10", "grid 20", "potts 12")
 ENGINES = (
     Engine("tightz ground_state", "tightz", "peers.engines.ours:heaviest", "state",

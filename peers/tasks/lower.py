@@ -5,7 +5,7 @@ have ibound 10. Methods that stop when told have half of the limit.
 from peers.tasks import Engine
 
 TITLE = "Lower bounds"
-UNIT = "nats above (+) or below (-) log Z"
+UNIT = "nats"
 MODELS = ("grid 20", "weak 15", "potts 12")
 ENGINES = (
     Engine("tightz log_partition", "tightz", "peers.engines.ours:lower", "lower",

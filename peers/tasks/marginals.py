@@ -5,7 +5,7 @@ in the model: the peers get it their own way, or tables with it applied.
 from peers.tasks import Engine
 
 TITLE = "Exact marginals"
-UNIT = "largest difference"
+UNIT = "probability"
 MODELS = ("grid 10", "potts 12", "network 80", "alarm")
 ENGINES = (
     Engine("tightz", "tightz", "peers.engines.ours:marginals", "exact", "exact"),

@@ -5,7 +5,7 @@ table entries it holds then; the error compares the sum of their squares with wh
 from peers.tasks import Engine
 
 TITLE = "Reading files"
-UNIT = "relative"
+UNIT = "parts of the sum"
 MODELS = ("file grid.uai", "file network.bif")
 ENGINES = (
     Engine("tightz", "tightz", "peers.engines.ours:reading", "exact", "a model"),

@@ -3,7 +3,7 @@
 from peers.tasks import Engine
 
 TITLE = "Upper bounds"
-UNIT = "nats above (+) or below (-) log Z"
+UNIT = "nats"
 MODELS = ("grid 20", "weak 15", "potts 12")
 ENGINES = (
     Engine("tightz log_partition", "tightz", "peers.engines.ours:upper", "upper",
