@@ -61,7 +61,7 @@ def section(name: str, rows: list[dict[str, Any]], truth: dict[str, Any]) -> str
         f"{(module.__doc__ or '').strip()} The error is in {module.UNIT}.",
     ]
     if not all(map(is_ours, tables.firsts(rows).values())):
-        parts.append(f"**Why we are not always first.** {module.WHY}")
+        parts.append(f"**Why we are not always first.** {module.WHY.strip()}")
     for model, group in tables.groups(rows).items():
         title = f"**{model}**: {group[0]['title']}" if group[0]["title"] else f"**{model}**"
         parts.append(f"{title}.{known(truth.get(model))}\n\n{tables.table(group)}")

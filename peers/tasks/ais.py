@@ -6,6 +6,9 @@ from peers.tasks import Engine
 
 TITLE = "Annealed importance sampling on RBMs"
 UNIT = "nats"
+WHY = """\
+Both are draws of one seed with the same number of chains: errors of this size are noise.
+"""
 MODELS = ("rbm 100x16", "rbm tiny_15")
 ENGINES = (
     Engine("tightz ais", "tightz", "peers.engines.ours:annealed", "estimate",

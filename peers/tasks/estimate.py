@@ -6,6 +6,10 @@ from peers.tasks import Engine
 
 TITLE = "Estimates"
 UNIT = "nats"
+WHY = """\
+An estimate without an error may be near by luck; ours comes with an error that is
+calibrated.
+"""
 MODELS = ("grid 20", "weak 15", "ferro 15", "regular 80")
 ENGINES = (
     Engine("tightz log_partition", "tightz", "peers.engines.ours:estimate", "estimate",

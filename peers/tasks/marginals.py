@@ -6,6 +6,11 @@ from peers.tasks import Engine
 
 TITLE = "Exact marginals"
 UNIT = "probability"
+WHY = """\
+As with exact sums, bookkeeping for each bucket and the judge's second sums are most of our
+time on models whose tables are small; on top of it every marginal gets ends that hold
+always.
+"""
 MODELS = ("grid 10", "potts 12", "network 80", "alarm")
 ENGINES = (
     Engine("tightz", "tightz", "peers.engines.ours:marginals", "exact", "exact"),

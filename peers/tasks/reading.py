@@ -6,6 +6,10 @@ from peers.tasks import Engine
 
 TITLE = "Reading files"
 UNIT = "parts of the sum"
+WHY = """\
+A reader in C++ takes the text as it comes; ours checks shapes and probabilities in bulk
+with numpy and keeps names and states.
+"""
 MODELS = ("file grid.uai", "file network.bif")
 ENGINES = (
     Engine("tightz", "tightz", "peers.engines.ours:reading", "exact", "a model"),
