@@ -5,8 +5,9 @@ Without a word all tasks run. Results go to out/peers.json; tasks that are not r
 `files FOLDER ...` reads and solves every model file, cross-checked by the peers.
 `planning` compares plans of contraction with cotengra's, on models of TIGHTZ_DATA.
 
-Environment: PEERS_SECONDS (10) of CPU time for each run, PEERS_MEMORY (8) GiB, TIGHTZ_PEERS the
-interpreter that has the peers (.venv-peers/bin/python), TIGHTZ_DATA for a few models more.
+Environment: PEERS_SECONDS (10) of CPU time for each run, PEERS_MEMORY (8) GiB, PEERS_ENGINES how
+the names of the engines start that run (the others keep their rows), TIGHTZ_PEERS the interpreter
+that has the peers (.venv-peers/bin/python), TIGHTZ_DATA for a few models more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import sys
 from pathlib import Path
 
+from peers.settings import ENGINES
 from peers.tasks import NAMES
 
 OUT = Path("out/peers.json")
@@ -34,7 +36,7 @@ def main(words: list[str]) -> None:
     for name in words or NAMES:
         old = json.loads(OUT.read_text()) if OUT.exists() else {}
         OUT.parent.mkdir(exist_ok=True)
-        text = json.dumps(results.merged(old, results.run([name])), indent=1)
+        text = json.dumps(results.run([name], old, ENGINES), indent=1)
         OUT.write_text(text + "\n")
 
 

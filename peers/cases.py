@@ -109,7 +109,6 @@ RECIPES = {
     "grid 15": Recipe("15x15 grid, w in [-10, 10]", _grid(15, -10.0, 10.0)),
     "grid 20": Recipe("20x20 grid, w in [-10, 10]", _grid(20, -10.0, 10.0)),
     "weak 15": Recipe("15x15 grid, w in [-1, 1]", _grid(15, -1.0, 1.0)),
-    "ferro 15": Recipe("15x15 grid, w in [0, 1]", _grid(15, 0.0, 1.0)),
     "regular 80": Recipe(
         "random 3-regular graph, 80 spins, +-1 couplings",
         lambda: tz.random_regular(80, 3, coupling=tz.PlusMinus(1.0), field=0.3, seed=0),

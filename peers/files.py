@@ -4,7 +4,7 @@ Reads each .bif, .xml, .uai, .fg and .cnf file (with NAME.evid as evidence), by 
 $TIGHTZ_DATA/bnlearn. A Bayesian network without evidence must have log Z = 0, as far as the digits
 of its tables allow; under random evidence, drawn with the network itself, log P(evidence) and all
 posterior marginals are compared by the names of variables and states with pyAgrum's lazy
-propagation (which reads the file itself), else with pgmpy's junction tree. Of any other model log
+propagation (which reads the file itself), else with pgmpy's elimination. Of any other model log
 Z, or the interval that holds always, is held to NAME.PR where that is there, and to the first peer
 that has a value: pyganak for clauses, cotengra and pyAgrum for tables. The last lines say what
 disagreed, and the exit status is then 1.

@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import tightz as tz
 from peers import cases, runner
 from peers.given import Case
 from peers.settings import INTERPRETER, MEMORY, SECONDS
-from peers.tasks import Engine, task
+from peers.tasks import NAMES, Engine, task
 
 AGREE = 1e-6
 """Relative to log Z, or absolute below 1: as far as values of exact methods may be apart."""
@@ -31,10 +31,15 @@ PACKAGES = (
 
 Row = dict[str, Any]
 
+MISSING: Row = {"failure": "not installed"}
 
-def run(names: Iterable[str]) -> dict[str, Any]:
-    """Rows of the named tasks, with truths and versions; progress goes to standard output."""
-    names, have = list(names), versions()
+
+def run(names: Sequence[str], old: dict[str, Any], engines: str = "") -> dict[str, Any]:
+    """`old` with the rows of the named tasks made anew; progress goes to standard output.
+
+    engines    only those whose name starts with this
+    """
+    have = versions()
     print("peers:", ", ".join(f"{k} {v}" for k, v in have.items()) or "none", flush=True)
     known = cases.recipes()
     with tempfile.TemporaryDirectory() as place:
@@ -45,15 +50,17 @@ def run(names: Iterable[str]) -> dict[str, Any]:
             for name, recipe in known.items()
             if name in wanted or name.startswith(("small", "wide"))
         }
-        answer = {
-            "settings": settings(), "versions": {"tightz": tz.__version__, **have},
-            "truth": {}, "rows": [],
-        }  # fmt: skip
-        if "exact" in names:
+        answer = old | {"settings": settings(), "versions": {"tightz": tz.__version__, **have}}
+        answer["truth"] = dict(old.get("truth", {}))
+        if "exact" in names and not engines:
             answer["cold"] = cold(folders)
-        for name in names:
-            answer["rows"] += list(_task(name, folders, known, have, answer["truth"]))
-    confirm(answer)
+        rows = [
+            row
+            for name in names
+            for row in _task(name, engines, folders, known, have, answer["truth"])
+        ]
+    answer["rows"] = replaced(old.get("rows", []), rows)
+    settle(answer)
     return answer
 
 
@@ -99,8 +106,8 @@ def one(engine: Engine, name: str, folders: dict[str, Path], small: str) -> Row:
 
 
 def _task(
-    name: str, folders: dict[str, Path], known: dict[str, cases.Recipe], have: dict[str, str],
-    truth: dict[str, Any],
+    name: str, engines: str, folders: dict[str, Path], known: dict[str, cases.Recipe],
+    have: dict[str, str], truth: dict[str, Any],
 ) -> Iterator[Row]:  # fmt: skip
     module = task(name)
     print(f"\n{module.TITLE}", flush=True)
@@ -109,27 +116,25 @@ def _task(
             continue
         answers = []
         for engine in module.ENGINES:
-            if not engine.ours and engine.library not in have:
-                answers.append((engine, {"failure": "not installed"}))
-            else:
-                answers.append((engine, one(engine, model, folders, known[model].small)))
-        reference = _reference(name, model, folders, truth, answers)
+            if engine.name.startswith(engines):
+                there = engine.ours or engine.library in have
+                found = one(engine, model, folders, known[model].small) if there else MISSING
+                answers.append((engine, found))
+        reference = _reference(name, Case(folders[model]), model, truth, answers)
         for engine, answer in answers:
             row = {
                 "task": name, "model": model, "title": known[model].title, "engine": engine.name,
                 "library": engine.library, "claims": engine.claims, "says": engine.says,
-                **_judged(name, engine, answer, reference),
+                **_judged(engine, answer, reference),
             }  # fmt: skip
             print(shown(row), flush=True)
             yield row
 
 
 def _reference(
-    name: str, model: str, folders: dict[str, Path], truth: dict[str, Any],
-    answers: list[tuple[Engine, Row]],
-) -> Any:  # fmt: skip
+    name: str, case: Case, model: str, truth: dict[str, Any], answers: list[tuple[Engine, Row]]
+) -> Any:
     """What answers are held to: log Z, marginals, the heaviest weight, or the tables written."""
-    case = Case(folders[model])
     if name == "heaviest":
         given = case.model()
         for _, answer in answers:
@@ -139,29 +144,35 @@ def _reference(
     if name == "reading":
         with np.load(case.folder / "model.npz") as file:
             return float(np.exp(2.0 * file["log_tables"]).sum())
+    if name == "marginals":
+        return _ours(case)["marginals"]
     if model not in truth:
         truth[model] = _truth(case, name, answers)
-    return truth[model]["marginals" if name == "marginals" else "log_z"]
+    return truth[model]["log_z"]
 
 
 def _truth(case: Case, name: str, answers: list[tuple[Engine, Row]]) -> dict[str, Any]:
-    """Ours where there is one, else the first of a peer: `confirm` says who else has it."""
+    """Ours where there is one, else the first of a peer: `settle` says who else has it."""
     values = [(e.library, a["value"]) for e, a in answers if e.claims == "exact" and "value" in a]
     values.sort(key=lambda pair: pair[0] != "tightz")
     if name in ("exact", "counts") and values:
         return {"log_z": values[0][1], "by": values[0][0], "confirmed": []}
-    found = runner.run(
+    known = {"log_z": _ours(case)["value"], "by": "tightz", "confirmed": []}
+    if (case.folder / "rbm.npz").exists():
+        with np.load(case.folder / "rbm.npz") as file:
+            total = cases.Machine(file["weights"], file["b"], file["c"]).enumerated()
+        if not wrong("exact", total - known["log_z"], total):
+            known["confirmed"].append("enumeration")
+    return known
+
+
+def _ours(case: Case) -> Row:
+    return runner.run(
         sys.executable, "peers.engines.ours:marginals", case.folder, seconds=60.0, memory=MEMORY
     )
-    known = {"log_z": found["value"], "by": "tightz", "marginals": found["marginals"]}
-    if not (case.folder / "rbm.npz").exists():
-        return known | {"confirmed": []}
-    with np.load(case.folder / "rbm.npz") as file:
-        total = cases.Machine(file["weights"], file["b"], file["c"]).enumerated()
-    return known | {"confirmed": ["enumeration"] if agree(total, found["value"]) else []}
 
 
-def _judged(name: str, engine: Engine, answer: Row, reference: Any) -> Row:
+def _judged(engine: Engine, answer: Row, reference: Any) -> Row:
     """The row's numbers; a claim that does not hold is `wrong`."""
     kept = {k: answer[k] for k in ("failure", "detail", "note") if k in answer}
     for key, digits in (("seconds", 4), ("warmed", 2), ("built", 3)):
@@ -171,14 +182,14 @@ def _judged(name: str, engine: Engine, answer: Row, reference: Any) -> Row:
         kept["memory"] = round(answer["memory"] / 2**20)
     if "failure" in answer:
         return kept
-    if "marginals" in answer and name == "marginals":
+    if isinstance(reference, list):
         pairs = zip(answer["marginals"], reference, strict=True)
         error = max(float(np.abs(np.subtract(a, b)).max()) for a, b in pairs)
     elif "tables" in answer:
         kept["value"] = sum(map(len, answer["tables"]))
         squares = float(sum(np.square(t).sum() for t in answer["tables"]))
         error = abs(squares - reference) / reference
-    elif name == "reading":
+    elif engine.claims == "parts":
         return kept | {"value": answer["value"]}
     else:
         kept["value"] = answer["value"]
@@ -195,20 +206,34 @@ def wrong(claims: str, error: float, reference: Any) -> bool:
     )
 
 
-def agree(a: float, b: float) -> bool:
-    return abs(a - b) <= AGREE * max(1.0, abs(b))
+def replaced(old: list[Row], new: list[Row]) -> list[Row]:
+    """Rows of both, the new one where a place is taken, in the order of the tasks."""
+    rows = {(r["task"], r["model"], r["engine"]): r for r in [*old, *new]}
+    listed = [
+        (name, model, engine.name)
+        for name in NAMES
+        for model in task(name).MODELS
+        for engine in task(name).ENGINES
+    ]
+    return [rows[key] for key in listed if key in rows]
 
 
-def confirm(answer: dict[str, Any]) -> None:
-    """Who else found each truth: libraries whose exact value is right. Vectors are dropped."""
+def settle(answer: dict[str, Any]) -> None:
+    """What rows say together: the heaviest state of all engines, and who confirms a log Z."""
+    for row in answer["rows"]:
+        if row["task"] == "heaviest" and "value" in row:
+            same = (
+                r for r in answer["rows"] if (r["task"], r["model"]) == ("heaviest", row["model"])
+            )
+            row["error"] = row["value"] - max(r["value"] for r in same if "value" in r)
     for model, known in answer["truth"].items():
-        known.pop("marginals", None)
-        for row in answer["rows"]:
-            right = row["claims"] == "exact" and row["library"] != known["by"]
-            done = row.get("wrong") is False and row["task"] in ("exact", "counts")
-            if row["model"] == model and right and done:
-                known["confirmed"].append(row["library"])
-        known["confirmed"] = sorted(set(known["confirmed"]))
+        found = {
+            row["library"]
+            for row in answer["rows"]
+            if row["model"] == model and row["claims"] == "exact" and row.get("wrong") is False
+            if row["task"] in ("exact", "counts") and row["library"] != known["by"]
+        }
+        known["confirmed"] = sorted(found | ({"enumeration"} & set(known["confirmed"])))
 
 
 def shown(row: Row) -> str:
@@ -219,13 +244,3 @@ def shown(row: Row) -> str:
     mark = "  WRONG" if row.get("wrong") else ""
     value = f"{row['value']:.6f}" if "value" in row else ""
     return f"{head} {value:>14s} {error:>10s} {row['seconds']:9.3f} s {row['memory']:6d} MB{mark}"
-
-
-def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """`new`, with the tasks of `old` that it has not run."""
-    done = {row["task"] for row in new["rows"]}
-    rows = [row for row in old.get("rows", ()) if row["task"] not in done] + new["rows"]
-    truth = old.get("truth", {}) | new["truth"]
-    answer = old | new | {"rows": rows, "truth": truth}
-    confirm(answer)
-    return answer

@@ -10,6 +10,9 @@ SECONDS = float(os.environ.get("PEERS_SECONDS", "10"))
 MEMORY = int(float(os.environ.get("PEERS_MEMORY", "8")) * 2**30)
 """Address space of a run, in GiB in the environment."""
 
+ENGINES = os.environ.get("PEERS_ENGINES", "")
+"""How the names of the engines start that run; all of them where empty."""
+
 INTERPRETER = os.environ.get("TIGHTZ_PEERS", ".venv-peers/bin/python")
 """The interpreter that has the peers."""
 

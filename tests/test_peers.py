@@ -134,14 +134,24 @@ def test_bounds_are_ranked_by_error_before_time():
     assert tables.firsts([far, near])["m"]["engine"] == "quick"
 
 
-def test_a_task_run_alone_keeps_the_others():
+def test_engines_that_run_again_take_their_own_places():
+    first, second = (engine.name for engine in task("exact").ENGINES[:2])
+    place = {"task": "exact", "model": "grid 10"}
+    old = [{**place, "engine": second, "k": 1}, {**place, "engine": first, "k": 2}]
+    new = [{**place, "engine": second, "k": 3}, {**place, "engine": "no longer there"}]
+    assert [row["k"] for row in results.replaced(old, new)] == [2, 3]
+
+
+def test_truths_are_confirmed_and_states_compared_over_all_rows():
     rows = fake_rows()
-    truth = {"m": {"log_z": 2.0, "by": "tightz", "confirmed": []}}
-    old = {"cold": 3.0, "truth": truth, "rows": [{**rows[0], "task": "upper"}]}
-    merged = results.merged(old, {"truth": truth, "rows": rows})
-    assert [row["task"] for row in merged["rows"]] == ["upper", *["exact"] * 4]
-    assert merged["cold"] == 3.0
-    assert merged["truth"]["m"]["confirmed"] == ["pygms"]
+    states = [
+        {"task": "heaviest", "model": "m", "claims": "state", "library": "pygms", "value": value}
+        for value in (3.0, 5.0)
+    ]
+    truth = {"m": {"log_z": 2.0, "by": "tightz", "confirmed": ["enumeration", "pyagrum"]}}
+    results.settle({"rows": [*rows, *states], "truth": truth})
+    assert truth["m"]["confirmed"] == ["enumeration", "pygms"]
+    assert [row["error"] for row in states] == [-2.0, 0.0]
 
 
 def test_the_figure_is_drawn_with_failures(tmp_path):
@@ -184,10 +194,10 @@ def test_truths_are_confirmed_by_enumeration():
 def test_an_answer_is_judged_against_its_reference():
     engine = Engine("e", "pygms", "", "exact", "")
     answer = {"marginals": [[0.25, 0.75]], "seconds": 0.1, "memory": 1 << 20}
-    row = results._judged("marginals", engine, answer, [[0.5, 0.5]])
+    row = results._judged(engine, answer, [[0.5, 0.5]])
     assert (row["error"], row["wrong"]) == (0.25, True)
     answer = {"tables": [[1.0, 2.0]], "seconds": 0.1, "memory": 1 << 20}
-    row = results._judged("reading", engine, answer, 5.0)
+    row = results._judged(engine, answer, 5.0)
     assert (row["value"], row["error"], row["wrong"]) == (2, 0.0, False)
 
 

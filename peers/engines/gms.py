@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from peers.given import Budget, Case, Model, Refused
+from peers.given import Budget, Case, Model
 
 IBOUND = 10
-ENTRIES = 2.0**26
-"""Of a clique of the junction tree: above it the tables do not fit, and pygms does not look."""
-
 STEPS = (0.5, 0.1)
 """Its own default steps of tables and weights."""
 
@@ -138,12 +135,7 @@ def _bounds(graph: Any, weights: str, budget: Budget) -> Iterator[float]:
 def _tree(graph: Any, weights: str) -> Any:
     from pygms.wmb import JTree
 
-    tree = JTree(graph, elimOrder="minfill", weights=weights)
-    cliques = [node.clique for bucket in tree.buckets for node in bucket]
-    largest = max((math.prod(v.states for v in clique) for clique in cliques), default=1)
-    if largest > ENTRIES:
-        raise Refused(f"a clique of 2^{math.log2(largest):.0f} entries, not started")
-    return tree
+    return JTree(graph, elimOrder="minfill", weights=weights)
 
 
 def _graph(model: Model) -> tuple[Any, float]:

@@ -1,4 +1,4 @@
-"""pgmpy: the product of all factors, and calibration of a junction tree."""
+"""pgmpy: variable elimination."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ from peers.given import Budget, Case, Model
 warnings.simplefilter("ignore")
 
 
-def product(case: Case, budget: Budget) -> Callable[[], dict[str, Any]]:
-    network, scale = _network(case.model())
-    return lambda: _log(float(network.get_partition_function()), scale)
-
-
-def junction_tree(case: Case, budget: Budget) -> Callable[[], dict[str, Any]]:
-    from pgmpy.inference import BeliefPropagation
+def elimination(case: Case, budget: Budget) -> Callable[[], dict[str, Any]]:
+    from pgmpy.inference import VariableElimination
 
     network, scale = _network(case.model())
+    first = next(iter(network.nodes()))
 
     def call() -> dict[str, Any]:
-        engine = BeliefPropagation(network)
-        engine.calibrate()
-        belief = next(iter(engine.get_clique_beliefs().values()))
-        return _log(float(belief.values.sum()), scale)
+        table = VariableElimination(network).query([first], show_progress=False)
+        return _log(float(table.values.sum()), scale)
 
     return call
 
@@ -59,17 +53,17 @@ def posteriors(case: Case, budget: Budget) -> Callable[[], dict[str, Any]]:
 
 
 def _marginals(model: Model, network: Any) -> list[list[float]]:
-    from pgmpy.inference import BeliefPropagation
+    """Variable elimination for one variable after the other, as pgmpy's guide does."""
+    from pgmpy.inference import VariableElimination
 
-    engine = BeliefPropagation(network)
-    engine.calibrate()
+    engine = VariableElimination(network)
     rows = []
     for v, c in enumerate(model.cards):
         if v in model.evidence:
             rows.append([float(k == model.evidence[v]) for k in range(c)])
             continue
         table = engine.query([f"x{v}"], show_progress=False)
-        rows.append(np.asarray(table.values).tolist())
+        rows.append((table.values / table.values.sum()).tolist())  # Markov networks are left as is
     return rows
 
 

@@ -12,7 +12,7 @@ NAMES = ("exact", "marginals", "lower", "upper", "estimate", "ais", "heaviest", 
 class Engine(NamedTuple):
     """A way of one library to do a task.
 
-    claims    exact, lower, upper, estimate or state: what the value is held to
+    claims    exact, lower, upper, estimate, state or parts: what the value is held to
     says      what the library says its number is, in our words
     """
 

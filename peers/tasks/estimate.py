@@ -10,7 +10,7 @@ WHY = """\
 An estimate without an error may be near by luck; ours comes with an error that is
 calibrated.
 """
-MODELS = ("grid 20", "weak 15", "ferro 15", "regular 80")
+MODELS = ("grid 20", "weak 15", "regular 80")
 ENGINES = (
     Engine("tightz log_partition", "tightz", "peers.engines.ours:estimate", "estimate",
            "estimate and its error"),

@@ -26,8 +26,6 @@ ENGINES = (
     Engine("dwave-samplers, tree", "dwave-samplers", "peers.engines.annealers:exact", "exact",
            "log partition function"),
     Engine("pygms, junction tree", "pygms", "peers.engines.gms:exact", "exact", "ln Z"),
-    Engine("pgmpy, junction tree", "pgmpy", "peers.engines.pgm:junction_tree", "exact",
-           "Z as the sum of a clique's belief, a double"),
-    Engine("pgmpy, product", "pgmpy", "peers.engines.pgm:product", "exact",
-           "Z, a double (`get_partition_function`)"),
+    Engine("pgmpy, elimination", "pgmpy", "peers.engines.pgm:elimination", "exact",
+           "an unnormalised table, whose sum is Z; a double"),
 )  # fmt: skip

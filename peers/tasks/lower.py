@@ -9,7 +9,7 @@ UNIT = "nats"
 WHY = """\
 What is left is within the last pass of message passing of methods of the same kind.
 """
-MODELS = ("grid 20", "weak 15", "potts 12")
+MODELS = ("grid 20", "weak 15")
 ENGINES = (
     Engine("tightz log_partition", "tightz", "peers.engines.ours:lower", "lower",
            "holds always, evidence judged"),

@@ -18,6 +18,6 @@ ENGINES = (
     Engine("dwave-samplers, tree", "dwave-samplers", "peers.engines.annealers:marginals", "exact",
            "variable marginals"),
     Engine("pygms, junction tree", "pygms", "peers.engines.gms:marginals", "exact", "beliefs"),
-    Engine("pgmpy, junction tree", "pgmpy", "peers.engines.pgm:marginals", "exact",
+    Engine("pgmpy, elimination", "pgmpy", "peers.engines.pgm:marginals", "exact",
            "normalised factors"),
 )  # fmt: skip

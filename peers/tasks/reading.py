@@ -15,7 +15,7 @@ ENGINES = (
     Engine("tightz", "tightz", "peers.engines.ours:reading", "exact", "a model"),
     Engine("pyAgrum", "pyagrum", "peers.engines.agrum:reading", "exact", "a network"),
     Engine("pygms", "pygms", "peers.engines.gms:reading", "exact", "factors"),
-    Engine("toulbar2", "pytoulbar2", "peers.engines.toulbar:reading", "estimate",
+    Engine("toulbar2", "pytoulbar2", "peers.engines.toulbar:reading", "parts",
            "cost functions (their number is shown)"),
     Engine("pgmpy, UAI", "pgmpy", "peers.engines.pgm:reading_uai", "exact", "a network"),
     Engine("pgmpy, BIF", "pgmpy", "peers.engines.pgm:reading_bif", "exact", "a network"),
