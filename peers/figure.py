@@ -13,8 +13,11 @@ LIBRARIES = (
     "tightz", "pygms", "pyagrum", "pgmpy", "cotengra", "dwave-samplers", "pytoulbar2",
 )  # fmt: skip
 MARKERS = "osDv^<>"
-LEAST, MOST = 1e-16, 1e4
-FAILED = 1e6
+NEAR = ("lower", "upper", "estimate")
+"""Tasks whose errors are shown down to 1e-6; of the others down to rounding."""
+
+MOST = 1e4
+"""Errors end here; runs without a value are above."""
 
 
 def draw(answer: dict[str, Any], path: Path) -> None:
@@ -39,14 +42,18 @@ def draw(answer: dict[str, Any], path: Path) -> None:
 
 
 def panel(ax: Any, name: str, rows: list[dict[str, Any]], answer: dict[str, Any]) -> None:
-    limit = answer["settings"]["seconds"]
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_ylim(LEAST / 10, FAILED * 4.0**5)
-    ax.set_yticks([1e-16, 1e-12, 1e-8, 1e-4, 1.0, 1e4])
+    limit, least = answer["settings"]["seconds"], 1e-6 if name in NEAR else 1e-16
+    step = (MOST / least) ** 0.03
+    ax.set(xscale="log", yscale="log", ylim=(least / 3.0, MOST * step**9))
+    ax.set_yticks([t for t in (1e-16, 1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, 1e2, 1e4) if t >= least])
     ax.set_title(task(name).TITLE, fontsize=10)
-    ax.set_ylabel(f"error ({'probability' if name == 'marginals' else 'nats'})", fontsize=8)
-    ax.axhline(MOST * 10, color="0.8", linewidth=0.8)
+    ax.set_ylabel(f"error ({task(name).UNIT})", fontsize=8)
+    ax.axhline(MOST * step**0.5, color="0.8", linewidth=0.8)
+    ax.text(
+        0.02, 0.975, "no value, or a wrong one", fontsize=7, va="top", transform=ax.transAxes,
+        color="0.4",
+    )  # fmt: skip
+    ax.tick_params(labelsize=8)
     slots = len(groups(rows)) + 1
     for slot, group in enumerate(groups(rows).values()):
         for row in group:
@@ -54,12 +61,7 @@ def panel(ax: Any, name: str, rows: list[dict[str, Any]], answer: dict[str, Any]
             style = {"marker": MARKERS[k], "color": f"C{k}", "markersize": 6, "alpha": 0.75}
             if "failure" in row or row.get("wrong"):
                 place = limit * 10 ** (0.8 * (slot / slots - 0.5))
-                ax.plot(place, FAILED * 4.0 ** (k - 3), fillstyle="none", **style)
+                ax.plot(place, MOST * step ** (k + 1.5), fillstyle="none", **style)
             elif "error" in row:
-                error = min(max(abs(row["error"]), LEAST), MOST)
+                error = min(max(abs(row["error"]), least), MOST)
                 ax.plot(max(row["seconds"], 1e-4), error, **style)
-    ax.text(
-        0.02, 0.975, "no value, or a wrong one", fontsize=7, va="top", transform=ax.transAxes,
-        color="0.4",
-    )  # fmt: skip
-    ax.tick_params(labelsize=8)
