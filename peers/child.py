@@ -31,7 +31,8 @@ def main(engine: str, folder: str, limit: str, *warm: str) -> None:
     try:
         answer = run(engine, Path(folder), seconds, [Path(name) for name in warm])
     except BaseException as error:
-        answer = {"failure": kind(error), "detail": f"{type(error).__name__}: {error}"[:200]}
+        name = "" if isinstance(error, Refused) else f"{type(error).__name__}: "
+        answer = {"failure": kind(error), "detail": f"{name}{error}"[:200]}
     answer["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     os.write(stdout, (json.dumps(answer) + "\n").encode())
 

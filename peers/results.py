@@ -175,7 +175,7 @@ def _ours(case: Case) -> Row:
 def _judged(engine: Engine, answer: Row, reference: Any) -> Row:
     """The row's numbers; a claim that does not hold is `wrong`."""
     kept = {k: answer[k] for k in ("failure", "detail", "note") if k in answer}
-    for key, digits in (("seconds", 4), ("warmed", 2), ("built", 3)):
+    for key, digits in (("seconds", 6), ("warmed", 2), ("built", 3)):
         if key in answer:
             kept[key] = round(answer[key], digits)
     if "memory" in answer:

@@ -21,7 +21,7 @@ GRID = tz.ising_grid(3, seed=0)
 
 
 def run(folder: Path, name: str) -> dict:
-    return runner.run(sys.executable, f"{FAKE}:{name}", folder, seconds=1.0, memory=4 << 30)
+    return runner.run(sys.executable, f"{FAKE}:{name}", folder, seconds=0.5, memory=4 << 30)
 
 
 @pytest.fixture
