@@ -105,6 +105,7 @@ RECIPES = {
     "small file": Recipe("", _grid(3, -1.0, 1.0), ("uai",)),
     "small rbm": Recipe("", lambda: machine(6, 4, 0.5, 1)),
     "small cnf": Recipe("", lambda: clauses(8, 2.0, 1, True), ("cnf",)),
+    "small plain cnf": Recipe("", lambda: clauses(8, 2.0, 1, False), ("cnf",)),
     "grid 10": Recipe("10x10 grid, w in [-10, 10]", _grid(10, -10.0, 10.0)),
     "grid 15": Recipe("15x15 grid, w in [-10, 10]", _grid(15, -10.0, 10.0)),
     "grid 20": Recipe("20x20 grid, w in [-10, 10]", _grid(20, -10.0, 10.0)),
@@ -133,7 +134,7 @@ RECIPES = {
     ),
     "cnf 75, no weights": Recipe(
         "random 3-CNF, 75 variables, 225 clauses",
-        lambda: clauses(75, 3.0, 0, False), ("cnf",), "small cnf",
+        lambda: clauses(75, 3.0, 0, False), ("cnf",), "small plain cnf",
     ),
     "file grid.uai": Recipe("60x60 grid", _grid(60, -1.0, 1.0), ("uai",), "small file"),
     "file network.bif": Recipe(

@@ -57,11 +57,17 @@ def marginals(case: Case, budget: Budget) -> Callable[[], dict[str, Any]]:
 def reading(case: Case, budget: Budget) -> Callable[[], dict[str, Any]]:
     import pyagrum as gum
 
-    path = case.file("bif")
+    markov = (case.folder / "model.uai").exists()
+    path = case.file("uai" if markov else "bif")
 
     def call() -> dict[str, Any]:
-        net = gum.loadBN(path)
-        return {"tables": [np.asarray(net.cpt(v).toarray()).ravel().tolist() for v in net.nodes()]}
+        if markov:
+            field = gum.loadMRF(path)
+            found = [field.factor(scope) for scope in field.factors()]
+        else:
+            net = gum.loadBN(path)
+            found = [net.cpt(v) for v in net.nodes()]
+        return {"tables": [np.asarray(table.toarray()).ravel().tolist() for table in found]}
 
     return call
 
