@@ -45,7 +45,7 @@ def panel(ax: Any, name: str, rows: list[dict[str, Any]], answer: dict[str, Any]
     limit, least = answer["settings"]["seconds"], 1e-6 if name in NEAR else 1e-16
     step = (MOST / least) ** 0.03
     ax.set(xscale="log", yscale="log", ylim=(least / 3.0, MOST * step**9))
-    ax.set_yticks([t for t in (1e-16, 1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, 1e2, 1e4) if t >= least])
+    ax.set_yticks([10.0**k for k in (range(-6, 5, 2) if name in NEAR else range(-16, 5, 4))])
     ax.set_title(task(name).TITLE, fontsize=10)
     ax.set_ylabel(f"error ({task(name).UNIT})", fontsize=8)
     ax.axhline(MOST * step**0.5, color="0.8", linewidth=0.8)

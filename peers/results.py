@@ -116,7 +116,7 @@ def _task(
             continue
         answers = []
         for engine in module.ENGINES:
-            if engine.name.startswith(engines):
+            if engine.name.startswith(engines) and fits(engine, known[model]):
                 there = engine.ours or engine.library in have
                 found = one(engine, model, folders, known[model].small) if there else MISSING
                 answers.append((engine, found))
@@ -206,6 +206,10 @@ def wrong(claims: str, error: float, reference: Any) -> bool:
     )
 
 
+def fits(engine: Engine, recipe: cases.Recipe) -> bool:
+    return not engine.needs or engine.needs in recipe.files
+
+
 def replaced(old: list[Row], new: list[Row]) -> list[Row]:
     """Rows of both, the new one where a place is taken, in the order of the tasks."""
     rows = {(r["task"], r["model"], r["engine"]): r for r in [*old, *new]}
@@ -214,6 +218,7 @@ def replaced(old: list[Row], new: list[Row]) -> list[Row]:
         for name in NAMES
         for model in task(name).MODELS
         for engine in task(name).ENGINES
+        if model not in cases.RECIPES or fits(engine, cases.RECIPES[model])
     ]
     return [rows[key] for key in listed if key in rows]
 

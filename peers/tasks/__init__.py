@@ -14,6 +14,7 @@ class Engine(NamedTuple):
 
     claims    exact, lower, upper, estimate, state or parts: what the value is held to
     says      what the library says its number is, in our words
+    needs     the ending of a file without which it does not run
     """
 
     name: str
@@ -21,6 +22,7 @@ class Engine(NamedTuple):
     function: str
     claims: str
     says: str
+    needs: str = ""
 
     @property
     def ours(self) -> bool:

@@ -14,9 +14,11 @@ MODELS = ("file grid.uai", "file network.bif")
 ENGINES = (
     Engine("tightz", "tightz", "peers.engines.ours:reading", "exact", "a model"),
     Engine("pyAgrum", "pyagrum", "peers.engines.agrum:reading", "exact", "a network"),
-    Engine("pygms", "pygms", "peers.engines.gms:reading", "exact", "factors"),
+    Engine("pygms", "pygms", "peers.engines.gms:reading", "exact", "factors", "uai"),
     Engine("toulbar2", "pytoulbar2", "peers.engines.toulbar:reading", "parts",
-           "cost functions (their number is shown)"),
-    Engine("pgmpy, UAI", "pgmpy", "peers.engines.pgm:reading_uai", "exact", "a network"),
-    Engine("pgmpy, BIF", "pgmpy", "peers.engines.pgm:reading_bif", "exact", "a network"),
+           "cost functions (their number is shown)", "uai"),
+    Engine("pgmpy, UAI", "pgmpy", "peers.engines.pgm:reading_uai", "exact", "a network",
+           "uai"),
+    Engine("pgmpy, BIF", "pgmpy", "peers.engines.pgm:reading_bif", "exact", "a network",
+           "bif"),
 )  # fmt: skip
