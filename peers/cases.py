@@ -179,7 +179,10 @@ def write(name: str, recipe: Recipe, root: Path) -> Path:
     model = made.graph() if isinstance(made, Machine) else made
     save(model, folder / "model.npz")
     for ending in recipe.files:
-        tz.write(model, folder / f"model.{ending}")
+        path = folder / f"model.{ending}"
+        tz.write(model, path)
+        if ending == "bif":  # our writer quotes every name, which pyAgrum does not read
+            path.write_text(path.read_text().replace('"', ""))
     return folder
 
 

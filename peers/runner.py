@@ -40,7 +40,10 @@ def run(
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {"failure": "time", "detail": "the process did not end"}
-    return judged(_answer(done))
+    answer = judged(_answer(done))
+    if "detail" in answer:
+        answer["detail"] = answer["detail"].replace(str(case.parent), "").strip()
+    return answer
 
 
 def _environment() -> dict[str, str]:
