@@ -44,6 +44,7 @@ def text(answer: dict[str, Any]) -> str:
         version=ours,
         libraries=", ".join(f"{name} {version}" for name, version in libraries.items()),
         cold=answer["cold"],
+        note=f"{answer['note']} " if "note" in answer else "",
         warm=statistics.median(warmed),
         summary=tables.summary(answer),
         sections="\n\n".join(section(n, r, answer["truth"]) for n, r in rows.items() if r),
