@@ -3,14 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS_VENV := .venv-peers
 
-.PHONY: demo test lint bench cold kernels uai reproduce docs verify package clean help
+.PHONY: demo test lint bench peers cold kernels uai reproduce docs verify package clean help
 
 help:
 	@echo "make demo   run a paper grid and save a plot (out/demo.png)"
 	@echo "make test   run the test suite"
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  print the figures we hold ourselves to (about an hour; BENCH=exact for one)"
+	@echo "make peers  tightz beside the peers that PyPI has (about 20 minutes; PEERS=exact for one task)"
 	@echo "make cold   first runs on a new machine, with an empty folder of kernels"
 	@echo "make kernels  write the registry of kernels (after a change of their arguments)"
 	@echo "make uai    every UAI-2014 model in TIGHTZ_DATA for 60 s each"
@@ -40,6 +42,19 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(BENCH)
 
+# Peers are optional: one that does not install is named, and its rows say so.
+$(PEERS_VENV)/.installed: peers/requirements.txt
+	@test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
+	@for name in $$(grep -v '^#' peers/requirements.txt); do \
+	  echo "installing $$name into $(PEERS_VENV) ..."; \
+	  $(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$name \
+	    || echo "$$name does not install here: skipped"; \
+	done
+	@touch $@
+
+peers: $(STAMP) $(PEERS_VENV)/.installed
+	$(BIN)/python -m peers $(PEERS)
+
 cold: $(STAMP)
 	$(BIN)/python -m benchmarks cold
 
@@ -66,4 +81,4 @@ package: $(STAMP)
 	$(BIN)/python -m verification.package $(PYTHONS) $(if $(TAG),--tag $(TAG)) $(if $(OUT),--out $(OUT))
 
 clean:
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS_VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis

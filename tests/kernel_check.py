@@ -7,7 +7,7 @@ from pathlib import Path
 
 from verification.kernels import kernel_functions
 
-FOLDERS = ("src", "tests", "benchmarks", "verification")
+FOLDERS = ("src", "tests", "benchmarks", "peers", "verification")
 
 
 def inner_called_from_python(root: Path) -> list[str]:

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import tightz as tz
-from benchmarks import networks
 from tests import naive
 
 STATES = {"rain": ["no", "yes"], "wind": ["calm", "breeze", "storm"], "wet": ["dry", "wet"]}
@@ -509,32 +508,3 @@ def test_a_function_that_takes_a_model_names_the_bridge(module, name):
     thing = type("Network", (SimpleNamespace,), {"__module__": f"{module}.models.deep"})()
     with pytest.raises(tz.errors.ModelError, match=rf"tz\.{name}\("):
         tz.log_partition(thing)
-
-
-@pytest.mark.parametrize("peer", ["pyagrum", "pgmpy", ""])
-def test_the_comparison_of_networks_agrees_and_finds_what_does_not(peer, tmp_path, monkeypatch):
-    """`python -m benchmarks networks`: a network, another model, and a peer that is off."""
-    if peer:
-        pytest.importorskip(peer)
-        monkeypatch.setenv("TIGHTZ_NETWORK_PEER", peer)
-    for number in range(2):
-        tz.write(random_network(number), tmp_path / f"n{number}.bif")
-    tz.write(tz.ising_grid(2, seed=0), tmp_path / "grid.uai")
-    chosen = networks.peer_class() if peer else None
-    rows = [networks.run(path, 10, 2, chosen) for path in networks.files([str(tmp_path)])]
-    assert [row.name for row in rows] == ["grid.uai", "n0.bif", "n1.bif"]
-    assert [row.trouble for row in rows] == [[], [], []]
-    assert all(abs(float(row.log_z)) < 1e-9 for row in rows[1:])
-    if chosen is None:
-        return
-    assert all(row.marginals < 1e-9 for row in rows[1:])
-    honest = chosen.posterior
-
-    def off(self, evidence):
-        log_p, found = honest(self, evidence)
-        name = next(name for name in found if name not in evidence)
-        found[name] = dict(zip(found[name], [2e-6, *list(found[name].values())[1:]], strict=True))
-        return log_p, found
-
-    monkeypatch.setattr(chosen, "posterior", off)
-    assert networks.run(tmp_path / "n0.bif", 10, 2, chosen).trouble == ["marginals differ"]
