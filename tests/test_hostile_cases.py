@@ -20,6 +20,7 @@ from tightz.elimination.exact.ways import ByPfaffians
 from tightz.elimination.planar import PlanarPlan, planar_plan
 from tightz.families.clustered import ClusterMeanField, cluster_labels
 from tightz.models.ends import around, odds
+from tightz.reductions.preparation import prepare
 from tightz.runtime.clock import Clock
 from tightz.uppers.tree_reweighted import TreeReweightedStatus
 from verification.events import Events
@@ -401,3 +402,14 @@ def test_ends_of_marginals_by_pfaffians(fields):
                 assert (ends[..., 0] <= high).all()
                 assert (ends[..., 1] >= low).all()
                 assert (ends[..., 1] <= 1.001 * high + 1e-299).all()
+
+
+def test_leaves_beside_a_huge_constant_declare_no_negative_rounding():
+    """The heaviest state's weight is rounded too: ends of marginals came out as [2, 1e-13]."""
+    constants = [((2,), [5.736949991578233e215]), ((0, 2), [[-2.977691750850856e209]])]
+    for more in ([], [((2, 0), [[6.758639860556968e131]])]):
+        model = tz.FactorGraph([1, 2, 1], [*constants, *more])
+        assert prepare(model).rounding >= 0.0
+        for ends in tz.log_partition(model, time_limit=1.0).marginal_bounds:
+            assert ((ends >= 0.0) & (ends <= 1.0)).all()
+            assert (ends[:, 0] <= ends[:, 1]).all()

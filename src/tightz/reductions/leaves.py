@@ -194,11 +194,12 @@ def _rounding(reduced: FactorGraph, tables: list[_Table]) -> float:
         owner = np.repeat(np.arange(state.size), reduced.cardinalities)
         heaviest = np.flatnonzero(fields == tops)
         state[owner[heaviest]] = heaviest - first[owner[heaviest]]
-    weight, _ = log_weight(reduced, state)
+    weight, error = log_weight(reduced, state)
     if weight > -math.inf:
         tops = np.maximum.reduceat(reduced.log_tables, reduced.table_ptr[:-1])
         count = float(np.log(reduced.cardinalities.astype(np.float64)).sum())
-        depth = min(depth, math.fsum([*tops.tolist(), -weight, count]))
+        # the weight is rounded: beside a constant of 1e20 the difference may come out below 0
+        depth = min(depth, max(0.0, math.fsum([*tops.tolist(), -weight, count])) + error)
     return (1.0 + 2.0**-10) * (absolute + relative * depth)
 
 
