@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,21 +120,33 @@ class Ways:
         graph, allowed = self.working.graph, (1.0 - DESCENT) * seconds
         if allowed <= 0.0:
             return None
-        ibound, larger = self.ibound, self.ibound
-        while larger <= MAX_IBOUND and self._cost(self._orders(larger, [0])[0], larger) <= allowed:
+        begun, ibound, larger = time.thread_time(), self.ibound, self.ibound
+
+        def over() -> bool:
+            """Looking for orders takes no longer than the ways up; those of a large model may."""
+            return self.clock.expired or time.thread_time() - begun > allowed
+
+        while larger <= MAX_IBOUND and not over():
+            if self._cost(self._order(larger, 0), larger) > allowed:
+                break
             ibound, larger = larger, wider(graph, larger)[0]
         self.ibound = ibound
         while ibound > 0:
-            numbers = range(ORDERS * number, ORDERS * (number + 1))
-            tried = [o for o in self._orders(ibound, numbers) if self._cost(o, ibound) <= allowed]
+            tried = []
+            for k in range(ORDERS * number, ORDERS * (number + 1)):
+                if over():
+                    break
+                order = self._order(ibound, k)
+                if self._cost(order, ibound) <= allowed:
+                    tried.append(order)
             run = self._run(side, ibound, tried) if tried else None
-            if run is not None:
+            if run is not None or over():
                 return run
             ibound -= 1
         return None
 
-    def _orders(self, ibound: int, numbers: Sequence[int]) -> list[Tried]:
-        return cutting(self.working.orders, ibound, numbers)
+    def _order(self, ibound: int, number: int) -> Tried:
+        return cutting(self.working.orders, ibound, [number])[0]
 
     def _cost(self, tried: Tried, ibound: int) -> float:
         return self.pace * _work(partition(self.working.orders.model, tried.order, ibound))

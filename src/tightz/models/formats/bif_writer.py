@@ -3,8 +3,8 @@
 The model must be a network: every variable has exactly one table that is its distribution given
 the table's other variables, without a cycle. Numbers are written in full: reading the file gives
 the same tables to the bit where they are logs of doubles, as in networks that were read, and up to
-one rounding of exp and log elsewhere. Names are written in quotes (BIF) or escaped (XMLBIF); the
-few that a format cannot hold even so are refused.
+one rounding of exp and log elsewhere. Names are written in quotes (BIF, where they need them) or
+escaped (XMLBIF); the few that a format cannot hold even so are refused.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tightz.models.formats.text_files import FilePath, write_atomically
 from tightz.models.inputs import as_model
 
 _SLACK = 1e-6
+_PLAIN = re.compile(r"(?!(?:default|discrete|network|probability|property|table|type|variable)\Z)"
+                    r"[A-Za-z_][A-Za-z0-9_]*")  # fmt: skip
 _QUOTABLE = re.compile(r'(?![,|]?\Z)[^"\n\ud800-\udfff]*')
 _ESCAPABLE = re.compile(r"(?!\s)[^\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]+(?<!\s)")
 
@@ -42,7 +44,7 @@ def write_bif(
     """Write a network as a BIF file, atomically.
 
     `names` and `states` default to the model's own, and to x0, x1, ... and s0, s1, ... where it
-    has none; all are quoted in the file.
+    has none. Only those that need it are quoted in the file: pyAgrum reads no quotes.
     """
     as_model(model, "write", only="FactorGraph")
     labels, outcomes = _labels(model, names, states)
@@ -54,14 +56,20 @@ def write_bif(
             )
     lines = ["network unknown {", "}"]
     for name, kinds in zip(labels, outcomes, strict=True):
-        listed = ", ".join(f'"{k}"' for k in kinds)
-        lines.append(f'variable "{name}" {{\n  type discrete [ {len(kinds)} ] {{ {listed} }};\n}}')
+        listed = ", ".join(map(_word, kinds))
+        lines.append(
+            f"variable {_word(name)} {{\n  type discrete [ {len(kinds)} ] {{ {listed} }};\n}}"
+        )
     for scope, table in _tables(model):
         child, parents = labels[scope[0]], [labels[v] for v in scope[1:]]
-        given = " | " + ", ".join(f'"{p}"' for p in parents) if parents else ""
-        lines.append(f'probability ( "{child}"{given} ) {{')
+        given = " | " + ", ".join(map(_word, parents)) if parents else ""
+        lines.append(f"probability ( {_word(child)}{given} ) {{")
         lines.append(f"  table {', '.join(map(repr, table.ravel().tolist()))};\n}}")
     write_atomically([(path, ("\n".join(lines) + "\n").encode())])
+
+
+def _word(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else f'"{name}"'
 
 
 def write_xmlbif(
