@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tightz as tz
 from tests import naive
 from tightz.errors import ParameterError
 from tightz.sampling import ledger as module
@@ -353,3 +354,14 @@ def test_width_beside_the_normal_approximation(sigma):
     assert ledger.upper() - ledger.lower() < 1.8 * normal
     off = ledger_of(simple(logs, 3.0 * sigma, spread=2.0 * spread, expected=2.0 * n), batches=20)
     assert off.upper() - off.lower() < 2.5 * normal
+
+
+def test_a_stream_listed_twice_draws_once():
+    model, drawn = tz.ising_grid(4, seed=2), []
+
+    def draws(working, clock):
+        drawn.append(working.seed)
+        yield from ()
+
+    tz.log_partition(model, only=[draws, draws], methods=[draws], seed=0)
+    assert len(drawn) == 1

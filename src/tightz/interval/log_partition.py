@@ -149,6 +149,8 @@ def log_partition(
                 board.take(judged(bound, model))
             if not board.closed or (session is not None and session.lacks_marginals):
                 chosen = [*((opening,) if only is None else only), *methods]
+                # A stream listed twice would make the same draws twice, and they would count twice.
+                chosen = [one for k, one in enumerate(chosen) if one not in chosen[:k]]
                 _run(working, board, chosen, farm, before=compile == "before")
         except KeyboardInterrupt:
             interrupted = True

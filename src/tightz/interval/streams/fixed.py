@@ -40,6 +40,9 @@ LEAST = 3.0
 """Times what visits alone take that each of the first sets may take even where its part is less: a
 set from small tables is far better than none, and what comes later is less for it."""
 
+LOOK = 0.25
+"""Part of all its time that looking for the orders of one set may take."""
+
 FIRST = 6
 """The ibound from which on tables that are as large as the time allows are looked for."""
 
@@ -123,8 +126,8 @@ class Ways:
         begun, ibound, larger = time.thread_time(), self.ibound, self.ibound
 
         def over() -> bool:
-            """Looking for orders takes no longer than the ways up; those of a large model may."""
-            return self.clock.expired or time.thread_time() - begun > allowed
+            """Of a large model a single order takes seconds, and here dozens are tried."""
+            return self.clock.expired or time.thread_time() - begun > LOOK * self.whole
 
         while larger <= MAX_IBOUND and not over():
             if self._cost(self._order(larger, 0), larger) > allowed:
