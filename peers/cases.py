@@ -181,8 +181,6 @@ def write(name: str, recipe: Recipe, root: Path) -> Path:
     for ending in recipe.files:
         path = folder / f"model.{ending}"
         tz.write(model, path)
-        if ending == "bif":  # our writer quotes every name, which pyAgrum does not read
-            path.write_text(path.read_text().replace('"', ""))
     return folder
 
 
