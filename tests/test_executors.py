@@ -39,7 +39,7 @@ from tightz.projections.hashing import DenseParity, FirstColumns
 from tightz.reductions.encoding import encode
 from tightz.runtime import executors, parcels
 from tightz.runtime.executors import IN_FLIGHT, Crew, map_ordered
-from tightz.runtime.local_workers import LIVES, local_workers
+from tightz.runtime.local_workers import LIVES, LocalWorkers, local_workers
 from tightz.runtime.parcels import KEPT, ExecutorError, Parcel, TaskError, run_parcel
 from tightz.runtime.provenance import versions
 
@@ -311,6 +311,27 @@ def test_a_task_that_kills_every_worker_is_named():
         assert list(itertools.islice(results, 6)) == list(range(6))
         with pytest.raises(ExecutorError, match=f"task 6 lost its worker {LIVES + 1} times"):
             next(results)
+
+
+@FORKED
+def test_processes_are_forked_one_at_a_time(monkeypatch):
+    """A second fork would keep the first one's pipe open, and its death would not be noticed."""
+    from multiprocessing.popen_fork import Popen
+
+    whole, now, most = Popen._launch, [], []
+
+    def launch(self, process):
+        now.append(process)
+        most.append(len(now))
+        time.sleep(0.05)
+        whole(self, process)
+        now.pop()
+
+    monkeypatch.setattr(Popen, "_launch", launch)
+    with LocalWorkers(4, mp.get_context("fork")) as pool:
+        assert sorted(pool.map(square, range(8))) == [k * k for k in range(8)]
+    assert len(most) > 1
+    assert max(most) == 1
 
 
 def table(result):

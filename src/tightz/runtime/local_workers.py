@@ -39,6 +39,11 @@ def given_up(task: Any) -> GivenUpError:
     )
 
 
+_starting = threading.Lock()
+"""One process is started at a time: a fork in another thread would inherit the pipe by which the
+end of this one is noticed, keep it open, and nobody would hear of a death."""
+
+
 class LocalWorkers(Executor):
     """n processes, each with a thread here that waits for it and replaces it when it dies.
 
@@ -88,11 +93,15 @@ class LocalWorkers(Executor):
         pool: ProcessPoolExecutor | None = getattr(self._mine, "pool", None)
         births = 0
         while pool is None:
-            pool = ProcessPoolExecutor(1, mp_context=self._context, initializer=self._initializer)
-            self._started[threading.get_ident()] = pool
             births += 1
             try:
-                pool.submit(_wake).result()
+                with _starting:
+                    pool = ProcessPoolExecutor(
+                        1, mp_context=self._context, initializer=self._initializer
+                    )
+                    awake = pool.submit(_wake)
+                self._started[threading.get_ident()] = pool
+                awake.result()
             except BrokenExecutor:
                 if births > LIVES:
                     raise
@@ -117,6 +126,8 @@ def local_workers(n: int) -> LocalWorkers:
 
 def _settle(initializer: Callable[..., None] | None = None, *initargs: Any) -> None:
     """On a new local worker: this process answers for it."""
+    global _starting
+    _starting = threading.Lock()  # a fork's is held by a thread that is not here
     # Ctrl-C goes to the whole process group: the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
