@@ -54,8 +54,9 @@ class Events:
         with np.errstate(under="ignore", over="ignore"):
             low = np.exp(logs - error) * (1 - LIBRARY)
             high = np.maximum(np.exp(logs + error) * (1 + LIBRARY), TINY)
+        # below the least normal number digits are lost, so from below there is nothing
         zero = ~joint.possible
-        return cls(np.where(zero, 0, low), np.where(zero, 0, high), (above, rest))
+        return cls(np.where(zero | (low < TINY), 0, low), np.where(zero, 0, high), (above, rest))
 
     @property
     def possible(self) -> bool:

@@ -76,16 +76,17 @@ def exact(model: tz.FactorGraph, seed: int) -> Statements:
     r = tz.exact(model)
     if r.log_z == -math.inf:
         return []
+    said: Statements = []
     try:
-        said = singles("exact", r.marginal_bounds)
+        said += singles("exact", r.marginal_bounds)
+        rng = np.random.default_rng(seed)
+        i, j = (int(v) for v in rng.integers(max(1, model.n_variables), size=2))
+        pair = r.pair_marginal(i, j) if model.n_variables else None
     except tz.errors.ModelError as error:
         if "no digits" not in str(error):
             raise
-        return []
-    rng = np.random.default_rng(seed)
-    for _ in range(min(1, model.n_variables)):
-        i, j = (int(v) for v in rng.integers(model.n_variables, size=2))
-        pair = r.pair_marginal(i, j)
+        return said
+    if pair is not None:
         # of a variable with itself: those of one, on the diagonal
         ends = pair.bounds if i != j else np.einsum("iik->ik", pair.bounds)
         said.append(Statement("exact pair", (i, j) if i != j else (i,), ends))
