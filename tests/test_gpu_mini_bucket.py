@@ -20,13 +20,16 @@ import tightz.judge
 from tests.simulator import simulated
 from tightz.elimination.order import Order, Orders
 from tightz.errors import ResourceError
+from tightz.interval.streams.spins import plain_mean_field
 from tightz.judge import RefutedError
 from tightz.runtime.clock import Clock
 from tightz.sampling.capped.proposal import proposal_of
+from tightz.sampling.capped.tally import Tally
 from tightz.uppers.mini_bucket.descent import Descent
 from tightz.uppers.mini_bucket.partition import partition
 from tightz.uppers.mini_bucket.places import Forecast, choose_place, forecast, main_memory
 from tightz.uppers.mini_bucket.run import MiniBucket, Run, Tried
+from tightz.workspace.findings import Finding
 from tightz.workspace.working import Working
 
 cuda = pytest.importorskip("numba_cuda", reason="the extra gpu (numba-cuda) is not installed")
@@ -260,27 +263,42 @@ def test_a_device_makes_larger_tables_cheap(monkeypatch):
     assert forecast("auto", here, parts, 1.0, 10) == Forecast(2.0**10, 0.0)
 
 
-def test_wide_tables_go_on_to_other_orders_and_end_with_a_device_that_fails(monkeypatch):
-    """On a pretended device: the CPU's descent, called one."""
-    from tightz.interval.streams import uppers
+@pytest.fixture
+def pretended(monkeypatch):
+    """The CPU's descent, called a device."""
+    from tightz.sampling.capped import wide
     from tightz.uppers.mini_bucket import run as module
 
-    def pretended(backend, model, found, side, allowed):
+    def place(backend, model, found, side, allowed):
         return main_memory(allowed)._replace(device=True)
 
-    monkeypatch.setattr(module, "choose_place", pretended)
-    monkeypatch.setattr(uppers, "on_device", lambda backend, why: True)
-    monkeypatch.setattr(uppers, "WIDE", 4)
-    monkeypatch.setattr(uppers, "WIDER", 1)
+    monkeypatch.setattr(module, "choose_place", place)
+    monkeypatch.setattr(Working, "uses_device", property(lambda self: self.backend != "cpu"))
+    monkeypatch.setattr(wide, "FIRST", 4)
+    monkeypatch.setattr(wide, "WIDER", 1)
+    monkeypatch.setattr(wide, "A_CLIQUE", 20.0 * wide.AN_ENTRY)
+    monkeypatch.setattr(wide, "MOST", 3)
+    return wide
+
+
+def stream_of(wide, working):
+    """What the stream yields, until it has nothing to say."""
+    (launched,) = wide.wide_tables(working, working.clock)
+    return launched[0], launched[0](working, working.clock)
+
+
+def test_wide_tables_try_orders_and_grow(pretended):
     model = tz.ising_grid(8, coupling=(-2, 2), seed=1)
     exact = tz.exact(model).log_z
     working = Working(model, Clock(60.0), exact=False)
-    stream = uppers.wide_tables(working, working.clock)
-    found = [item for item in itertools.islice(stream, 400) if isinstance(item, tz.Bound)]
+    _, stream = stream_of(pretended, working)
+    found = [item for item in itertools.islice(stream, 600) if isinstance(item, tz.Bound)]
     assert len({bound.method for bound in found}) > 2  # wider and wider
     assert all(exact <= bound.log_z < exact + 5.0 for bound in found)
-    assert not list(uppers.wide_tables(Working(model, Clock(9.0), backend="cpu"), Clock(9.0)))
+    assert not list(pretended.wide_tables(Working(model, Clock(9.0), backend="cpu"), Clock(9.0)))
 
+
+def test_wide_tables_end_with_a_device_that_fails(pretended, monkeypatch):
     calls, advance = itertools.count(), Descent.advance
 
     def fails(self):
@@ -289,9 +307,75 @@ def test_wide_tables_go_on_to_other_orders_and_end_with_a_device_that_fails(monk
         return advance(self)
 
     monkeypatch.setattr(Descent, "advance", fails)
-    stream = uppers.wide_tables(working, working.clock)
-    notes = [item.note for item in stream if not isinstance(item, tz.Bound) and item.note]
+    model = tz.ising_grid(8, coupling=(-2, 2), seed=1)
+    _, stream = stream_of(pretended, Working(model, Clock(60.0), exact=False))
+    notes = [item.note for item in stream if isinstance(item, Finding) and item.note]
     assert notes == ["mini-buckets left the GPU: RuntimeError: no memory"]
+
+
+def test_dense_models_and_narrow_ones_get_no_wide_tables(pretended):
+    dense = tz.rbm(np.random.default_rng(0).normal(size=(90, 90)))
+    assert not list(stream_of(pretended, Working(dense, Clock(60.0), exact=False))[1])
+    chain = tz.ising({(i, i + 1): 1.0 for i in range(30)})
+    _, stream = stream_of(pretended, Working(chain, Clock(60.0), exact=False))
+    assert not [item for item in stream if isinstance(item, tz.Bound)]
+
+
+def test_draws_from_wide_tables_bet_beside_the_others(pretended):
+    """In a whole run: every draw counts once, in the track of the CPU's tables."""
+    model = tz.ising_grid(9, coupling=(-1.5, 1.5), field=(-0.5, 0.5), seed=4)
+    exact = tz.exact(model)
+    counted = []
+    weigh, add = Tally.weigh, Tally.add
+
+    def weighed(self, log_x):
+        counted.append(log_x.size)
+        return weigh(self, log_x)
+
+    def added(self, drawing, rng):
+        if self.family == "wide mini-bucket":
+            counted.append(drawing.log_x.size)
+        add(self, drawing, rng)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tally, "weigh", weighed)
+        patch.setattr(Tally, "add", added)
+        r = tz.log_partition(
+            model, time_limit=6, exact=False, seed=3, delta=1e-6,
+            only=(plain_mean_field, pretended.wide_tables),
+        )  # fmt: skip
+    assert r.lower <= r.confident.lower <= exact.log_z <= r.confident.upper <= r.upper
+    tracks = {a.source.track for a in r.ledger.accounts}
+    assert tracks == {"mini-bucket"}
+    drawn = sum(a.drawn for a in r.ledger.accounts)
+    # what was on its way when the clock ended is lost: nobody saw it
+    assert 0 < sum(counted) - drawn <= 0.5 * sum(counted) or sum(counted) == drawn > 0
+    assert not r.failures
+    for ends, value in zip(r.confident.marginal_bounds, exact.marginals, strict=True):
+        assert (ends[:, 0] <= value + 1e-12).all()
+        assert (value <= ends[:, 1] + 1e-12).all()
+    assert np.mean([np.ptp(ends, axis=1).mean() for ends in r.confident.marginal_bounds]) < 0.9
+
+
+def test_weights_alone_and_counted_draws_add_up():
+    model = tz.ising_grid(5, coupling=(-1, 1), seed=2)
+    run = run_of(model, 3, "cpu")
+    proposal = proposal_of(run.model, run.descent)
+    level = proposal.log_u - 0.5
+    both, plain = Tally.of(proposal, level), Tally.of(proposal, level)
+    words = np.random.default_rng(5).integers(2**64, size=64, dtype=np.uint64)
+    one, two = proposal.drawing(words), proposal.drawing(words)
+    for number in range(8):
+        np.testing.assert_array_equal(one.batch(), two.batch())
+        plain.add(one, np.random.default_rng(number))
+        if number % 2:
+            both.add(two, np.random.default_rng(number))
+        else:
+            np.testing.assert_array_equal(both.weigh(two.log_x), two.log_x + proposal.log_u)
+    assert (both.drawn, both.counted, plain.counted) == (512, 256, 512)
+    assert both.estimate() == plain.estimate()
+    assert both.worth == pytest.approx(0.5 * plain.worth)
+    assert both.counts.sum() == 256 * model.n_variables
 
 
 def test_threads_of_the_simulator_share_their_arrays(tmp_path):

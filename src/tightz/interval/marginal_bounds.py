@@ -69,9 +69,10 @@ def _found(working: Working, board: Board) -> MarginalBounds:
         widened = Clamped(board.clamped.lower - slack, board.clamped.upper + slack, "")
         always = combined(widened, board.ends.lower, board.ends.upper, pointers)
     confident = always
-    void = {account.source.track for account in board.ledger.accounts if account.void}
-    shares = [s for track, s in board.shares.items() if track not in void]
-    if shares:
+    # a weight above its cap says that weights are not what they are said to be
+    void = any(account.void for account in board.ledger.accounts if account.capped)
+    shares = list(board.shares.values())
+    if shares and not void:
         drawn = bounded(shares, board.marginal_delta, board.ends.lower, slack)
         seen = observe(working.graph, single_states=False)
         ends = seen.lift_ends(per_variable(drawn, seen.reduced.cardinalities))

@@ -25,10 +25,11 @@ from tightz.interval.streams.spins import (
     structured,
 )
 from tightz.interval.streams.states import blocks, cutset_sums, reversed_tables, state_splitting
-from tightz.interval.streams.uppers import planar_fields, quadratic, tree_reweighted, wide_tables
+from tightz.interval.streams.uppers import planar_fields, quadratic, tree_reweighted
 from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import annealed, in_states
 from tightz.sampling.capped.stream import capped
+from tightz.sampling.capped.wide import wide_tables
 from tightz.workspace.working import Handout, Launch, Method, Planned, Working, is_dense
 
 ANNEALING, DENSE_ANNEALING = 0.3, 0.5
@@ -103,15 +104,12 @@ PLANAR = 0.5
 """Promised to planar models with weak fields: the sum without fields comes before any bound, and
 streams that pay at once left it no step in 20 s. On other models it ends at its first one."""
 
-WIDE = 0.1
-"""Promised to mini-buckets on a device: its steps are short here, and the device does the work."""
-
 UPPER: tuple[Method, ...] = (
     Planned(elimination, AT_ONCE),
     tree_reweighted,
     Planned(planar_fields, PLANAR),
     Planned(capped, AT_ONCE),
-    Planned(wide_tables, WIDE),
+    Planned(wide_tables, AT_ONCE),
 )
 SIDE_BY_SIDE: tuple[Method, ...] = (
     Planned(annealing, AT_ONCE),

@@ -35,6 +35,9 @@ SWITCHING = 5e-4
 """Seconds that a thread may keep the interpreter while others ask for it. Python's own 5 ms are
 paid by the driver for each of its short steps where a dozen workers are busy."""
 
+WAITING = 2
+"""Threads beside those of the cores where there is a device: they mostly wait for it."""
+
 AHEAD = 2
 """Pieces under way for each of the executor's workers: one at work, one on its way."""
 
@@ -126,7 +129,7 @@ def race(
     if away is not None:
         away.crew.wake(away.awake)  # until then threads do what is handed out
     schedule.add(methods)
-    for number in range(max(2, working.threads)):
+    for number in range(max(2, working.threads) + (WAITING if working.uses_device else 0)):
         threading.Thread(
             target=_work, args=(schedule, board, inbox, away), name=f"tightz worker {number}"
         ).start()

@@ -128,13 +128,10 @@ TELLING = 0.1
 FIRST_TOLD = 64
 """End states of a device that are read before it is known how long that takes."""
 
-WARM_UP = 8.0
-"""Seconds below which a GPU is not worth its start and its kernels."""
-
 
 def annealed(working: Working, clock: Clock) -> Iterator[Finding | Handout]:
     """Draws, estimates, marginals and samples: of spins where the model is one of spins."""
-    backend = working.backend if clock.left > WARM_UP else "cpu"
+    backend = working.backend if working.uses_device else "cpu"
     rng = generator(working.seed, KEY)
     try:
         if in_states(working):

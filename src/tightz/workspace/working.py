@@ -27,9 +27,10 @@ from tightz.reductions.encoding import SpinEncoding, encode
 from tightz.reductions.preparation import prepare
 from tightz.reductions.private import Private
 from tightz.reductions.reduction import Chain
-from tightz.runtime.backends import Backend
+from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.clock import Clock
 from tightz.runtime.cores import usable_cores
+from tightz.runtime.gpu import why_no_device
 from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.seeds import Seed, generator, seed_sequence, stream
 from tightz.workspace.findings import Marginals, Mixing, Samples
@@ -43,6 +44,9 @@ if TYPE_CHECKING:  # loaded by the streams that use them: an exact sum needs non
     from tightz.workspace.workspace import Workspace
 
 Sampler = Callable[..., Samples]
+
+WARM_UP = 8.0
+"""Seconds below which a GPU is not worth its start and its kernels."""
 
 NARROW = 10
 """Components of up to 2^NARROW joint states are summed by themselves when exact is off."""
@@ -105,6 +109,12 @@ class Working:
     def hands(self) -> int:
         """How many can work at the same time on what a stream hands out."""
         return self.threads if self.executor is None else self.crew.size
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether there is a GPU, and time enough for it."""
+        worthwhile = self.clock.left > WARM_UP
+        return on_device(self.backend, why_no_device, worthwhile=worthwhile)
 
     @property
     def kind(self) -> str:

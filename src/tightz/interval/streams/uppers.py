@@ -1,18 +1,12 @@
-"""Upper ends: tree-reweighted, quadratic, planar models with weak fields, tables on a device."""
+"""Upper ends: tree-reweighted, quadratic, planar models with weak fields."""
 
 from __future__ import annotations
 
-import itertools
-import math
-import time
 from collections.abc import Iterator
 
-from tightz.bounds import Bound, Side
-from tightz.errors import ResourceError, UnsupportedModelError
-from tightz.runtime.backends import on_device
+from tightz.bounds import Bound
+from tightz.errors import UnsupportedModelError
 from tightz.runtime.clock import Clock
-from tightz.runtime.gpu import why_no_device
-from tightz.uppers.mini_bucket.run import MAX_IBOUND, MiniBucket, Run, cutting
 from tightz.uppers.planar_fields import planar_field_bounds
 from tightz.uppers.quadratic import Quadratic, quadratic_bounds
 from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted_bounds
@@ -50,57 +44,3 @@ def quadratic(working: Working, clock: Clock) -> Iterator[Bound]:
     most = DENSE if is_dense(polynomial) else SPARSE
     if encoding.coset is None and polynomial.degree <= 2 and polynomial.n <= most:
         yield from quadratic_bounds(encoding, Quadratic(iterations=10**6, time_limit=clock.left))
-
-
-WIDE, WIDER, TIMES = 14, 2, 5.0
-"""The first ibound on a device, the step to the next, and how many times as long that may take."""
-
-WORTHWHILE = 0.4
-"""Part of the time left that the next descent on a device may be expected to take."""
-
-SLIGHT = 1e-3
-"""Nats that eight iterations must gain for a descent to go on."""
-
-
-def wide_tables(working: Working, clock: Clock) -> Iterator[Bound | Finding]:
-    """Mini-buckets in a device's memory, wider than a core can sum: wider while the time allows it,
-    then other orders. The draws stay with the tables of this machine.
-    """
-    if working.backend == "cpu" or not on_device(working.backend, why_no_device):
-        return
-    ibound, seconds = WIDE, 0.0
-    for trial in itertools.count():
-        if seconds > WORTHWHILE * clock.left:
-            return
-        begun = time.perf_counter()
-        run = _wide_run(working, ibound, trial)
-        if run is None:
-            return
-        yield Finding()
-        for _ in run.steps:
-            gained = run.history[-9] - run.history[-1] if len(run.history) > 8 else math.inf
-            late = time.perf_counter() - begun > WORTHWHILE * clock.left
-            if gained < SLIGHT or late or not run.place.device:
-                break
-            yield Finding()
-        bound = run.judged()
-        if run.note:
-            yield Finding(note=run.note)
-        yield bound
-        if bound.side is Side.BOTH or not run.place.device:
-            return
-        seconds = time.perf_counter() - begun
-        if TIMES * seconds < WORTHWHILE * clock.left and ibound + WIDER <= MAX_IBOUND:
-            ibound += WIDER
-
-
-def _wide_run(working: Working, ibound: int, trial: int) -> Run | None:
-    """One order on the device; None where its tables do not belong there, or would be exact."""
-    config = MiniBucket(ibound, iterations=10**6, max_memory=working.max_memory // 4)
-    tried = cutting(working.orders, ibound, [trial])
-    try:
-        run = Run(working.orders, config, time.perf_counter(), tried, backend="auto")
-    except ResourceError:
-        return None
-    exact = run.candidates[0][1].exact and not working.exact
-    return run if run.place.device and not exact else None

@@ -21,7 +21,7 @@ import numpy as np
 from numba import float64, int32, uint32
 from numpy.typing import NDArray
 
-from tightz.runtime.gpu import alone
+from tightz.runtime.gpu import DEVICE, alone
 from tightz.runtime.gpu.device import (
     SIMULATED,
     arrays_to_device,
@@ -56,8 +56,8 @@ BLOCKS = 2
 LAYER_BLOCKS = 4
 """The same on two layers: 8 are 5% faster and make ladders half as long."""
 
-SLICE = 2e9
-"""Spins visited in one launch, a tenth of a second or less: others use the device as well."""
+SLICE = 4e8
+"""Spins visited in one launch, a fiftieth of a second or less: others wait for their turn."""
 
 ENDS = 4096
 """End states that are sent back, the last ones: they serve marginals, and nobody reads more."""
@@ -355,6 +355,7 @@ class DeviceSpinPath(SpinPath):
                 terms, base, phases, linked, ladder, first, last, octets, size, renewal, chains
             )
             cuda.synchronize()
+            DEVICE.give_way()
         ends = cuda.device_array((min(count, ENDS), n), dtype=np.int8)
         _last_ends[len(ends), THREADS](chains.spins, count, ends)
         slopes = chains.slopes.copy_to_host()[:, :count] if steps else np.empty((0, count))
@@ -529,6 +530,7 @@ class DeviceLayerPath(LayerPath):
             last = min(first + step, betas.size)
             _anneal_layers[count, UNITS](layers, ladder, first, last, pairs)
             cuda.synchronize()
+            DEVICE.give_way()
         slopes = pairs.slopes.copy_to_host() if steps else np.empty((count, 0))
         return pairs.parts.copy_to_host().sum(axis=1), pairs.x.copy_to_host(), slopes
 

@@ -30,8 +30,9 @@ THREADS = 2 if SIMULATED else 64
 MOST_STATES = 64
 """Of a variable: a thread keeps the masses of all of them."""
 
-FEWEST, MOST, HELD = 1 << 10, 1 << 15, 1 << 27
-"""Lanes, fewest and most, and entries of all their states: they are copied for every batch."""
+FEWEST, MOST, HELD = 1 << 10, 1 << 17, 1 << 29
+"""Lanes, fewest and most, and entries of all their states, about. A lane is a thread that waits for
+memory most of the time: fewer than this leave the device half idle."""
 
 
 @device_kernel
@@ -168,16 +169,28 @@ class DeviceProposal(Capped):
 
 
 class DeviceDrawing(Lanes):
-    """Draws batch by batch on the device; the states of each are fetched."""
+    """Draws batch by batch on the device; their states are fetched when they are asked for."""
 
+    @alone
     def __init__(self, proposal: DeviceProposal, words: NDArray[np.uint64]) -> None:
         self.proposal = proposal
         self._words = cuda.to_device(words)
-        shape = (proposal.cardinalities.size, words.size)
-        self.states = np.zeros(shape, dtype=np.uint8)
         self.log_x = np.empty(words.size)
-        self._states = cuda.to_device(self.states)
+        shape = (proposal.cardinalities.size, words.size)
+        self._states = cuda.device_array(shape, np.uint8)
         self._log_x = cuda.to_device(self.log_x)
+        self._fetched: NDArray[np.uint8] | None = None
+
+    @property
+    def states(self) -> NDArray[np.uint8]:  # type: ignore[override]
+        if self._fetched is None:
+            self._fetched = self._fetch()
+        return self._fetched
+
+    @alone
+    def _fetch(self) -> NDArray[np.uint8]:
+        found: NDArray[np.uint8] = self._states.copy_to_host()
+        return found
 
     @alone
     def batch(self) -> NDArray[np.float64]:
@@ -186,5 +199,5 @@ class DeviceDrawing(Lanes):
         pool = self.proposal.tables.pool
         _draw[blocks, THREADS](pool, book, levels, self._words, self._states, self._log_x)
         self._log_x.copy_to_host(self.log_x)
-        self._states.copy_to_host(self.states)
+        self._fetched = None
         return self.log_x.copy()

@@ -89,8 +89,8 @@ class CappedDraws:
 
     __name__ = "capped"
 
-    def __init__(self, working: Working, clock: Clock) -> None:
-        self.working, self.clock = working, clock
+    def __init__(self, working: Working, clock: Clock, key: int = KEY) -> None:
+        self.working, self.clock, self.key = working, clock, key
         self.bounds = Tightening(working, clock)
         self.glances = 0
         self.level = -math.inf  # the largest estimate of log Z: too few draws make it too small
@@ -98,7 +98,7 @@ class CappedDraws:
         self.final: Final | None = None
         self.drawing = False
         self._lane = itertools.count()
-        self._noise = generator(working.seed, KEY, next(self._lane))
+        self._noise = generator(working.seed, key, next(self._lane))
 
     @property
     def beatable(self) -> Side | None:
@@ -174,19 +174,25 @@ class CappedDraws:
 
     def _look(self, run: Run) -> Generator[Finding, None, Outlook]:
         """What the bound promises as a proposal, and a first interval from it."""
-        if run.descent is None:  # the time ended before its first iteration
-            return Outlook(math.inf, math.inf, 0.0)
-        try:
-            proposal = proposal_of(run.model, run.descent)
-        except ResourceError:  # no room for its tables beside the bound's: those before it serve
-            return Outlook(math.inf, math.inf, 0.0)
-        if proposal.rounding > BLUR or run.model.cardinalities.max(initial=1) > MOST_STATES:
+        proposal = self._proposal(run)
+        if proposal is None:
             return Outlook(math.inf, math.inf, 0.0)
         outlook = self._pilot(proposal, self.bounds.busy)
         if math.isfinite(outlook.gap):
             yield from self._glance(proposal, outlook, self.bounds.busy)
             self._keep_best(proposal, outlook)
         return outlook
+
+    def _proposal(self, run: Run) -> Capped | None:
+        """The bound as a proposal; None where nothing can be drawn from it."""
+        if run.descent is None:  # the time ended before its first iteration
+            return None
+        try:
+            proposal = proposal_of(run.model, run.descent)
+        except ResourceError:  # no room for its tables beside the bound's: those before it serve
+            return None
+        large = run.model.cardinalities.max(initial=1) > MOST_STATES
+        return None if proposal.rounding > BLUR or large else proposal
 
     def _keep_best(self, proposal: Capped, outlook: Outlook) -> None:
         """Larger tables can be cut less well: what promises most is kept."""
@@ -195,9 +201,10 @@ class CappedDraws:
 
     def _pilot(self, proposal: Capped, spent: float) -> Outlook:
         """Draws that do not count: how far the cap is, how much weights scatter, how fast."""
-        drawing = proposal.drawing(self._words(proposal))
-        drawing.batch()  # may compile
-        proposal.check(drawing)
+        few = proposal.drawing(self._words(min(LANES, proposal.lanes)))
+        few.batch()  # may compile
+        proposal.check(few)
+        drawing = proposal.drawing(self._words(proposal.lanes))
         begun = time.perf_counter()
         found = [drawing.batch()]
         while time.perf_counter() - begun < PILOT * spent and not self.clock.expired:
@@ -225,7 +232,7 @@ class CappedDraws:
         track = f"glance {self.glances}"
         source = self._source(track, proposal, outlook, outlook.rate * seconds)
         tally = self._tally(source, proposal, outlook)
-        drawing = proposal.drawing(self._words(proposal))
+        drawing = proposal.drawing(self._words(proposal.lanes))
         begun = self.clock.elapsed
         while tally.drawn == 0 or self.clock.elapsed - begun < seconds:
             yield self._drawn(source, tally, drawing)
@@ -250,7 +257,7 @@ class CappedDraws:
         tally = self.final.tally
         proposal = tally.proposal
         if not isinstance(proposal, Proposal):  # tables on a device, which draws by the thousand
-            drawing = proposal.drawing(self._words(proposal))
+            drawing = proposal.drawing(self._words(proposal.lanes))
             while not clock.expired:
                 yield self._drawn(self.final.current(clock), tally, drawing)
             return
@@ -262,7 +269,7 @@ class CappedDraws:
             source = self.final.current(clock)
             batches = max(1, int(STEP / pace))
             hands = working.threads if near else working.hands
-            seeds = [stream(working.seed, KEY, next(self._lane)) for _ in range(hands)]
+            seeds = [stream(working.seed, self.key, next(self._lane)) for _ in range(hands)]
             lots = [Lot(seed, batches, tally.least) for seed in seeds]
             portions = yield Handout(sampler, lots, near=near)
             for portion in portions:
@@ -288,7 +295,7 @@ class CappedDraws:
         vectors = tally.marginals()
         if vectors is None:
             return Finding(draws=draws, estimate=estimate)
-        mixed = tally.effective >= FEWEST and math.isfinite(estimate.error)
+        mixed = tally.worth >= FEWEST and math.isfinite(estimate.error)
         mixing = Mixing.MIXED if mixed else Mixing.NOT_MIXED
         observed = observe(self.working.graph, single_states=False)
         return Finding(
@@ -297,12 +304,12 @@ class CappedDraws:
             shares=tally.shares(draws.source),
             marginals=Marginals(
                 observed.lift_marginals(vectors), "draws under a mini-bucket cap",
-                tally.effective if mixed else -math.inf, mixing,
+                tally.worth if mixed else -math.inf, mixing,
             ),
             sampler=tally.sampler(estimate, mixing) if mixed else None,
         )  # fmt: skip
 
-    def _words(self, proposal: Capped) -> NDArray[np.uint64]:
-        """Random words of a new lane."""
-        rng = generator(self.working.seed, KEY, next(self._lane))
-        return rng.integers(2**64, size=proposal.lanes, dtype=np.uint64)
+    def _words(self, lanes: int) -> NDArray[np.uint64]:
+        """Random words of a new stream of draws, so many at a time."""
+        rng = generator(self.working.seed, self.key, next(self._lane))
+        return rng.integers(2**64, size=lanes, dtype=np.uint64)

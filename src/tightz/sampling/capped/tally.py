@@ -46,7 +46,9 @@ class Tally:
 
     counts (entries, points) are those of `Shares`: draws by state and value of X. `stake` of the
     bets on them is fixed before the first draw; 0: none.
-    States with keys below `floor` are not kept: better ones are known elsewhere.
+    States with keys below `floor` are not kept: better ones are known elsewhere. `counted`: draws
+    whose states were looked at; the others are weights alone. `name`: of the bets on counts, the
+    source's track where empty.
     """
 
     proposal: Capped
@@ -55,6 +57,7 @@ class Tally:
     pointers: NDArray[np.int64]
     counts: NDArray[np.int64]
     drawn: int = 0
+    counted: int = 0
     mass: float = 0.0
     square: float = 0.0
     largest: float = 0.0
@@ -63,6 +66,8 @@ class Tally:
     told: int = 0
     floor: float = -math.inf
     stake: float = 0.0
+    family: str = "mini-bucket"
+    name: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -99,11 +104,23 @@ class Tally:
             )
         )  # fmt: skip
 
+    def weigh(self, log_x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Take draws whose states stay unknown; their log weights."""
+        log_weights = log_x + self.proposal.log_u
+        weights = np.exp(np.minimum(log_weights - self.level, 600.0))
+        with self._lock:
+            self.drawn += weights.size
+            self.mass += float(weights.sum())
+            self.square += float((weights**2).sum())
+            self.largest = max(self.largest, float(weights.max()))
+        return log_weights
+
     def merge(self, more: Portion) -> None:
         """Count draws that were made elsewhere."""
         with self._lock:
             self.counts += more.counts
             self.drawn += more.log_weights.size
+            self.counted += more.log_weights.size
             self.mass += more.mass
             self.square += more.square
             self.largest = max(self.largest, more.largest)
@@ -145,17 +162,22 @@ class Tally:
     def effective(self) -> float:
         return self.mass**2 / self.square if self.square > 0.0 else 0.0
 
+    @property
+    def worth(self) -> float:
+        """Effective draws among those whose states were looked at."""
+        return self.effective * self.counted / max(1, self.drawn)
+
     def estimate(self) -> PointEstimate:
         """log Z by the mean weight; no error where one draw carries a fifth of it."""
         if self.mass <= 0.0:
-            return PointEstimate(-math.inf, math.inf, "draws under a cap", "mini-bucket", 0.0)
+            return PointEstimate(-math.inf, math.inf, "draws under a cap", self.family, 0.0)
         value = self.level + math.log(self.mass / self.drawn)
         share = self.largest / self.mass
         variance = max(0.0, self.square / self.mass**2 - 1.0 / self.drawn)
         # what was not seen is about as heavy as the heaviest that was
         error = math.hypot(math.sqrt(variance), share) if share < 0.2 else math.inf
         return PointEstimate(
-            value, error, "draws under a mini-bucket cap", "mini-bucket", self.effective
+            value, error, "draws under a mini-bucket cap", self.family, self.effective
         )
 
     def sampler(self, estimate: PointEstimate, mixing: Mixing) -> Callable[..., Samples]:
@@ -164,7 +186,7 @@ class Tally:
             self._thin()
             assert self.states is not None
             states = self.states.astype(np.int64)
-        worth = min(self.effective, float(len(states)))
+        worth = min(self.worth, float(len(states)))
 
         def sample(k: int, seed: Seed = None) -> Samples:
             rng = generator(seed)
@@ -180,7 +202,7 @@ class Tally:
         with self._lock:
             counts = self.counts.copy()
         return Shares(
-            source.track,
+            self.name or source.track,
             self.grid,
             self.pointers,
             counts,

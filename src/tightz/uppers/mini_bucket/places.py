@@ -21,6 +21,9 @@ A_CLIQUE, AN_ENTRY = 1e-5, 1e-10
 """Seconds of an iteration on a device, for each clique and each entry of its table (H200: 8e-6 and
 5e-11)."""
 
+JUDGED = 10
+"""Iterations that a judgement and its preparation take as long as."""
+
 SET_UP = 2e-4
 """Seconds that it takes to lay a clique out for a device."""
 
@@ -97,6 +100,12 @@ def forecast(backend: Backend, place: Place, parts: Partition, pace: float, step
         fixed = min(pace, fixed)
         return Forecast(fixed + (pace - fixed) * 2.0**step, SET_UP * count, True)
     return Forecast(min(here.pace, fixed + AN_ENTRY * entries), SET_UP * count, True)
+
+
+def seconds_on_device(parts: Partition, step: int = 0) -> float:
+    """Of an iteration there, with an ibound larger by `step`."""
+    sizes = parts.table_sizes
+    return A_CLIQUE * sizes.size + AN_ENTRY * float(sizes.sum()) * 2.0**step
 
 
 def _why_no_device(simulator: bool) -> str:

@@ -72,6 +72,11 @@ class DeviceDescent(Steps):
         return self.pool[self.program.shifts.low : self.program.shifts.high]
 
     @alone
+    def advance(self) -> float:
+        """One iteration, in one turn on the device."""
+        return super().advance()
+
+    @alone
     def _forward(self) -> float:
         levels = self.program.levels
         self._fill(self.reals, levels, -np.inf)
