@@ -30,7 +30,7 @@ from tightz.uppers.mini_bucket.partition import partition
 from tightz.uppers.mini_bucket.places import Forecast, choose_place, forecast, main_memory
 from tightz.uppers.mini_bucket.run import MiniBucket, Run, Tried
 from tightz.workspace.findings import Finding
-from tightz.workspace.working import Working
+from tightz.workspace.working import Working, alone
 
 cuda = pytest.importorskip("numba_cuda", reason="the extra gpu (numba-cuda) is not installed")
 
@@ -269,8 +269,12 @@ def pretended(monkeypatch):
     from tightz.sampling.capped import wide
     from tightz.uppers.mini_bucket import run as module
 
+    def make(model, parts, *, lower, layout=None):
+        assert layout.entries > 0
+        return Descent(model, parts, lower=lower)
+
     def place(backend, model, found, side, allowed):
-        return main_memory(allowed)._replace(device=True)
+        return main_memory(allowed)._replace(device=True, make=make)
 
     monkeypatch.setattr(module, "choose_place", place)
     monkeypatch.setattr(Working, "uses_device", property(lambda self: self.backend != "cpu"))
@@ -284,7 +288,7 @@ def pretended(monkeypatch):
 def stream_of(wide, working):
     """What the stream yields, until it has nothing to say."""
     (launched,) = wide.wide_tables(working, working.clock)
-    return launched[0], launched[0](working, working.clock)
+    return launched[0], alone(launched[0](working, working.clock))
 
 
 def test_wide_tables_try_orders_and_grow(pretended):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tightz.runtime.gpu import Turns
+from tightz.runtime.gpu.turns import Turns
 
 PATIENCE = 60.0
 

@@ -59,7 +59,7 @@ from tightz.sampling.annealed_states import (
 from tightz.sampling.calibration import log_mean, pooled, supported
 from tightz.workspace.findings import Draws, Finding, PointEstimate, Source
 from tightz.workspace.symmetry import flips, symmetrise_means
-from tightz.workspace.working import Handout, Working
+from tightz.workspace.working import WARM_UP, Handout, Working
 from tightz.workspace.workspace import Workspace
 
 KEY = 2**31 + 1
@@ -131,7 +131,7 @@ FIRST_TOLD = 64
 
 def annealed(working: Working, clock: Clock) -> Iterator[Finding | Handout]:
     """Draws, estimates, marginals and samples: of spins where the model is one of spins."""
-    backend = working.backend if working.uses_device else "cpu"
+    backend = working.backend if clock.left > WARM_UP else "cpu"
     rng = generator(working.seed, KEY)
     try:
         if in_states(working):

@@ -16,6 +16,8 @@ from numba import cuda as numba_cuda
 from numba.core import config, types
 from numba.np.numpy_support import as_dtype
 
+from tightz.runtime.gpu.turns import alone
+
 cuda: Any = numba_cuda
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]  # a run of few trials is no mistake
 
@@ -72,6 +74,7 @@ def device_kernel(function: Any = None, **options: Any) -> Any:
         settings.CACHE_DIR = before
 
 
+@alone
 def free_bytes() -> int:
     """Device memory that is free now."""
     if SIMULATED:
@@ -81,6 +84,7 @@ def free_bytes() -> int:
     return int(context.get_memory_info()[0])
 
 
+@alone
 def arrays_to_device(record: Any) -> Any:
     """The same NamedTuple with its arrays on the device."""
     return type(record)(

@@ -11,8 +11,9 @@ from typing import Any
 
 from tightz.runtime.gpu.device import SIMULATED, cuda
 
-OFTEN = 9
-"""Times played from which recording pays: it takes as long as playing a few times."""
+OFTEN = 2
+"""The time from which it is recorded, which takes as long as playing it. The first is needed to
+compile kernels. Beside busy threads every launch waits for the interpreter, a graph once."""
 
 
 def own_stream() -> Any:
@@ -44,7 +45,7 @@ class Recording:
         self._played = 0
 
     def play(self) -> None:
-        """Run it and wait. The first times as it is: kernels are compiled, and many end soon."""
+        """Run it and wait. The first time as it is: kernels are compiled."""
         self._played += 1
         if SIMULATED:
             self._work(self._stream)

@@ -16,28 +16,39 @@ import itertools
 import math
 import time
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Side
+from tightz.elimination.order import Orders
 from tightz.errors import ResourceError
 from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import HORIZON, Outlook
 from tightz.sampling.capped.lanes import Capped
 from tightz.sampling.capped.stream import STEP, CappedDraws
 from tightz.sampling.capped.tally import Final, Tally
-from tightz.uppers.mini_bucket.partition import partition
-from tightz.uppers.mini_bucket.places import A_CLIQUE, AN_ENTRY, JUDGED, seconds_on_device
+from tightz.uppers.mini_bucket.partition import Partition, partition
+from tightz.uppers.mini_bucket.places import (
+    A_CLIQUE,
+    AN_ENTRY,
+    JUDGED,
+    MOST_ENTRIES,
+    seconds_on_device,
+)
 from tightz.uppers.mini_bucket.run import (
     MAX_IBOUND,
     SCOUT_ITERATIONS,
     MiniBucket,
     Run,
+    Tried,
     cutting,
 )
 from tightz.workspace.findings import Draws, Finding
-from tightz.workspace.working import Launch, Planned, Working
+from tightz.workspace.working import Handout, Launch, Planned, Working
 
 KEY = 2**31 + 11
 """Key of the stream's random numbers."""
@@ -48,8 +59,9 @@ FIRST = 20
 WIDER = 2
 """Steps of the ibound."""
 
-SEARCH, MOST = 0.12, 12
-"""Part of the time left for comparing orders at one ibound, and the most orders."""
+SEARCH, MOST, AT_A_TIME = 0.12, 16, 4
+"""Part of the time left for comparing orders at one ibound, the most orders, and how many are laid
+out side by side."""
 
 ITERATIONS = 40
 """Of a descent, about."""
@@ -77,6 +89,42 @@ def wide_tables(working: Working, clock: Clock) -> Iterator[Launch]:
         yield Launch((WideDraws(working, clock),))
 
 
+class Trial(NamedTuple):
+    """An order to lay out, unless its descent would take more than `most` seconds."""
+
+    ibound: int
+    number: int
+    most: float
+
+
+class Layout(NamedTuple):
+    """An order and where its tables lie on a device; no program where it would take too long."""
+
+    tried: Tried
+    program: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """Lays orders out, which is plain Python and takes a second: here or in other processes."""
+
+    orders: Orders
+    items: int
+
+    def __call__(self, trial: Trial) -> Layout:
+        from tightz.uppers.mini_bucket.gpu.program import program
+
+        (tried,) = cutting(self.orders, trial.ibound, [trial.number])
+        parts = partition(self.orders.model, tried.order, trial.ibound)
+        late = descent_seconds(parts) > trial.most or parts.table_sizes.max() >= MOST_ENTRIES
+        return Layout(tried, None if late else program(parts, self.items))
+
+
+def descent_seconds(parts: Partition, step: int = 0) -> float:
+    """Of a descent and its judgement, at an ibound larger by `step`."""
+    return (ITERATIONS + JUDGED) * seconds_on_device(parts, step)
+
+
 class WideDraws(CappedDraws):
     """One run of the stream: orders tried on the device, the best descended, then drawn from."""
 
@@ -89,6 +137,12 @@ class WideDraws(CappedDraws):
         self.scouted = math.inf  # the best bound after the first iterations
         self.begun = clock.elapsed
         self._trials = itertools.count()
+
+    @cached_property
+    def _planner(self) -> Planner:
+        from tightz.uppers.mini_bucket.gpu.kernels import ITEMS
+
+        return Planner(self.working.orders, ITEMS)
 
     @property
     def beatable(self) -> Side | None:
@@ -104,7 +158,9 @@ class WideDraws(CappedDraws):
         """A thread of its own, which mostly waits for the device."""
         return 1.0 / max(2, self.working.threads)
 
-    def __call__(self, working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
+    def __call__(
+        self, working: Working, clock: Clock
+    ) -> Generator[Finding | Bound | Launch | Handout, Any, None]:
         if self.bounds.dense:
             return
         ibound: int | None = yield from self._first()
@@ -143,57 +199,63 @@ class WideDraws(CappedDraws):
                 break
         return ibound
 
-    def _run(self, ibound: int) -> Run | None:
-        """The next order; None where it does not belong on the device or would take too long."""
-        orders = self.working.orders
-        config = MiniBucket(ibound, iterations=10**6, max_memory=self.working.max_memory // 4)
-        tried = cutting(orders, ibound, [next(self._trials)])
-        try:
-            run = Run(orders, config, time.perf_counter(), tried, backend="auto")
-        except ResourceError:
-            return None
-        parts = run.candidates[0][1]
-        late = self._cost(run) > LONGEST * min(self.clock.left, HORIZON)
-        exact = parts.exact and not self.working.exact
-        return run if run.place.device and not exact and not late else None
-
-    def _cost(self, run: Run, step: int = 0) -> float:
-        """Seconds of a descent and its judgement, at an ibound larger by `step`."""
-        return (ITERATIONS + JUDGED) * seconds_on_device(run.candidates[0][1], step)
-
-    def _compared(self, ibound: int) -> Generator[Finding, None, tuple[Run, float] | None]:
+    def _compared(
+        self, ibound: int
+    ) -> Generator[Finding | Handout, list[Layout], tuple[Run, float] | None]:
         """The best of some orders after their first iterations; None where none can be tried."""
         best: tuple[Run, float] | None = None
         until = self.clock.elapsed + SEARCH * min(self.clock.left, HORIZON)
-        for _ in range(MOST):
-            run = self._run(ibound)
-            if run is not None:
+        tried = 0
+        while tried < MOST and (tried == 0 or self.clock.elapsed < until):
+            count = min(AT_A_TIME, max(1, self.working.hands), MOST - tried)
+            most = LONGEST * min(self.clock.left, HORIZON)
+            tasks = [Trial(ibound, next(self._trials), most) for _ in range(count)]
+            tried += count
+            for layout in (yield Handout(self._planner, tasks)):
+                run = self._run(ibound, layout)
+                if run is None or (best is not None and self.clock.elapsed > until):
+                    continue
                 for _ in itertools.islice(run.steps, SCOUT_ITERATIONS + 1):
                     yield Finding()
-                value = run.history[-1] if run.history else math.inf
-                if run.place.device and (best is None or value < best[1]):
-                    best = run, value
                 if run.note:  # the device is gone
                     yield Finding(note=run.note)
-                    return best
-            if self.clock.elapsed > until:
-                break
+                    return None
+                value = run.history[-1] if run.history else math.inf
+                if best is None or value < best[1]:
+                    best = run, value
         return best
+
+    def _run(self, ibound: int, layout: Layout) -> Run | None:
+        """One order on the device; None where it does not belong there."""
+        if layout.program is None:
+            return None
+        config = MiniBucket(ibound, iterations=10**6, max_memory=self.working.max_memory // 4)
+        try:
+            run = Run(
+                self.working.orders, config, time.perf_counter(), [layout.tried],
+                backend="auto", layout=layout.program,
+            )  # fmt: skip
+        except ResourceError:
+            return None
+        exact = run.candidates[0][1].exact and not self.working.exact
+        return run if run.place.device and not exact else None
 
     def _descend(self, run: Run) -> Iterator[Finding]:
         """Until little is gained any more, or the time is up."""
         end = self.clock.elapsed + LONGEST * min(self.clock.left, HORIZON)
+        judging = 2.0 * JUDGED * seconds_on_device(run.candidates[0][1])
         for value in run.steps:
             gained = run.history[-9] - value if len(run.history) > 8 else math.inf
             gap = value - self.level if math.isfinite(self.level) else 0.0
-            late = self.clock.elapsed > end or self.clock.left < self._cost(run) / ITERATIONS
+            late = self.clock.elapsed > end or self.clock.left < judging
             if gained < max(LITTLE, SLIGHT * gap) or late or not run.place.device:
                 return
             yield Finding()
 
     def _next(self, ibound: int, run: Run) -> int:
         """Wider where that is not too dear, else the same with other orders."""
-        affordable = self._cost(run, WIDER) < LONGEST * min(self.clock.left, HORIZON)
+        cost = descent_seconds(run.candidates[0][1], WIDER)
+        affordable = cost < LONGEST * min(self.clock.left, HORIZON)
         return ibound + WIDER if affordable and ibound + WIDER <= MAX_IBOUND else ibound
 
     def _consider(self, run: Run) -> Iterator[Finding | Launch]:

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +108,7 @@ class Run:
     `tried`: the orders to try; those of the settings by default. `scouted`: what they came to.
     `threads`: how many are tried at a time; that changes no number. `backend`: "auto" puts large
     tables into a device's memory where there is one; if that fails the run goes on here, with
-    smaller tables, and `note` says so.
+    smaller tables, and `note` says so. `layout`: of the one order tried, for a device.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Run:
         tried: Sequence[Tried] = (),
         threads: int = 1,
         backend: Backend = "cpu",
+        layout: Any = None,
     ) -> None:
         self.config = config
         self.note = ""
@@ -125,6 +127,8 @@ class Run:
         self.begun = time.perf_counter()
         self.source, self.model, self.numbers = orders.source, orders.model, orders.numbers
         self.candidates, self.place = _candidates(orders, config, list(tried), backend)
+        if layout is not None and self.place.device:
+            self.place = self.place._replace(make=partial(self.place.make, layout=layout))
         self.scouted: list[Scouted] = []
         costs = sorted((self.place.cost(p) for _, p in self.candidates), reverse=True)
         together = sum(costs[: threads + 1])  # those at work, and the best so far

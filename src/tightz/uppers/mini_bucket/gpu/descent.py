@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tightz.errors import ResourceError
 from tightz.judge.cliques import CliquesEvidence
+from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.gpu import alone
 from tightz.runtime.gpu.device import cuda, free_bytes
 from tightz.runtime.gpu.graphs import Recording, own_stream, wait
@@ -16,6 +17,7 @@ from tightz.runtime.memory import format_bytes
 from tightz.uppers.mini_bucket.descent import Steps
 from tightz.uppers.mini_bucket.gpu.kernels import ITEMS, KERNELS, THREADS, reset
 from tightz.uppers.mini_bucket.gpu.program import Launch, Program, Span, program
+from tightz.uppers.mini_bucket.partition import Partition
 
 _BLUR = 1e-5
 """Of all levels, by which a pass in float32 may be off."""
@@ -41,9 +43,20 @@ class DeviceDescent(Steps):
     numbers, and the judge forms everything else anew.
     """
 
+    def __init__(
+        self,
+        model: FactorGraph,
+        parts: Partition,
+        *,
+        lower: bool = False,
+        layout: Program | None = None,
+    ) -> None:
+        # Not in a turn on the device: it takes a second.
+        self.program: Program = program(parts, ITEMS) if layout is None else layout
+        super().__init__(model, parts, lower=lower)
+
     @alone
     def _begin(self, weights: NDArray[np.float64]) -> None:
-        self.program: Program = program(self.parts, ITEMS)
         p = self.program
         free_bytes()  # what descents before it held is let go
         self.stream = own_stream()
