@@ -23,12 +23,10 @@ from tightz.families.structured import StructuredMeanField, StructuredProjection
 from tightz.judge import Audited
 from tightz.judge.verdict import UNIT
 from tightz.models.spin_polynomial import MAX_ARITY, SpinPolynomial
-from tightz.paper.batches import run_batches, why_not_device
 from tightz.paper.trials import TrialPlan, all_positions, run_batch
 from tightz.projections.coset import Coset
 from tightz.projections.hashing import DenseParity
 from tightz.reductions.encoding import SpinEncoding
-from tightz.runtime.backends import on_device
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
 from tightz.sampling.ledger import LEVELS
@@ -225,18 +223,13 @@ def projections(working: Working, clock: Clock) -> Generator[Finding | Handout, 
     sources: dict[int, Source] = {}
     rounding = 64.0 * UNIT * float(np.abs(spins.polynomial.theta).sum())
     positions = all_positions(levels, sys.maxsize)
-    here = partial(why_not_device, plan)
-    device = on_device(working.backend, here, worthwhile=working.executor is None)
-    on_device_batches = run_batches(plan, positions, batch=1) if device else iter(())
+    # Not on a GPU, where one chunk of trials on a 12^3 lattice kept all others waiting for 35 s.
     run, size = partial(run_batch, plan), 1
     while True:
-        if device:
-            done = [next(on_device_batches)]
-        else:
-            lots = [list(islice(positions, size)) for _ in range(working.hands)]
-            begun = clock.elapsed
-            done = yield Handout(run, lots)
-            size *= 2 if clock.elapsed - begun < SHORT else 1
+        lots = [list(islice(positions, size)) for _ in range(working.hands)]
+        begun = clock.elapsed
+        done = yield Handout(run, lots)
+        size *= 2 if clock.elapsed - begun < SHORT else 1
         for batch in done:
             for m, log_gamma in zip(batch.levels.tolist(), batch.log_gamma.tolist(), strict=True):
                 log_g = log_gamma + m * math.log(2.0)

@@ -76,6 +76,9 @@ DIM, WAITING = 1.0, 0.5
 """Nats of forecast width beyond which draws wait for better tables, and the part of the time after
 which they wait no longer."""
 
+PATIENCE = 4
+"""Times that no order could be tried before the stream ends."""
+
 BETTER = 0.7
 """Draws move to new tables that promise an interval this much narrower."""
 
@@ -136,6 +139,7 @@ class WideDraws(CappedDraws):
         self.tables = 0  # proposals that were drawn from
         self.scouted = math.inf  # the best bound after the first iterations
         self.begun = clock.elapsed
+        self.gone = False  # whether the device failed
         self._trials = itertools.count()
 
     @cached_property
@@ -163,11 +167,12 @@ class WideDraws(CappedDraws):
     ) -> Generator[Finding | Bound | Launch | Handout, Any, None]:
         if self.bounds.dense:
             return
-        ibound: int | None = yield from self._first()
-        while ibound is not None and not clock.expired:
+        ibound, failed = (yield from self._first()), 0
+        while ibound > 0 and failed < PATIENCE and not self.gone and not clock.expired:
             found = yield from self._compared(ibound)
-            if found is None:
-                return
+            if found is None:  # too large, or not worth a device
+                ibound, failed = ibound - WIDER, failed + 1
+                continue
             run, value = found
             if value < self.scouted:
                 self.scouted = value
@@ -181,8 +186,8 @@ class WideDraws(CappedDraws):
                 yield from self._consider(run)
             ibound = self._next(ibound, run)
 
-    def _first(self) -> Generator[Finding, None, int | None]:
-        """The ibound at which tables cost about what their launches do."""
+    def _first(self) -> Generator[Finding, None, int]:
+        """The ibound at which tables cost about what their launches do; 0 where none is cut."""
         orders, ibound = self.working.orders, FIRST
         for _ in range(3):
             yield Finding()
@@ -190,7 +195,7 @@ class WideDraws(CappedDraws):
             if parts.exact:  # narrower: the exact sum is not this stream's business
                 ibound -= 2 * WIDER
                 if ibound < WIDER:
-                    return None
+                    return 0
                 continue
             fair = A_CLIQUE / AN_ENTRY * parts.table_sizes.size
             step = int(math.log2(fair / float(parts.table_sizes.sum())))
@@ -204,10 +209,12 @@ class WideDraws(CappedDraws):
     ) -> Generator[Finding | Handout, list[Layout], tuple[Run, float] | None]:
         """The best of some orders after their first iterations; None where none can be tried."""
         best: tuple[Run, float] | None = None
+        # the very first alone: a bound, and draws from it, before the search for better ones
+        known = math.isfinite(self.scouted)
         until = self.clock.elapsed + SEARCH * min(self.clock.left, HORIZON)
         tried = 0
-        while tried < MOST and (tried == 0 or self.clock.elapsed < until):
-            count = min(AT_A_TIME, max(1, self.working.hands), MOST - tried)
+        while tried == 0 or (known and tried < MOST and self.clock.elapsed < until):
+            count = min(AT_A_TIME, max(1, self.working.hands), MOST - tried) if known else 1
             most = LONGEST * min(self.clock.left, HORIZON)
             tasks = [Trial(ibound, next(self._trials), most) for _ in range(count)]
             tried += count
@@ -217,8 +224,10 @@ class WideDraws(CappedDraws):
                     continue
                 for _ in itertools.islice(run.steps, SCOUT_ITERATIONS + 1):
                     yield Finding()
-                if run.note:  # the device is gone
+                if run.note:
                     yield Finding(note=run.note)
+                if not run.place.device:  # it is gone
+                    self.gone = True
                     return None
                 value = run.history[-1] if run.history else math.inf
                 if best is None or value < best[1]:
