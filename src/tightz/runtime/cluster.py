@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from types import MappingProxyType
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from tightz.errors import MissingExtraError, ParameterError
@@ -27,18 +25,12 @@ if TYPE_CHECKING:
 PATIENCE = 10.0
 """Seconds to wait for a scheduler, and then for its first worker."""
 
-RECOUNT = 5.0
-"""Seconds after which a dask cluster's workers are counted again: they come and go."""
-
 DESERTED = 120.0
 """Seconds without any worker after which a cluster is given up: dask's tasks wait for ever. Five
-times as many where a nanny says that it is starting one."""
+times as many where its nannies are this process's, which starts them again."""
 
 ENDED = ("closed", "closing", "failed")
 """Statuses of a nanny that starts no worker any more."""
-
-EMPTIED = 10.0
-"""Seconds that a cluster may take to forget its ended nannies."""
 
 
 def connect(address: str, *, timeout: float = PATIENCE) -> Any:
@@ -75,23 +67,18 @@ async def _knock(distributed: Any, address: str, timeout: float) -> None:
     await comm.close()
 
 
-@contextmanager
 def open_executor(
     workers: int | None = None, cluster: str | None = None
-) -> Iterator[Submits | None]:
+) -> AbstractContextManager[Submits | None]:
     """What --workers and --cluster ask for: local processes, a dask client, or None for threads."""
     if workers is not None and cluster is not None:
         raise ParameterError(
             f"workers is {workers} and cluster is {cluster}; expected one of the two"
         )
     if cluster is not None:
-        with connect(cluster) as client:
-            yield client
-    elif workers is not None:
-        with local_workers(workers) as pool:
-            yield pool
-    else:
-        yield None
+        client: AbstractContextManager[Submits] = connect(cluster)
+        return client
+    return nullcontext() if workers is None else local_workers(workers)
 
 
 class DaskPool:
@@ -101,28 +88,23 @@ class DaskPool:
     never end when a worker dies between a task's end and the fetching of its result.
     """
 
-    def __init__(self, client: Any, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(self, client: Any, **options: Any) -> None:
         self.client = client
+        # pure=False: equal calls of two runs must not share a task that one of them cancels.
         self.options = {**options, "pure": False}
-        self._counted, self._count = -math.inf, 0
+        self.size = 0  # threads of all the cluster's workers, which come and go
         self._manned = time.monotonic()  # when there was a worker
-
-    @property
-    def workers(self) -> int:
-        """Threads of all the cluster's workers, asked for every RECOUNT seconds."""
-        if time.monotonic() > self._counted + RECOUNT and self._there:
-            with suppress(OSError):  # a scheduler that went away is noticed by what is sent
-                self._count = sum(self.client.nthreads().values())
-            self._counted = time.monotonic()
-            if self._count:
-                self._manned = self._counted
-        return self._count
+        self.why_deserted()
 
     def why_deserted(self) -> str:
-        """That nobody has been there for long, or nothing."""
-        if self.workers:
+        """Count the workers: that nobody has been there for long, or nothing."""
+        if not self._there:  # what is sent next will say so
             return ""
+        with suppress(OSError):
+            self.size = sum(self.client.nthreads().values())
         patience = DESERTED * (5.0 if self._restaff() else 1.0)
+        if self.size:
+            self._manned = time.monotonic()
         if time.monotonic() < self._manned + patience:
             return ""
         return (
@@ -131,24 +113,18 @@ class DaskPool:
         )
 
     def _restaff(self) -> bool:
-        """Start workers anew where the cluster is this process's and all its nannies have ended.
+        """Whether workers may be on their way: a cluster that this process started has its own.
 
-        A nanny whose worker dies while it starts ends with it, and dask leaves it at that. Returns
-        whether workers are on their way.
+        A nanny whose worker dies while it starts ends with it, and one whose worker stays away is
+        forgotten; dask leaves it at that until it is told how many there should be.
         """
         cluster = self.client.cluster
-        count = len(getattr(cluster, "worker_spec", ()))  # of a cluster that this process started
-        if not count:
-            return False
-        if any(each.status.name not in ENDED for each in cluster.workers.values()):
-            return True
-        if cluster.workers:  # ended and not yet forgotten
-            cluster.scale(0)
-        until = time.monotonic() + EMPTIED
-        while cluster.workers and time.monotonic() < until:
-            time.sleep(0.05)
-        cluster.scale(count)
-        return True
+        if wanted := len(getattr(cluster, "worker_spec", ())):
+            for name, nanny in list(cluster.workers.items()):
+                if nanny.status.name in ENDED:
+                    cluster.workers.pop(name, None)
+            cluster.scale(wanted)
+        return bool(wanted)
 
     @property
     def _there(self) -> bool:
@@ -161,7 +137,6 @@ class DaskPool:
         Scattered data is gone with its worker, and scattering fails while none is alive; a task's
         result is made again by whichever worker comes next.
         """
-        # pure=False: equal bytes of two runs must not share a task that one of them cancels.
         return self.submit(bytes, parcel)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
