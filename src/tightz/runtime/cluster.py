@@ -38,7 +38,12 @@ def connect(address: str, *, timeout: float = PATIENCE) -> Any:
 
     Use it in a `with` statement; every method with an `executor` takes it.
     """
-    distributed = _distributed()
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError:
+        raise MissingExtraError(
+            "a dask cluster needs dask.distributed; pip install 'tightz[cluster]'"
+        ) from None
     # A client that failed to connect takes long to go away: knock first. In a thread of its own,
     # since a notebook's has a running event loop.
     with ThreadPoolExecutor(1) as thread:
@@ -147,12 +152,3 @@ class DaskPool:
                 f"(its client is {self.client.status})"
             )
         return self.client.submit(fn, *args, **self.options)
-
-
-def _distributed() -> Any:
-    try:
-        return importlib.import_module("distributed")
-    except ImportError:
-        raise MissingExtraError(
-            "a dask cluster needs dask.distributed; pip install 'tightz[cluster]'"
-        ) from None
