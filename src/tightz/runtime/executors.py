@@ -117,8 +117,9 @@ class Crew:
     @property
     def size(self) -> int:
         """Workers, as far as the executor says; a dask cluster's number may change."""
+        pool = self._threads if self._pool is None else self._pool
         for name in ("size", "_max_workers", "num_workers"):
-            if isinstance(count := getattr(self._pool or self._threads, name, None), int):
+            if isinstance(count := getattr(pool, name, None), int):
                 return max(count, 1)
         return usable_cores()
 
@@ -174,8 +175,7 @@ class Crew:
             with self._lock:
                 if self._over is not None:
                     raise self._over
-                future = self._flying[ended] = self._submitted(pool, function, task)
-            future.add_done_callback(lambda _: ended.set())
+                future = self._flying[ended] = self._submit(pool, function, task, ended)
             ended.wait()
             if self._over is not None:
                 raise self._over
@@ -190,11 +190,17 @@ class Crew:
             raise ExecutorError(f"{name} gave {what} for what a task returned")
         return done
 
-    def _submitted(self, pool: Any, function: Callable[[Any], Any], task: Any) -> Any:
+    def _submit(
+        self, pool: Any, function: Callable[[Any], Any], task: Any, ended: threading.Event
+    ) -> Any:
+        """A future of the pool's; a refusal is told in our words."""
+        call: tuple[Any, ...] = run_timed, function, task
         try:
-            if isinstance(pool, ThreadPoolExecutor):
-                return pool.submit(run_timed, function, task)
-            return pool.submit(run_parcel, versions(), self._parcel(function), task)
+            if not isinstance(pool, ThreadPoolExecutor):
+                call = run_parcel, versions(), self._parcel(function), task
+            future = pool.submit(*call)
+            future.add_done_callback(lambda _: ended.set())
+            return future
         except Exception as error:
             if isinstance(error, TightzError | BrokenExecutor) or type(error).__name__ in LOST:
                 raise
