@@ -23,7 +23,7 @@ from tightz.errors import MissingExtraError, ParameterError
 from tightz.interval.portfolio import tempering
 from tightz.runtime import executors
 from tightz.runtime.cluster import DaskPool, connect, open_executor
-from tightz.runtime.executors import map_ordered
+from tightz.runtime.executors import Crew, map_ordered
 from tightz.runtime.local_workers import local_workers
 from tightz.runtime.parcels import ExecutorError, run_parcel
 from tightz.runtime.provenance import versions
@@ -111,6 +111,27 @@ def test_nannies_that_ended_with_their_workers_are_replaced(monkeypatch):
         assert all(has_ended(each) for each in cluster.workers.values())
         assert_same(tz.estimate(GRID, threads=1, **RUN), tz.estimate(GRID, executor=client, **RUN))
         assert before.isdisjoint(worker_pids(client))
+
+
+def test_a_worker_that_dask_forgot_is_started_again(monkeypatch):
+    monkeypatch.setattr("tightz.runtime.executors.LOOK", 0.1)
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1ms"}),
+        distributed.LocalCluster(n_workers=2, **QUIET) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(2)
+        victim = cluster.workers[0]
+        os.kill(victim.pid, signal.SIGKILL)
+        while cluster.workers.get(0) is victim:
+            time.sleep(0.05)
+        crew = Crew(client)
+        until = time.monotonic() + 300
+        while not (len(cluster.workers) == len(client.nthreads()) == 2):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert crew.send(square, 3).result(60).value == 9
+        crew.dismiss()
 
 
 def test_the_plan_is_shared_and_not_sent_with_tasks(client):

@@ -11,6 +11,7 @@ forgets a batch.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 import signal
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 import tightz as tz
 from tightz.interval.board import Board
-from tightz.interval.lanes import UNMERGED, Lane
+from tightz.interval.lanes import UNMERGED, Job, Lane, Schedule
 from tightz.runtime.executors import map_ordered
 from tightz.runtime.local_workers import LocalWorkers, local_workers
 from tightz.runtime.seeds import seed_sequence, stream
@@ -44,7 +45,10 @@ from tightz.workspace.findings import Draws
 from tightz.workspace.working import Handout, Working
 from verification.rows import Row
 
-KILLS, SECONDS, LEAST_SECONDS = 60, 240.0, 20.0
+KILLS, SECONDS, LEAST_SECONDS = 60, 240.0, 60.0
+ENOUGH = 12
+"""Lots done by workers after which a control has shown what it can."""
+
 WORKERS = 2
 PAUSE = 2.0, 4.0
 DELTA = 1e-4
@@ -210,12 +214,13 @@ class Books:
 
     batches: dict[int, list[Batch]] = field(default_factory=dict)  # by stream
     counted: list[NDArray[np.float64]] = field(default_factory=list)
+    away: int = 0  # lots done by workers; threads do them until the first of those has answered
     tracks: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Every handout and every entry of the ledger is written down meanwhile."""
-        advance, add = Lane.advance, Ledger.add
+        advance, add, deliver = Lane.advance, Ledger.add, Schedule.deliver
 
         def seen(lane: Lane) -> Any:
             pieces = lane.pieces
@@ -231,7 +236,18 @@ class Books:
             self.tracks[draws.source.track] += draws.log_weights.size
             return add(ledger, draws)
 
-        with mock.patch.object(Lane, "advance", seen), mock.patch.object(Ledger, "add", entered):
+        def delivered(
+            schedule: Schedule, job: Job, *args: Any, away: bool = False, **more: Any
+        ) -> None:
+            assert job.pieces is not None
+            self.away += away and isinstance(job.pieces.function, Sampler | Drawer)
+            deliver(schedule, job, *args, away=away, **more)
+
+        with (
+            mock.patch.object(Lane, "advance", seen),
+            mock.patch.object(Ledger, "add", entered),
+            mock.patch.object(Schedule, "deliver", delivered),
+        ):
             yield
 
     @property
@@ -305,20 +321,23 @@ class Doubling(LocalWorkers):
         return self._lots[-2] if len(self._lots) % 3 == 2 else future
 
 
-def whole(executor: Any, seconds: float, *, forget: bool = False) -> tuple[Books, Any, list[str]]:
+def whole(
+    executor: Any, seconds: float, *, enough: float = math.inf, forget: bool = False
+) -> tuple[Books, Any, list[str]]:
     """A run of the main job, its books, and what is wrong with them."""
     model = tz.ising_grid(12, coupling=(-3, 3), field=(-1, 1), seed=0)
     books, count, number = Books(), Board._count, itertools.count()
 
-    def forgetful(board: Board, draws: Draws) -> None:
+    def counted(board: Board, draws: Draws) -> None:
         handed_out = draws.source.track.startswith(("mini-bucket", "annealing"))
-        if not handed_out or next(number) % 3:
+        if not (forget and handed_out and next(number) % 3 == 0):
             count(board, draws)
+        if books.away >= enough:
+            board.clock.stop()
 
     with ExitStack() as stack:
         stack.enter_context(books.kept())
-        if forget:
-            stack.enter_context(mock.patch.object(Board, "_count", forgetful))
+        stack.enter_context(mock.patch.object(Board, "_count", counted))
         r = tz.log_partition(
             model, exact=False, time_limit=seconds, seed=0, delta=DELTA, executor=executor
         )
@@ -335,21 +354,22 @@ def whole(executor: Any, seconds: float, *, forget: bool = False) -> tuple[Books
 def run(name: str, seconds: float, progress: Callable[[str], None]) -> Row:
     """One run while workers are killed."""
     progress(f"{name}: a run of {seconds:g} s")
-    with PLACES[name]() as place, Killer(place.pids, np.inf) as killer:
+    with PLACES[name]() as place, Killer(place.pids, math.inf) as killer:
         books, r, wrong = whole(place.executor, seconds)
     drawn = sum(a.drawn for a in r.ledger.accounts)
     detail = (
-        f"{killer.killed} workers killed, {books.lots} lots, {drawn:,} draws counted; "
+        f"{killer.killed} workers killed, {books.lots} lots, {books.away} of them by workers, "
+        f"{drawn:,} draws counted; "
         f"{wrong[0] if wrong else 'the books balance, log Z inside'}"
     )
-    return Row(f"killing: {name}, a whole run", books.lots, len(wrong), detail)
+    return Row(f"killing: {name}, a whole run", books.away, len(wrong), detail)
 
 
 def control(name: str, sign: str, progress: Callable[[str], None]) -> Row:
     """A run that loses or doubles draws: the books must show it."""
     progress(f"control: {name}")
     with Doubling(WORKERS) if name == DOUBLED else local_workers(WORKERS) as pool:
-        books, _, wrong = whole(pool, LEAST_SECONDS, forget=name == FORGOTTEN)
+        books, _, wrong = whole(pool, SECONDS, enough=ENOUGH, forget=name == FORGOTTEN)
     detail = f"{wrong.count(sign)} times: {sign}"
     return Row(f"killing: control, {name}", books.lots, 0, detail, sign in wrong)
 

@@ -1,7 +1,7 @@
 """A dask cluster as an executor, and what --workers and --cluster ask for.
 
-Retries and the restart of workers are dask's; a plan is a task, which dask computes again where the
-worker that held it is gone.
+The restart of workers is dask's; a plan is a task, which dask computes again where the worker that
+held it is gone. What dask gives up is sent again by the crew, as for any other executor.
 """
 
 from __future__ import annotations
