@@ -49,7 +49,7 @@ KILLS, SECONDS, LEAST_SECONDS = 60, 240.0, 60.0
 ENOUGH = 12
 """Lots done by workers after which a control has shown what it can."""
 
-WORKERS = 2
+WORKERS = 4
 PAUSE = 2.0, 4.0
 DELTA = 1e-4
 """Of the whole run: a confident end that misses log Z is then a failure."""
