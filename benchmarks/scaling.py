@@ -24,7 +24,7 @@ import tightz as tz
 from tightz.runtime.clock import Clock
 from tightz.runtime.executors import Crew
 from tightz.runtime.local_workers import local_workers
-from tightz.runtime.parcels import Done, Parcel
+from tightz.runtime.parcels import Done, pack
 from tightz.runtime.seeds import stream
 from tightz.sampling.annealed import Annealing
 from tightz.sampling.annealed_rounds import Drawer
@@ -148,7 +148,7 @@ def measure(name: str, workers: int) -> Measured:
             future.result()
         first = next(job.handouts)
         sent = max(len(pickle.dumps(task)) for task in first.tasks)
-        once = len(Parcel.pack(first.function).content)
+        once = len(pack(first.function))
         job.take(_round(crew, first)[0])  # kernels are loaded, the function has travelled
         units, work, pieces, home, back = 0.0, 0.0, 0, time.process_time(), 0
         begun = time.perf_counter()

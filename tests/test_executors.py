@@ -7,6 +7,7 @@ import itertools
 import multiprocessing as mp
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
@@ -38,9 +39,9 @@ from tightz.paper.trials import MIN_BATCHES, TrialPlan, batch_size
 from tightz.projections.hashing import DenseParity, FirstColumns
 from tightz.reductions.encoding import encode
 from tightz.runtime import executors, parcels
-from tightz.runtime.executors import IN_FLIGHT, Crew, map_ordered
-from tightz.runtime.local_workers import LIVES, LocalWorkers, local_workers
-from tightz.runtime.parcels import KEPT, ExecutorError, Parcel, TaskError, run_parcel
+from tightz.runtime.executors import IN_FLIGHT, LIVES, Crew, map_ordered
+from tightz.runtime.local_workers import LocalWorkers, local_workers
+from tightz.runtime.parcels import KEPT, ExecutorError, TaskError, pack, run_parcel
 from tightz.runtime.provenance import versions
 
 GRID = tz.ising_grid(5, coupling=(-2, 2), field=(-1, 1), seed=3)
@@ -75,7 +76,7 @@ class Here(Executor):
 
 @pytest.fixture(autouse=True)
 def no_parcels():
-    parcels._opened.clear()
+    parcels.opened.cache_clear()
 
 
 @given(st.lists(st.integers()), st.integers(1, 5))
@@ -127,8 +128,7 @@ def test_closing_early_cancels_what_has_not_begun():
 
 def test_a_parcel_is_packed_once_and_opened_once(monkeypatch):
     packed, opened = [], []
-    pack = Parcel.pack
-    monkeypatch.setattr(Parcel, "pack", lambda function: packed.append(1) or pack(function))
+    monkeypatch.setattr(executors, "pack", lambda function: packed.append(1) or pack(function))
     count = SimpleNamespace(**{**vars(pickle), "loads": lambda x: opened.append(1) or loads(x)})
     loads = pickle.loads
     monkeypatch.setattr(parcels, "pickle", count)
@@ -146,7 +146,7 @@ def test_local_workers_read_the_parcel_from_a_file_that_is_gone_afterwards():
         pool.submit = lambda *args: sent.append(args) or submit(*args)
         for future in [crew.send(big, x) for x in range(6)]:
             future.result()
-        paths = {content for _, _, _, content, _ in sent}
+        paths = {content for _, _, content, _ in sent}
         assert len(paths) == 1
         assert all(path.stat().st_size > 8000 for path in paths)
         assert max(len(pickle.dumps(args)) for args in sent) < 600
@@ -154,13 +154,16 @@ def test_local_workers_read_the_parcel_from_a_file_that_is_gone_afterwards():
         assert not any(path.exists() for path in paths)
 
 
-def test_workers_keep_few_parcels():
-    packed = [Parcel.pack(partial(np.add, i)) for i in range(KEPT + 1)]
-    for i, parcel in enumerate(packed):
-        assert run_parcel(versions(), parcel.digest, parcel.content, 10).value == 10 + i
-    assert len(parcels._opened) == KEPT
-    assert packed[0].digest not in parcels._opened
-    assert run_parcel(versions(), packed[1].digest, b"not read", 10).value == 11
+def test_workers_keep_few_parcels(tmp_path):
+    paths = [tmp_path / str(i) for i in range(KEPT + 1)]
+    for i, path in enumerate(paths):
+        path.write_bytes(pack(partial(np.add, i)))
+        assert run_parcel(versions(), path, 10).value == 10 + i
+        path.unlink()
+    assert parcels.opened.cache_info().currsize == KEPT
+    assert run_parcel(versions(), paths[1], 10).value == 11  # not read again
+    with pytest.raises(FileNotFoundError):
+        run_parcel(versions(), paths[0], 10)
 
 
 def test_other_versions_on_a_worker_are_refused_with_both_named(monkeypatch):
@@ -255,29 +258,34 @@ class Closing(Executor):
     """Loses what it has when told to, and takes one task after that."""
 
     def __init__(self):
-        self._max_workers, self.out, self.left = 2, [], 3
+        self._max_workers, self.out, self.left = 2, queue.Queue(), 3
 
     def submit(self, function, /, *args, **kwargs):
         if not self.left:
             raise ExecutorError("closed")
         self.left -= 1
-        self.out.append(Future())
-        return self.out[-1]
+        future = Future()
+        self.out.put((future, args[-1]))
+        return future
 
 
 def test_who_waits_for_a_last_life_hears_that_nobody_takes_it(monkeypatch):
     monkeypatch.setattr(executors, "LIVES", 1)
     pool = Closing()
     crew = Crew(pool)
-    one, two = crew.send(square, 3), crew.send(square, 4)
-    for future in pool.out[:2]:  # both are on their last lives: one is sent, the other waits
+    promises = {task: crew.send(square, task) for task in (3, 4)}
+    for future, _ in [pool.out.get(timeout=60) for _ in promises]:
+        # both are on their last lives: one is sent, the other waits
         future.set_exception(KilledWorker("gone"))
-    assert len(pool.out) == 3
-    assert not two.done()
-    pool.out[2].set_result(parcels.Done(9, 0.0))
-    assert one.result(60).value == 9
+    future, first = pool.out.get(timeout=60)
+    second = promises[7 - first]
+    with pytest.raises(queue.Empty):
+        pool.out.get(timeout=0.2)
+    assert not second.done()
+    future.set_result(parcels.Done(first**2, 0.0))
+    assert promises[first].result(60).value == first**2
     with pytest.raises(ExecutorError, match="closed"):
-        two.result(60)
+        second.result(60)
 
 
 def test_what_is_no_executor_is_refused():

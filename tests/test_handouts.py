@@ -19,7 +19,6 @@ from tightz.interval.lanes import Pieces, Schedule
 from tightz.runtime.clock import Clock
 from tightz.runtime.kernels.farm import Farm
 from tightz.runtime.local_workers import LocalWorkers, local_workers
-from tightz.runtime.parcels import Luggage
 from tightz.runtime.seeds import stream
 from tightz.sampling.annealed import Annealing
 from tightz.sampling.annealed_rounds import Drawer
@@ -27,6 +26,7 @@ from tightz.sampling.capped.pieces import Lot, Sampler, Scout, Trials
 from tightz.sampling.capped.proposal import Proposal
 from tightz.sampling.capped.tally import Tally
 from tightz.splitting import Splitting, SplittingTree
+from tightz.splitting.luggage import Luggage
 from tightz.uppers.mini_bucket import MiniBucket
 from tightz.uppers.mini_bucket.run import Run
 from tightz.workspace.findings import Draws, Finding, Source

@@ -13,6 +13,7 @@ from verification.calibration import calibration
 from verification.coverage import coverage
 from verification.drawn import drawn
 from verification.hostile import attack
+from verification.killing import killing
 from verification.ledger import ledger
 from verification.marginals import marginals
 from verification.memory import memory
@@ -35,6 +36,7 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "marginals": lambda scale, progress: marginals(scale, workers, progress),
         "calibration": calibration,
         "hostile": lambda scale, progress: attack(scale, workers, progress),
+        "killing": killing,
         "suites": suites,
     }
 

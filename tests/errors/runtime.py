@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from types import SimpleNamespace
 
@@ -16,11 +16,11 @@ from tightz.errors import MissingExtraError, ParameterError, UnsupportedModelErr
 from tightz.runtime import cluster
 from tightz.runtime.backends import on_device
 from tightz.runtime.cluster import connect, open_executor
-from tightz.runtime.executors import map_ordered
+from tightz.runtime.executors import GivenUpError, map_ordered
 from tightz.runtime.kernels import store
 from tightz.runtime.kernels.signatures import from_text
-from tightz.runtime.local_workers import GivenUpError, LocalWorkers, local_workers
-from tightz.runtime.parcels import ExecutorError, Parcel, TaskError, run_parcel
+from tightz.runtime.local_workers import KilledWorker, LocalWorkers, local_workers
+from tightz.runtime.parcels import ExecutorError, TaskError, pack, run_parcel
 from tightz.runtime.provenance import versions
 from tightz.workspace.once import Once
 
@@ -37,10 +37,6 @@ class _Losing(Executor):
         return future
 
 
-class KilledWorker(Exception):
-    """The name by which dask says that a worker died."""
-
-
 class CommClosedError(OSError):
     """The name by which dask says that a connection ended."""
 
@@ -50,8 +46,7 @@ def _raised(error):
 
 
 def _run_here(error):
-    parcel = Parcel.pack(_raised)
-    run_parcel(versions(), parcel.digest, parcel.content, error)
+    run_parcel(versions(), pack(_raised), error)
 
 
 def _refused_twice():
@@ -61,11 +56,38 @@ def _refused_twice():
     once("part", lambda: None)
 
 
+class _Refusing(Executor):
+    """Was shut down."""
+
+    def submit(self, *_):
+        raise RuntimeError("shut down")
+
+
+class _Forgetting(Executor):
+    """Gives nothing for what a task returned."""
+
+    def submit(self, *_):
+        future = Future()
+        future.set_result(None)
+        return future
+
+
 def _deadly():
+    with _forked() as pool:
+        list(map_ordered(os._exit, [7], executor=pool))
+
+
+def _stillborn():
+    with _forked(os._exit, (1,)) as pool:
+        pool.submit(abs, 1).result()
+
+
+@contextmanager
+def _forked(*initializer):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads
-        with LocalWorkers(1, get_context("fork")) as pool:
-            pool.submit(os._exit, 7).result()
+        with LocalWorkers(1, get_context("fork"), *initializer) as pool:
+            yield pool
 
 
 def _open_folder(tmp):
@@ -96,7 +118,7 @@ def _no_scheduler(patch):
         raise OSError("refused")
 
     patch.setattr(cluster, "_knock", refuse)
-    patch.setattr(cluster, "_distributed", lambda: _Distributed)
+    patch.setitem(sys.modules, "distributed", _Distributed)
     connect("tcp://here:8786")
 
 
@@ -105,7 +127,7 @@ def _no_workers(patch):
         return None
 
     patch.setattr(cluster, "_knock", answer)
-    patch.setattr(cluster, "_distributed", lambda: _Distributed)
+    patch.setitem(sys.modules, "distributed", _Distributed)
     connect("tcp://here:8786")
 
 
@@ -120,7 +142,7 @@ def _run(executor):
 
 def _pack_lambda(patch):
     patch.setitem(sys.modules, "cloudpickle", None)
-    Parcel.pack(lambda task: task)
+    pack(lambda task: task)
 
 
 CASES = [
@@ -174,6 +196,17 @@ CASES = [
         "== '__main__':`)",
         _deadly,
     ),
+    Case(KilledWorker, "it dies while it starts", _stillborn),
+    Case(
+        ExecutorError,
+        "_Refusing takes no tasks: RuntimeError: shut down",
+        lambda: _run(_Refusing()),
+    ),
+    Case(
+        ExecutorError,
+        "_Forgetting gave NoneType for what a task returned",
+        lambda: _run(_Forgetting()),
+    ),
     Case(
         TaskError,
         "SystemExit on a worker: over",
@@ -206,7 +239,7 @@ CASES = [
         "worker process ... on ... has tightz ..., numpy ..., numba ...; this run "
         "was started with numpy 1.0. Install the same versions on both, since numbers "
         "depend on them",
-        lambda: run_parcel({"numpy": "1.0"}, b"", None, 0),
+        lambda: run_parcel({"numpy": "1.0"}, b"", 0),
     ),
     Case(
         ParameterError,

@@ -18,9 +18,8 @@ from tightz.bounds import Bound
 from tightz.interval.board import Board, judged
 from tightz.interval.lanes import MEMORY, Ended, Job, Lane, Schedule
 from tightz.judge import RefutedError
-from tightz.runtime.executors import Crew
+from tightz.runtime.executors import Crew, GivenUpError
 from tightz.runtime.kernels.farm import Farm
-from tightz.runtime.local_workers import GivenUpError
 from tightz.runtime.parcels import Done, ExecutorError, run_timed
 from tightz.workspace.findings import Finding, Mixing
 from tightz.workspace.working import Handout, Launch, Method, Working

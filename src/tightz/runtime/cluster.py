@@ -1,19 +1,17 @@
 """A dask cluster as an executor, and what --workers and --cluster ask for.
 
-Retries and the restart of workers are dask's; a plan is a task, which dask computes again where the
-worker that held it is gone.
+The restart of workers is dask's; a plan is a task, which dask computes again where the worker that
+held it is gone. What dask gives up is sent again by the crew, as for any other executor.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from types import MappingProxyType
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from tightz.errors import MissingExtraError, ParameterError
@@ -27,18 +25,12 @@ if TYPE_CHECKING:
 PATIENCE = 10.0
 """Seconds to wait for a scheduler, and then for its first worker."""
 
-RECOUNT = 5.0
-"""Seconds after which a dask cluster's workers are counted again: they come and go."""
-
 DESERTED = 120.0
 """Seconds without any worker after which a cluster is given up: dask's tasks wait for ever. Five
-times as many where a nanny says that it is starting one."""
+times as many where its nannies are this process's, which starts them again."""
 
 ENDED = ("closed", "closing", "failed")
 """Statuses of a nanny that starts no worker any more."""
-
-EMPTIED = 10.0
-"""Seconds that a cluster may take to forget its ended nannies."""
 
 
 def connect(address: str, *, timeout: float = PATIENCE) -> Any:
@@ -46,7 +38,12 @@ def connect(address: str, *, timeout: float = PATIENCE) -> Any:
 
     Use it in a `with` statement; every method with an `executor` takes it.
     """
-    distributed = _distributed()
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError:
+        raise MissingExtraError(
+            "a dask cluster needs dask.distributed; pip install 'tightz[cluster]'"
+        ) from None
     # A client that failed to connect takes long to go away: knock first. In a thread of its own,
     # since a notebook's has a running event loop.
     with ThreadPoolExecutor(1) as thread:
@@ -75,23 +72,18 @@ async def _knock(distributed: Any, address: str, timeout: float) -> None:
     await comm.close()
 
 
-@contextmanager
 def open_executor(
     workers: int | None = None, cluster: str | None = None
-) -> Iterator[Submits | None]:
+) -> AbstractContextManager[Submits | None]:
     """What --workers and --cluster ask for: local processes, a dask client, or None for threads."""
     if workers is not None and cluster is not None:
         raise ParameterError(
             f"workers is {workers} and cluster is {cluster}; expected one of the two"
         )
     if cluster is not None:
-        with connect(cluster) as client:
-            yield client
-    elif workers is not None:
-        with local_workers(workers) as pool:
-            yield pool
-    else:
-        yield None
+        client: AbstractContextManager[Submits] = connect(cluster)
+        return client
+    return nullcontext() if workers is None else local_workers(workers)
 
 
 class DaskPool:
@@ -101,28 +93,23 @@ class DaskPool:
     never end when a worker dies between a task's end and the fetching of its result.
     """
 
-    def __init__(self, client: Any, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(self, client: Any, **options: Any) -> None:
         self.client = client
+        # pure=False: equal calls of two runs must not share a task that one of them cancels.
         self.options = {**options, "pure": False}
-        self._counted, self._count = -math.inf, 0
+        self.size = 0  # threads of all the cluster's workers, which come and go
         self._manned = time.monotonic()  # when there was a worker
-
-    @property
-    def workers(self) -> int:
-        """Threads of all the cluster's workers, asked for every RECOUNT seconds."""
-        if time.monotonic() > self._counted + RECOUNT and self._there:
-            with suppress(OSError):  # a scheduler that went away is noticed by what is sent
-                self._count = sum(self.client.nthreads().values())
-            self._counted = time.monotonic()
-            if self._count:
-                self._manned = self._counted
-        return self._count
+        self.why_deserted()
 
     def why_deserted(self) -> str:
-        """That nobody has been there for long, or nothing."""
-        if self.workers:
+        """Count the workers: that nobody has been there for long, or nothing."""
+        if not self._there:  # what is sent next will say so
             return ""
+        with suppress(OSError):
+            self.size = sum(self.client.nthreads().values())
         patience = DESERTED * (5.0 if self._restaff() else 1.0)
+        if self.size:
+            self._manned = time.monotonic()
         if time.monotonic() < self._manned + patience:
             return ""
         return (
@@ -131,24 +118,18 @@ class DaskPool:
         )
 
     def _restaff(self) -> bool:
-        """Start workers anew where the cluster is this process's and all its nannies have ended.
+        """Whether workers may be on their way: a cluster that this process started has its own.
 
-        A nanny whose worker dies while it starts ends with it, and dask leaves it at that. Returns
-        whether workers are on their way.
+        A nanny whose worker dies while it starts ends with it, and one whose worker stays away is
+        forgotten; dask leaves it at that until it is told how many there should be.
         """
         cluster = self.client.cluster
-        count = len(getattr(cluster, "worker_spec", ()))  # of a cluster that this process started
-        if not count:
-            return False
-        if any(each.status.name not in ENDED for each in cluster.workers.values()):
-            return True
-        if cluster.workers:  # ended and not yet forgotten
-            cluster.scale(0)
-        until = time.monotonic() + EMPTIED
-        while cluster.workers and time.monotonic() < until:
-            time.sleep(0.05)
-        cluster.scale(count)
-        return True
+        if wanted := len(getattr(cluster, "worker_spec", ())):
+            for name, nanny in list(cluster.workers.items()):
+                if nanny.status.name in ENDED:
+                    cluster.workers.pop(name, None)
+            cluster.scale(wanted)
+        return bool(wanted)
 
     @property
     def _there(self) -> bool:
@@ -161,7 +142,6 @@ class DaskPool:
         Scattered data is gone with its worker, and scattering fails while none is alive; a task's
         result is made again by whichever worker comes next.
         """
-        # pure=False: equal bytes of two runs must not share a task that one of them cancels.
         return self.submit(bytes, parcel)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
@@ -172,12 +152,3 @@ class DaskPool:
                 f"(its client is {self.client.status})"
             )
         return self.client.submit(fn, *args, **self.options)
-
-
-def _distributed() -> Any:
-    try:
-        return importlib.import_module("distributed")
-    except ImportError:
-        raise MissingExtraError(
-            "a dask cluster needs dask.distributed; pip install 'tightz[cluster]'"
-        ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import reprlib
 import signal
 import threading
 from collections.abc import Callable
@@ -14,40 +13,29 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context, parent_process
 from typing import Any
 
 from tightz.errors import require_range
-from tightz.runtime.parcels import ExecutorError
 
-LIVES = 8
-"""Times a task may lose its worker and be sent again. Killers are rare, unlucky tasks are not: with
-workers killed every two seconds, one task of a third of a second in 2,500 dies four times."""
-
-
-class GivenUpError(ExecutorError):
-    """A task that loses every worker."""
-
-
-def given_up(task: Any) -> GivenUpError:
-    """The error that names the task."""
-    return GivenUpError(
-        f"task {reprlib.repr(task)} lost its worker {LIVES + 1} times and was given up: the worker "
-        "is killed, runs out of memory, or cannot start (a script that starts processes needs "
-        "`if __name__ == '__main__':`)"
-    )
-
+STARTS = 9
+"""Processes that a thread starts one after the other until one of them lives."""
 
 _starting = threading.Lock()
 """One process is started at a time: a fork in another thread would inherit the pipe by which the
 end of this one is noticed, keep it open, and nobody would hear of a death."""
 
 
+class KilledWorker(RuntimeError):
+    """The process that had a task is gone."""
+
+
 class LocalWorkers(Executor):
     """n processes, each with a thread here that waits for it and replaces it when it dies.
 
-    So a death is the loss of one known task, which runs again, up to LIVES times.
+    So a death is the loss of one known task; whether that is sent again is the sender's business.
     """
 
     def __init__(
@@ -58,62 +46,49 @@ class LocalWorkers(Executor):
         initargs: tuple[Any, ...] = (),
     ) -> None:
         require_range("workers", n, 1)
-        self._max_workers = n
+        self.size = n
         self._context = context or get_context("spawn")  # a fork copies numba's locks, not threads
         self._initializer = partial(_settle, initializer, *initargs)
         self._threads = ThreadPoolExecutor(n, thread_name_prefix="tightz process")
-        self._mine = threading.local()
-        self._started: dict[int, ProcessPoolExecutor] = {}  # by the thread that waits for it
-
-    @property
-    def size(self) -> int:
-        return self._max_workers
+        self._processes: dict[int, ProcessPoolExecutor] = {}  # by the thread that waits for it
 
     @property
     def pids(self) -> list[int]:
         """Of the processes that run now."""
-        return [pid for pool in list(self._started.values()) for pid in pool._processes or ()]
+        return [pid for pool in list(self._processes.values()) for pid in pool._processes or ()]
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As Executor.submit; processes are started as they are needed."""
+        """As Executor.submit, but KilledWorker is raised where the process that had it died."""
         return self._threads.submit(self._serve, partial(fn, *args, **kwargs))
 
     def _serve(self, call: partial[Any]) -> Any:
-        cause: BaseException | None = None
-        for _ in range(LIVES + 1):
-            try:
-                return self._process().submit(call).result()
-            except BrokenExecutor as error:
-                cause = error
-                self._mine.pool = None
-        raise given_up(call.args[-1] if call.args else call) from cause
+        me = threading.get_ident()
+        try:
+            process = self._processes.get(me) or self._start()
+            return process.submit(call).result()
+        except BrokenExecutor as error:
+            self._processes.pop(me, None)
+            raise KilledWorker(str(error)) from error
 
-    def _process(self) -> ProcessPoolExecutor:
-        """This thread's process; a death before its first answer costs the task no life."""
-        pool: ProcessPoolExecutor | None = getattr(self._mine, "pool", None)
-        births = 0
-        while pool is None:
-            births += 1
-            try:
-                with _starting:
-                    pool = ProcessPoolExecutor(
-                        1, mp_context=self._context, initializer=self._initializer
-                    )
-                    awake = pool.submit(_wake)
-                self._started[threading.get_ident()] = pool
+    def _start(self) -> ProcessPoolExecutor:
+        """A process for this thread; a death before its first answer costs the task nothing."""
+        for _ in range(STARTS):
+            with _starting:
+                process = ProcessPoolExecutor(
+                    1, mp_context=self._context, initializer=self._initializer
+                )
+                awake = process.submit(_wake)
+            self._processes[threading.get_ident()] = process
+            with suppress(BrokenExecutor):
                 awake.result()
-            except BrokenExecutor:
-                if births > LIVES:
-                    raise
-                pool = None
-        self._mine.pool = pool
-        return pool
+                return process
+        raise BrokenExecutor("it dies while it starts")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """As Executor.shutdown; processes end after the task they are at."""
         self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
-        for pool in list(self._started.values()):
-            pool.shutdown(wait=wait, cancel_futures=cancel_futures)
+        for process in list(self._processes.values()):
+            process.shutdown(wait=wait, cancel_futures=cancel_futures)
 
 
 def local_workers(n: int) -> LocalWorkers:
@@ -124,15 +99,13 @@ def local_workers(n: int) -> LocalWorkers:
     return LocalWorkers(n)
 
 
-def _settle(initializer: Callable[..., None] | None = None, *initargs: Any) -> None:
-    """On a new local worker: this process answers for it."""
+def _settle(initializer: Callable[..., None] | None, *initargs: Any) -> None:
+    """On a new local worker: the process that started it answers for it."""
     global _starting
     _starting = threading.Lock()  # a fork's is held by a thread that is not here
     # Ctrl-C goes to the whole process group: the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
     if initializer is not None:
         initializer(*initargs)
 

@@ -1,19 +1,16 @@
-"""How a function reaches a worker: its pickled bytes, named by their digest, opened once there."""
+"""How a function reaches a worker: as pickled bytes, which each worker opens once."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import io
 import os
 import pickle
 import platform
 import tempfile
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +18,7 @@ from tightz.errors import ParameterError, TightzError
 from tightz.runtime.provenance import versions
 
 KEPT = 6
-"""Parcels that a worker keeps open."""
+"""Functions that a worker keeps open: it serves a few plans, not all that it ever saw."""
 
 
 class ExecutorError(TightzError, RuntimeError):
@@ -39,44 +36,39 @@ class Done(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """A function with all its data, ready to travel."""
+def pack(function: Callable[[Any], Any]) -> bytes:
+    """By cloudpickle where installed (it also takes what a script defines), else by pickle."""
+    try:
+        pickler: Any = importlib.import_module("cloudpickle")
+    except ImportError:
+        pickler = pickle
+    try:
+        return bytes(pickler.dumps(function, protocol=pickle.HIGHEST_PROTOCOL))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ParameterError(
+            f"the work cannot travel to another process: {error}; define families and hashings "
+            "at the top of a module, or run on threads"
+        ) from error
 
-    digest: bytes
-    content: bytes
 
-    @classmethod
-    def pack(cls, function: Callable[[Any], Any]) -> Parcel:
-        """By cloudpickle where installed (it also takes what a script defines), else by pickle."""
-        try:
-            pickler: Any = importlib.import_module("cloudpickle")
-        except ImportError:
-            pickler = pickle
-        try:
-            content = pickler.dumps(function, protocol=pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ParameterError(
-                f"the work cannot travel to another process: {error}; define families and hashings "
-                "at the top of a module, or run on threads"
-            ) from error
-        return cls(hashlib.sha256(content).digest(), content)
-
-    @contextmanager
-    def on_disk(self) -> Iterator[Path]:
-        """A file with the content, for workers on this machine."""
+def on_disk(parcel: bytes, until: ExitStack) -> bytes | Path:
+    """A file with the parcel for workers on this machine; the parcel itself where none has room."""
+    try:
         handle, name = tempfile.mkstemp(prefix="tightz-", suffix=".parcel")
-        path = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(self.content)
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
+        until.callback(Path(name).unlink, missing_ok=True)
+        with os.fdopen(handle, "wb") as file:
+            file.write(parcel)
+    except OSError:
+        return parcel
+    return Path(name)
 
 
-_opened: OrderedDict[bytes, Callable[[Any], Any]] = OrderedDict()
-"""This worker's functions, the least recently used first: all that stays between two tasks."""
+@lru_cache(KEPT)
+def opened(parcel: bytes | Path) -> Callable[[Any], Any]:
+    """On a worker: the function, read at its first task."""
+    function: Callable[[Any], Any]
+    function = pickle.loads(parcel if isinstance(parcel, bytes) else parcel.read_bytes())
+    return function
 
 
 def run_timed(function: Callable[[Any], Any], task: Any) -> Done:
@@ -86,11 +78,10 @@ def run_timed(function: Callable[[Any], Any], task: Any) -> Done:
     return Done(value, time.perf_counter() - begun)
 
 
-def run_parcel(sent_by: dict[str, str], digest: bytes, content: bytes | Path, task: Any) -> Done:
-    """On a worker: the task through the function of the parcel `digest`.
+def run_parcel(sent_by: dict[str, str], parcel: bytes | Path, task: Any) -> Done:
+    """On a worker: the task through the parcel's function.
 
-    `content` is the parcel or where it lies; a worker reads it once. `sent_by` are the sender's
-    versions; others than this worker's are refused.
+    `sent_by` are the sender's versions; others than this worker's are refused.
     """
     if sent_by != versions():
         raise ExecutorError(
@@ -98,14 +89,7 @@ def run_parcel(sent_by: dict[str, str], digest: bytes, content: bytes | Path, ta
             f"was started with {_words(sent_by)}. Install the same versions on both, since numbers "
             "depend on them"
         )
-    function = _opened.get(digest)
-    if function is None:
-        function = pickle.loads(content if isinstance(content, bytes) else content.read_bytes())
-    # Least recently used go first: a worker serves a few plans, not all that it ever saw.
-    _opened[digest] = function
-    _opened.move_to_end(digest)
-    while len(_opened) > KEPT:
-        _opened.popitem(last=False)
+    function = opened(parcel)
     try:
         return run_timed(function, task)
     except BaseException as error:
@@ -125,23 +109,3 @@ def _travels(error: BaseException) -> bool:
 
 def _words(numbers: dict[str, str]) -> str:
     return ", ".join(f"{name} {number}" for name, number in numbers.items())
-
-
-@dataclass(frozen=True, eq=False)
-class Luggage:
-    """Pickles things that refer to a few large objects, which stay where they are on both sides."""
-
-    objects: tuple[Any, ...]
-
-    def pack(self, thing: Any) -> bytes:
-        numbers = {id(one): k for k, one in enumerate(self.objects)}
-        out = io.BytesIO()
-        pickler = pickle.Pickler(out, protocol=pickle.HIGHEST_PROTOCOL)
-        pickler.persistent_id = lambda one: numbers.get(id(one))  # type: ignore[method-assign]
-        pickler.dump(thing)
-        return out.getvalue()
-
-    def unpack(self, packed: bytes) -> Any:
-        unpickler = pickle.Unpickler(io.BytesIO(packed))
-        unpickler.persistent_load = self.objects.__getitem__  # type: ignore[method-assign]
-        return unpickler.load()

@@ -20,9 +20,9 @@ from tightz.families.mean_field import MeanField
 from tightz.families.projection import IProjection, Refines
 from tightz.projections.coset import Coset
 from tightz.runtime.clock import Clock
-from tightz.runtime.parcels import Luggage
 from tightz.runtime.seeds import generator
 from tightz.splitting.candidates import Effort, propose
+from tightz.splitting.luggage import Luggage
 from tightz.splitting.nodes import Opening, Part, Plan, Split
 from tightz.splitting.region import Parity, Region
 from tightz.splitting.upper import Ceiling, UpperBounder
