@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, Literal
 
 from tightz.bounds import Bound
@@ -38,6 +40,7 @@ from tightz.workspace.working import Method, Working
 if TYPE_CHECKING:
     from tightz.paper.stored import Store
     from tightz.runtime.executors import Submits
+    from tightz.runtime.local_workers import LocalWorkers
 
 
 def log_partition(
@@ -75,7 +78,9 @@ def log_partition(
     threads      streams that are advanced at a time; None: as many as there are cores, less those
                  of local workers, and at least 2
     executor     anything with `submit` (processes, a dask client, MPI): does what streams hand out
-                 (draws, trials, leaves of the tree, searches); threads here do the rest
+                 (draws, trials, leaves of the tree, searches); threads here do the rest. None, with
+                 `threads` None as well: local processes on six cores or more, in runs of 20 s or
+                 more without streams of the caller's; else threads
     backend      "cuda" or "cpu" for what has both; "auto" takes a GPU where there is one
     compile      what to do where kernels are not compiled yet, on the first run of a machine:
                  "before" does not count the time that takes, "beside" does, and keeps the wall
@@ -116,6 +121,10 @@ def log_partition(
         root, model.digest, time_limit=time_limit, delta=delta, exact=exact, max_memory=memory
     )
     with ExitStack() as stack:
+        own = None if methods or only is not None else _own_workers(executor, threads, time_limit)
+        if own is not None:
+            executor = own
+            stack.callback(own.shutdown, wait=False, cancel_futures=True)
         session = None
         if kept is not None:
             session = IntervalSession.open(
@@ -130,8 +139,8 @@ def log_partition(
         clock = Clock(time_limit)
         working = Working(
             model, clock, delta, root, exact, memory, marginals=marginals,
-            threads=threads or _free_cores(executor), executor=executor, backend=backend,
-            shared=shared or Shared(),
+            threads=threads or _free_cores(executor), executor=executor,
+            own_workers=own is not None, backend=backend, shared=shared or Shared(),
         )  # fmt: skip
         if executor is not None:
             stack.callback(working.crew.dismiss)
@@ -168,6 +177,28 @@ def log_partition(
         if session is not None:
             session.conclude(result, board.marginals, board.point_estimate().family)
     return result
+
+
+MANY_CORES, LONG = 6, 20.0
+"""Cores and seconds from which a run has processes of its own for what is handed out: threads of
+one interpreter wait for each other (50x50 grid, w = 10, 8 cores and a GPU, 40 s: 3.2 nats always by
+threads, 0.8 with five processes)."""
+
+FOR_WORKERS = 2 / 3
+"""Part of the cores that these get."""
+
+
+def _own_workers(
+    executor: Submits | None, threads: int | None, time_limit: float | None
+) -> LocalWorkers | None:
+    """Local processes, not started yet; none where the caller said who works, or is a worker."""
+    cores, seconds = usable_cores(), math.inf if time_limit is None else time_limit
+    asked = executor is not None or threads is not None
+    if asked or cores < MANY_CORES or seconds < LONG or parent_process() is not None:
+        return None
+    from tightz.runtime.local_workers import LocalWorkers
+
+    return LocalWorkers(int(FOR_WORKERS * cores), with_main=False)
 
 
 def _free_cores(executor: Submits | None) -> int:

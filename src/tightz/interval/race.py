@@ -65,7 +65,15 @@ class Away:
     crew: Crew
     inbox: queue.SimpleQueue[Any]
     _flying: int = 0
+    _woken: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def wake(self) -> None:
+        """Have the workers started, once; until they answer threads do what is handed out."""
+        with self._lock:
+            woken, self._woken = self._woken, True
+        if not woken:
+            self.crew.wake(self.awake)
 
     def awake(self, error: BaseException | None) -> None:
         """The first worker is there, or none will be."""
@@ -125,8 +133,8 @@ def race(
     schedule = Schedule(working, max(0.05, MEMORY * min(clock.left, 600.0)), farm)
     inbox: queue.SimpleQueue[tuple[Lane | None, Any]] = queue.SimpleQueue()
     away = Away(schedule, working.crew, inbox) if working.executor is not None else None
-    if away is not None:
-        away.crew.wake(away.awake)  # until then threads do what is handed out
+    if away is not None and not working.own_workers:
+        away.wake()
     schedule.add(methods)
     for number in range(max(2, working.threads) + (WAITING if working.uses_device else 0)):
         threading.Thread(
@@ -243,6 +251,8 @@ def _step(
             schedule.add(item)
         elif isinstance(item, Handout):
             schedule.hand_out(lane, item)
+            if away is not None and not item.near:
+                away.wake()
         elif not ended:
             finding = item if isinstance(item, Finding) else Finding(bound=item)
             if finding.bound is not None:

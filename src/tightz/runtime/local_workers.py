@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import (
     BrokenExecutor,
     Executor,
@@ -13,9 +13,9 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, spawn
 from typing import Any
 
 from tightz.errors import require_range
@@ -36,6 +36,8 @@ class LocalWorkers(Executor):
     """n processes, each with a thread here that waits for it and replaces it when it dies.
 
     So a death is the loss of one known task; whether that is sent again is the sender's business.
+    `with_main`: whether they load the script that this process runs, for functions that it defines;
+    a script without `if __name__ == "__main__":` would run again in each of them.
     """
 
     def __init__(
@@ -44,8 +46,11 @@ class LocalWorkers(Executor):
         context: Any = None,
         initializer: Callable[..., None] | None = None,
         initargs: tuple[Any, ...] = (),
+        *,
+        with_main: bool = True,
     ) -> None:
         require_range("workers", n, 1)
+        self._preparing = nullcontext if with_main else _without_main
         self.size = n
         self._context = context or get_context("spawn")  # a fork copies numba's locks, not threads
         self._initializer = partial(_settle, initializer, *initargs)
@@ -73,7 +78,7 @@ class LocalWorkers(Executor):
     def _start(self) -> ProcessPoolExecutor:
         """A process for this thread; a death before its first answer costs the task nothing."""
         for _ in range(STARTS):
-            with _starting:
+            with _starting, self._preparing():
                 process = ProcessPoolExecutor(
                     1, mp_context=self._context, initializer=self._initializer
                 )
@@ -97,6 +102,24 @@ def local_workers(n: int) -> LocalWorkers:
     They leave Ctrl-C to this process and end when it is killed.
     """
     return LocalWorkers(n)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that this thread starts are not told which script runs here; one at a time."""
+    whole, me = spawn.get_preparation_data, threading.get_ident()
+
+    def data(name: str) -> dict[str, Any]:
+        out: dict[str, Any] = whole(name)
+        if threading.get_ident() == me:
+            out = {key: value for key, value in out.items() if not key.startswith("init_main")}
+        return out
+
+    spawn.get_preparation_data = data
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = whole
 
 
 def _settle(initializer: Callable[..., None] | None, *initargs: Any) -> None:

@@ -90,6 +90,7 @@ class Working:
     max_memory: int = field(default_factory=lambda: parse_memory(MAX_MEMORY))
     threads: int = field(default_factory=usable_cores)
     executor: Submits | None = None
+    own_workers: bool = False  # the run's own: they start when something is handed out
     backend: Backend = "auto"
     marginals: bool = True  # False: not worth any time once log Z is exact
     crewed: threading.Event = field(default_factory=threading.Event)  # the executor answers

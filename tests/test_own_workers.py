@@ -1,0 +1,97 @@
+"""Processes that a run on many cores starts by itself: when, and in whose script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import tightz as tz
+from tests.errands import square
+from tightz.interval import log_partition as module
+from tightz.interval.portfolio import tempering
+from tightz.runtime import local_workers
+from tightz.runtime.local_workers import LocalWorkers
+
+
+@pytest.fixture
+def many_cores(monkeypatch):
+    monkeypatch.setattr(module, "usable_cores", lambda: 9)
+
+
+@pytest.mark.usefixtures("many_cores")
+def test_who_gets_processes(monkeypatch):
+    made = module._own_workers(None, None, 60.0)
+    assert made.size == 6
+    made.shutdown()
+    assert module._own_workers(None, None, None).size == 6
+    assert module._own_workers(None, 4, 60.0) is None  # threads were asked for
+    assert module._own_workers(object(), None, 60.0) is None
+    assert module._own_workers(None, None, 5.0) is None
+    monkeypatch.setattr(module, "parent_process", lambda: "somebody")
+    assert module._own_workers(None, None, 60.0) is None
+    monkeypatch.setattr(module, "parent_process", lambda: None)
+    monkeypatch.setattr(module, "usable_cores", lambda: module.MANY_CORES - 1)
+    assert module._own_workers(None, None, 60.0) is None
+
+
+@pytest.mark.usefixtures("many_cores")
+def test_a_model_that_is_summed_at_once_starts_none(monkeypatch):
+    made = []
+
+    class Watched(LocalWorkers):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append(self)
+
+        def submit(self, *_, **__):
+            raise AssertionError("started")
+
+    monkeypatch.setattr(local_workers, "LocalWorkers", Watched)
+    r = tz.log_partition(tz.ising_grid(6, seed=1), time_limit=60)
+    assert r.lower == r.upper or r.upper - r.lower < 1e-9
+    assert len(made) == 1
+    # with streams of the caller's there are none at all: their functions may be a script's
+    tz.log_partition(tz.ising_grid(4, seed=1), time_limit=60, only=(tempering,), exact=False)
+    assert len(made) == 1
+
+
+def test_workers_without_the_script():
+    with LocalWorkers(2, with_main=False) as pool:
+        assert sorted(pool.map(square, range(6))) == [k * k for k in range(6)]
+
+
+UNGUARDED = """
+import tightz as tz
+from tightz.interval import log_partition as module
+print("script", flush=True)
+module.usable_cores, module.LONG = (lambda: 6), 0.0
+made = []
+whole = module._own_workers
+module._own_workers = lambda *args: made.append(whole(*args)) or made[-1]
+model = tz.ising_grid(12, coupling=(-2, 2), seed=5)
+away = set()
+from tightz.interval.lanes import Schedule
+deliver = Schedule.deliver
+def counted(self, job, *args, **options):
+    deliver(self, job, *args, **options)
+    if options.get("away"):
+        away.add(job.lane.name)
+        if len(away) > 1:
+            self.working.clock.stop()
+Schedule.deliver = counted
+r = tz.log_partition(model, time_limit=120, exact=False, seed=3)
+exact = tz.exact(model).log_z
+print(r.lower <= exact <= r.upper, made[0].size, len(away) > 1, r.failures)
+"""
+
+
+def test_a_script_without_a_guard_runs_once(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split("\n")[:2] == ["script", "True 4 True []"]
