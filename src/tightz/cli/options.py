@@ -201,7 +201,10 @@ executor_options = bundle(
     "where",
     Workers,
     click.option(
-        "--workers", type=int, metavar="N", help="Run on N local processes.  [default: threads]"
+        "--workers",
+        type=int,
+        metavar="N",
+        help="Run on N local processes.  [default: threads; logz: both, on many cores]",
     ),
     click.option(
         "--cluster",
