@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tightz.errors import UnsupportedModelError
-from tightz.judge.quadratic import QuadraticEvidence, supremum
+from tightz.judge.quadratic import QuadraticEvidence, suprema
 from tightz.judge.verdict import RefutedError
 from tightz.reductions.encoding import encode
 from tightz.runtime import blas_threads
@@ -198,7 +198,7 @@ def test_quadratics_lie_above(field, reach, log_at):
 )
 def test_the_supremum_is_one(mu, v, low, length):
     high = low + length
-    value, error = supremum(mu, v, low, high)
+    value, error = (x[0] for x in suprema(*(np.array([x]) for x in (mu, v, low, high))))
     b = np.concatenate(
         [np.linspace(low, high, 4001), np.linspace(max(low, -40), min(high, 40), 4001)]
     )
@@ -302,7 +302,8 @@ def exact_elimination(spins: Spins, mu: np.ndarray, v: np.ndarray) -> float:
         zip(map(Fraction, mu.tolist()), map(Fraction, v.tolist()), strict=True)
     ):
         reach = sum(abs(j[k][i]) for i in range(k + 1, n))
-        rest += supremum(float(m), float(w), float(h[k] - reach), float(h[k] + reach))[0]
+        ends = np.array([[float(x)] for x in (m, w, h[k] - reach, h[k] + reach)])
+        rest += float(suprema(*ends)[0][0])
         total += m * h[k] + w * h[k] ** 2 / 2 + w / 2 * sum(j[k][i] ** 2 for i in range(k + 1, n))
         for a in range(k + 1, n):
             h[a] += (m + w * h[k]) * j[k][a]
