@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tightz.errors import UnsupportedModelError
+from tightz.judge import quadratic as judge
 from tightz.judge.quadratic import QuadraticEvidence, suprema
 from tightz.judge.verdict import RefutedError
 from tightz.reductions.encoding import encode
@@ -291,6 +293,65 @@ def test_rounding_covers_exact_arithmetic():
         assert verdict.upper >= exact - 1e-15 * abs(exact)
         assert verdict.upper - exact <= 2.0 * verdict.rounding + 1e-12 * abs(exact)
         assert verdict.rounding <= 1e-9 * max(1.0, scale)
+
+
+@pytest.mark.parametrize("error", [1e-17, 1e-9, 1.0])
+def test_rows_that_are_not_right_prove_no_less(monkeypatch, error):
+    """Nothing rests on how rows and fields were found: what they miss is added."""
+    found, rng = judge._substituted, np.random.default_rng(11)
+
+    def off(*panel):
+        rows, fields = found(*panel)
+        more = error * rng.normal(size=rows.shape)
+        return rows + np.triu(more, 1), fields * (1.0 + error * rng.normal(size=fields.shape))
+
+    monkeypatch.setattr(judge, "_substituted", off)
+    for coupling in (1e-9, 0.3, 10.0):
+        model = random_ising(rng, 8, coupling, coupling)
+        v = rng.uniform(0.1, 0.9, 7) / max(1.0, coupling)
+        verdict = evidence_for(model, np.arange(8), 0.1 * rng.normal(size=7), v).verdict(model)
+        assert verdict.upper >= enumerate_model(model).low
+        assert verdict.rounding >= error
+
+
+@pytest.mark.parametrize("panel", [(1, 1), (3, 2), (5, 16), (256, 3)])
+def test_panels_and_blocks_do_not_matter(monkeypatch, panel):
+    rng = np.random.default_rng(12)
+    j, h = glass(23, 1.0, 8), rng.normal(size=23)
+    j[:6, :6] = 0.0
+    model = tz.ising(j, h)
+    evidence = evidence_for(model, np.arange(23), 0.1 * rng.normal(size=20), np.full(20, 0.4))
+    usual = evidence.verdict(model)
+    monkeypatch.setattr(judge, "_PANEL", panel[0])
+    monkeypatch.setattr(judge, "_BLOCK", panel[1])
+    other = replace(evidence, _value=[]).verdict(model)
+    assert abs(other.upper - usual.upper) <= usual.rounding < 1e-10
+
+
+@pytest.mark.parametrize("part", ["c", "field", "mu"])
+def test_a_judge_with_a_mistake_is_caught(monkeypatch, part):
+    """Two spins and a quadratic through both values of the field: nothing to spare."""
+    usual, constants = judge.suprema, judge._Elimination._constants
+
+    def lowered(*rows):
+        c, error = usual(*rows)
+        return c - 1e-9, error
+
+    def moved(self, mu, v):
+        if part == "field":
+            self.h[0] += 1e-9
+        constants(self, -mu if part == "mu" else mu, v)
+
+    model = tz.ising(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([0.3, 0.7]))
+    truth = enumerate_model(model)
+    low, high = np.logaddexp(0.7, -0.7), np.logaddexp(1.3, -1.3)
+    evidence = evidence_for(model, np.arange(2), np.array([(high - low) / 2]), np.zeros(1))
+    assert truth.low <= evidence.verdict(model).upper < truth.high + 1e-10
+    if part == "c":
+        monkeypatch.setattr(judge, "suprema", lowered)
+    else:
+        monkeypatch.setattr(judge._Elimination, "_constants", moved)
+    assert replace(evidence, _value=[]).verdict(model).upper < truth.low
 
 
 def exact_elimination(spins: Spins, mu: np.ndarray, v: np.ndarray) -> float:

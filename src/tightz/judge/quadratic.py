@@ -21,14 +21,28 @@ nothing in it could be false, the judge does all sums and finds every c itself.
 The supremum. On b = y >= 0 (and on b = -y with -mu) f(y) = log 2cosh y - mu y - v y^2 / 2 has the
 derivative f'(y) = tanh y - mu - v y, which is concave. So where f'(l) >= 0 >= f'(r), l < r, f
 falls beyond r, and before l it falls, then rises: its supremum is at the first point, or at most
-f(l) + f'(l)(r - l) + (1 + |v|)(r - l)^2. Where f' >= 0 at the last point, f falls, then rises. And
-always f' lies below its tangent at any point, which bounds f when neither is the case.
+f(l) + f'(l)(r - l) + max(f''(l), 0)(r - l)^2, whichever way l and r were found; where r is the last
+point, no matter what f'(r) is. Where f' >= 0 at the last point, f falls, then rises. And always f'
+lies below its tangent at any point, which bounds f when neither is the case.
 
-Rounding, u = 2^-53: what is stored after a step is taken as the model, and |s| = 1, so an entry
-that is off by e moves log Z by at most e. An entry updated by p rows at once is off by
-(p + 2) u (|J_ij| + sum_k |v_k J_ki J_kj|), in whatever order the products were summed, and the
-second part adds up to |v_k| (sum_j |J_kj|)^2 over all pairs. Only the entries above the diagonal
-are read. Everything is doubled.
+Rows and fields. With r_k the row J_k. that spin k sees when its turn comes and f_k its field,
+
+    r_kj = J_kj + sum_{i<k} v_i r_ik r_ij,    f_k = h_k + sum_{i<k} (mu_i + v_i f_i) r_ik,
+
+J and h as they were at first. The judge finds r and f as fast as it can, and nothing rests on how:
+put any r and f in their place, and let J' and h' be the model that is left before step k when the
+steps before it were made with theirs. Row k of J' and field k of h' then miss r_k and f_k by the
+residuals of the two equations. |s| = 1, so replacing an entry that is off by e moves log Z by at
+most e; then the spin is summed out with r_k and f_k themselves, c included, and what is left is J'
+and h' of the next step. So the sum of all |residuals|, those of the last spins too, is added to the
+bound. Of the first spins that have no couplings with each other the rows are J's own.
+
+Rounding, u = 2^-53. A residual of a row is evaluated in at most n + 5 operations on each addend, in
+whatever order the products were summed: it is off by (n + 5) u (|J_kj| + sum_i |v_i r_ik r_ij| +
+|r_kj|), where |J_kj| is at most the other two and the residual, and the middle part adds up to
+|v_i| (sum_j |r_ij|)^2 / 2 over all pairs. Likewise for fields, with |mu_i| + |v_i f_i| in place of
+|v_i r_ik| and two operations more. A product that underflows is off by 2^-1074, times what it is
+multiplied with next. Only the entries above the diagonal are read. Everything is doubled.
 """
 
 from __future__ import annotations
@@ -215,16 +229,16 @@ class _Elimination:
         """Rows and fields of these spins, and by how much they miss what they stand for."""
         j, above = self.j, self.j[:start, start:stop].T
         seen = np.triu(j[start:stop, start:] + (above * v[:start]) @ j[:start, start:], 1)
-        field = self.h[start:stop] + above @ self.slope[:start]
-        rows, found = seen, field
+        felt = self.h[start:stop] + above @ self.slope[:start]
+        rows, fields = seen, felt
         if start < mu.size:
             m, w = mu[start:stop], v[start:stop]
-            rows, found = _substituted(seen, field, m, w)
-            slope = self.slope[start:stop] = m + w * found
+            rows, fields = _substituted(seen, felt, m, w)
+            slope = self.slope[start:stop] = m + w * fields
             inner = rows[:, : stop - start].T
             self.error += _total(np.triu(seen + (inner * w) @ rows - rows, 1))
-            self.error += _total(field + inner @ slope - found)
-        j[start:stop, start:], self.h[start:stop] = rows, found
+            self.error += _total(felt + inner @ slope - fields)
+        j[start:stop, start:], self.h[start:stop] = rows, fields
         self._measure(start, stop, rows)
 
     def _measure(self, start: int, stop: int, rows: Array) -> None:
@@ -276,13 +290,13 @@ def _uncoupled(couplings: Array, most: int) -> int:
     return min(int(coupled[0]), most) if coupled.size else most
 
 
-def _substituted(seen: Array, field: Array, mu: Array, v: Array) -> tuple[Array, Array]:
+def _substituted(seen: Array, felt: Array, mu: Array, v: Array) -> tuple[Array, Array]:
     """(rows, fields) of a panel's spins, from what those before the panel leave of them.
 
     A row is what is left of it and a combination of rows above: a few at a time, first their square
     and the combinations, then all columns by one product.
     """
-    count, fields = len(seen), field.copy()
+    count, fields = len(seen), felt.copy()
     rows, slope = seen.copy(), np.zeros(count)
     for a in range(0, count, _BLOCK):
         b = min(a + _BLOCK, count)
@@ -337,13 +351,13 @@ def _halves(mu: Array, v: Array, first: Array, last: Array) -> tuple[Array, Arra
     """The same on [first, last], 0 <= first."""
     best, error = _difference(mu, v, first)
     peak = np.minimum(np.maximum(_steepest(v), first), last)
-    top, off, bend = _rise(mu, v, peak)
+    top, off = _rise(mu, v, peak)
     # f' <= tangent at `peak` <= top: nothing to be found, but for rounding.
-    doubt = _doubt(v)
+    bend, doubt = _bend(v, peak)
     more = np.maximum((bend + doubt) * (last - peak), (doubt - bend) * (peak - first))
     most = np.maximum(top + off + np.maximum(more, 0.0), 0.0)
     value = best + most * (last - first) * (1.0 + 8.0 * UNIT)
-    slope, doubt, _ = _rise(mu, v, last)
+    slope, doubt = _rise(mu, v, last)
     rises = slope >= doubt
     end, end_error = _difference(mu, v, last)
     value = np.where(rises, np.maximum(best, end), value)
@@ -360,23 +374,23 @@ def _crossings(mu: Array, v: Array, left: Array, right: Array) -> tuple[Array, A
     # Newton's steps from the right of the zero stay there. Any point would do.
     at = np.clip((1.0 - mu) / v, left, right)
     for _ in range(_STEPS):
-        slope, off, bend = _rise(mu, v, at)
+        slope, off = _rise(mu, v, at)
         if (np.abs(slope) <= off).all():
             break
-        at = np.fmin(np.fmax(at - slope / bend, left), right)
+        at = np.fmin(np.fmax(at - slope / _bend(v, at)[0], left), right)
     gap = _NEAR * (1.0 + at)
     while True:
         low, high = np.maximum(at - gap, left), np.minimum(at + gap, right)
-        slope, off, bend = _rise(mu, v, low)
-        fall, doubt, _ = _rise(mu, v, high)
+        slope, off = _rise(mu, v, low)
+        fall, doubt = _rise(mu, v, high)
         between = ((slope >= off) | (low <= left)) & ((fall <= -doubt) | (high >= right))
         if between.all():
             break
         gap = np.where(between, gap, 64.0 * gap)
     value, error = _difference(mu, v, low)
     gap = (high - low) * (1.0 + 4.0 * UNIT)
-    bend = np.maximum(bend + _doubt(v), 0.0)
-    return value, error + 1.001 * ((slope + off) * gap + bend * gap * gap)
+    bend, doubt = _bend(v, low)
+    return value, error + 1.001 * gap * (slope + off + np.maximum(bend + doubt, 0.0) * gap)
 
 
 def _difference(mu: Array, v: Array, y: Array) -> tuple[Array, Array]:
@@ -386,16 +400,17 @@ def _difference(mu: Array, v: Array, y: Array) -> tuple[Array, Array]:
     return whole - linear - bent, 3.0 * LIBRARY * size + 4.0 * TINY
 
 
-def _rise(mu: Array, v: Array, y: Array) -> tuple[Array, Array, Array]:
-    """f'(y), its error, and f''(y), whose error is `_doubt`."""
-    slope = np.tanh(y)
+def _rise(mu: Array, v: Array, y: Array) -> tuple[Array, Array]:
+    """f'(y) and its error."""
     off = 2.0 * LIBRARY * (1.0 + np.abs(mu) + np.abs(v) * y)
-    return slope - mu - v * y, off, 1.0 - slope * slope - v
+    return np.tanh(y) - mu - v * y, off
 
 
-def _doubt(v: Array) -> Array:
-    doubt: Array = 4.0 * LIBRARY * (1.0 + np.abs(v))
-    return doubt
+def _bend(v: Array, y: Array) -> tuple[Array, Array]:
+    """f''(y) and its error: 1 / cosh^2 y - v without 1 - tanh^2 y, where digits would cancel."""
+    far = np.exp(-2.0 * y)
+    steep = 4.0 * far / (1.0 + far) ** 2
+    return steep - v, 4.0 * LIBRARY * (steep + np.abs(v)) + 8.0 * TINY
 
 
 def _steepest(v: Array) -> Array:
