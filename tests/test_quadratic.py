@@ -339,7 +339,7 @@ def test_a_judge_with_a_mistake_is_caught(monkeypatch, part):
 
     def moved(self, mu, v):
         if part == "field":
-            self.h[0] += 1e-9
+            self.h[1] -= 1e-9
         constants(self, -mu if part == "mu" else mu, v)
 
     model = tz.ising(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([0.3, 0.7]))
