@@ -22,6 +22,7 @@ from tightz.runtime import blas_threads
 from tightz.runtime.blas_threads import one_blas_thread
 from tightz.uppers.quadratic import QuadraticStatus, quadratic_bounds
 from tightz.uppers.quadratic.cuts import BROKEN, Added, Cuts, broken
+from tightz.uppers.quadratic.descent import MEMORY, Memory
 from tightz.uppers.quadratic.elimination import Elimination
 from tightz.uppers.quadratic.orders import candidates, two_layers, weakest_first
 from tightz.uppers.quadratic.run import Spins
@@ -253,6 +254,20 @@ def test_panels_sum_out_one_spin_after_the_other(layer):
             assert pairs[a, b] == pytest.approx((up - down) / 2e-6, rel=2e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize("count", [1, 3, MEMORY, MEMORY + 5])
+def test_directions_are_those_of_the_last_pairs(count):
+    rng = np.random.default_rng(13)
+    bend = np.diag(rng.uniform(0.5, 2.0, 9))
+    steps = rng.normal(size=(count, 9))
+    memory = Memory(9)
+    for step in steps:
+        memory.add(step, bend @ step)
+        memory.add(step, -bend @ step)  # bends downwards: not kept
+    gradient = 1e-3 * rng.normal(size=9)
+    expected = naive.inverse_hessian_product(-gradient, [(s, bend @ s) for s in steps[-MEMORY:]])
+    np.testing.assert_allclose(memory.direction(gradient), expected, rtol=1e-9)
+
+
 def test_moments_are_those_of_the_model_where_nothing_was_replaced():
     j, h = glass(8, 1.0, 5), np.linspace(-1, 1, 8)
     found = Elimination(j, h, np.zeros(0))
@@ -434,6 +449,7 @@ def test_cuts_hold_at_every_state_and_come_from_broken_moments():
     for s in states(7):
         left = Added(cuts).slopes(s, np.outer(s, s))
         assert set(left.tolist()) <= {0.0, 4.0}
+        np.testing.assert_array_equal(left, naive.inequality(s, cuts.spins, cuts.signs))
     assert not (broken(means, pairs, 4).spins[:, :2] < 4).all(axis=1).any()
     assert cuts.joined(cuts).size == cuts.size
 
@@ -445,8 +461,7 @@ def test_multiples_change_couplings_fields_and_the_constant():
     j, h = glass(6, 1.0, 11), rng.normal(size=6)
     more, field, constant = Added(Cuts(6, spins, signs)).to(j, h, multiples)
     for s in states(6):
-        t = np.append(s, 1.0)
-        extra = multiples @ (((signs * t[spins]).sum(axis=1) ** 2 - 1) / 2)
+        extra = multiples @ naive.inequality(s, spins, signs)
         assert s @ field + s @ more @ s / 2 + constant == pytest.approx(
             s @ h + s @ j @ s / 2 + extra
         )

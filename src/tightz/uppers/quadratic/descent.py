@@ -37,7 +37,7 @@ def descend(function: Function, x: Array, floor: Array) -> Iterator[tuple[float,
     if not np.isfinite(value):
         return
     gradient = gradient_at()
-    memory = _Memory(x.size)
+    memory = Memory(x.size)
     while np.isfinite(gradient).all():
         held = (x <= floor) & (gradient > 0.0)
         step = memory.direction(np.where(held, 0.0, gradient))
@@ -56,7 +56,7 @@ def descend(function: Function, x: Array, floor: Array) -> Iterator[tuple[float,
         yield value, x
 
 
-class _Memory:
+class Memory:
     """The last steps and the changes of the gradient along them, MEMORY of them at most."""
 
     def __init__(self, size: int) -> None:
