@@ -687,3 +687,20 @@ def quadratic_elimination(couplings, fields, c, mu, v):
         j = j[1:, 1:] + v[k] * np.outer(row, row)
         np.fill_diagonal(j, 0.0)
     return constant, j, h
+
+
+def inverse_hessian_product(d, pairs):
+    """d times the matrix of limited-memory BFGS; pairs (step, change), the oldest first."""
+    step, change = pairs[-1]
+    matrix = np.eye(d.size) * (step @ change) / (change @ change)
+    for step, change in pairs:
+        rho = 1.0 / (step @ change)
+        left = np.eye(d.size) - rho * np.outer(step, change)
+        matrix = left @ matrix @ left.T + rho * np.outer(step, step)
+    return matrix @ d
+
+
+def inequality(s, spins, signs):
+    """1 + a b s_i s_j + a c s_i s_k + b c s_j s_k of each row, s with a last spin that is 1."""
+    t = signs * np.append(s, 1.0)[spins]
+    return (t.sum(axis=1) ** 2 - 1.0) / 2.0

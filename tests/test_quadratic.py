@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,13 +14,15 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tightz.errors import UnsupportedModelError
-from tightz.judge.quadratic import QuadraticEvidence, supremum
+from tightz.judge import quadratic as judge
+from tightz.judge.quadratic import QuadraticEvidence, suprema
 from tightz.judge.verdict import RefutedError
 from tightz.reductions.encoding import encode
 from tightz.runtime import blas_threads
 from tightz.runtime.blas_threads import one_blas_thread
 from tightz.uppers.quadratic import QuadraticStatus, quadratic_bounds
 from tightz.uppers.quadratic.cuts import BROKEN, Added, Cuts, broken
+from tightz.uppers.quadratic.descent import MEMORY, Memory
 from tightz.uppers.quadratic.elimination import Elimination
 from tightz.uppers.quadratic.orders import candidates, two_layers, weakest_first
 from tightz.uppers.quadratic.run import Spins
@@ -198,7 +201,7 @@ def test_quadratics_lie_above(field, reach, log_at):
 )
 def test_the_supremum_is_one(mu, v, low, length):
     high = low + length
-    value, error = supremum(mu, v, low, high)
+    value, error = (x[0] for x in suprema(*(np.array([x]) for x in (mu, v, low, high))))
     b = np.concatenate(
         [np.linspace(low, high, 4001), np.linspace(max(low, -40), min(high, 40), 4001)]
     )
@@ -251,6 +254,20 @@ def test_panels_sum_out_one_spin_after_the_other(layer):
             assert pairs[a, b] == pytest.approx((up - down) / 2e-6, rel=2e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize("count", [1, 3, MEMORY, MEMORY + 5])
+def test_directions_are_those_of_the_last_pairs(count):
+    rng = np.random.default_rng(13)
+    bend = np.diag(rng.uniform(0.5, 2.0, 9))
+    steps = rng.normal(size=(count, 9))
+    memory = Memory(9)
+    for step in steps:
+        memory.add(step, bend @ step)
+        memory.add(step, -bend @ step)  # bends downwards: not kept
+    gradient = 1e-3 * rng.normal(size=9)
+    expected = naive.inverse_hessian_product(-gradient, [(s, bend @ s) for s in steps[-MEMORY:]])
+    np.testing.assert_allclose(memory.direction(gradient), expected, rtol=1e-9)
+
+
 def test_moments_are_those_of_the_model_where_nothing_was_replaced():
     j, h = glass(8, 1.0, 5), np.linspace(-1, 1, 8)
     found = Elimination(j, h, np.zeros(0))
@@ -293,6 +310,64 @@ def test_rounding_covers_exact_arithmetic():
         assert verdict.rounding <= 1e-9 * max(1.0, scale)
 
 
+@pytest.mark.parametrize("error", [1e-17, 1e-9, 1.0])
+def test_rows_that_are_not_right_prove_no_less(monkeypatch, error):
+    """Nothing rests on how rows and fields were found: what they miss is added."""
+    found, rng = judge._substituted, np.random.default_rng(11)
+
+    def off(*panel):
+        rows, fields = found(*panel)
+        more = error * rng.normal(size=rows.shape)
+        return rows + np.triu(more, 1), fields * (1.0 + error * rng.normal(size=fields.shape))
+
+    monkeypatch.setattr(judge, "_substituted", off)
+    for coupling in (1e-9, 0.3, 10.0):
+        model = random_ising(rng, 8, coupling, coupling)
+        v = rng.uniform(0.1, 0.9, 7) / max(1.0, coupling)
+        verdict = evidence_for(model, np.arange(8), 0.1 * rng.normal(size=7), v).verdict(model)
+        assert verdict.upper >= enumerate_model(model).low
+        assert verdict.rounding >= error
+
+
+@pytest.mark.parametrize("panel", [(1, 1), (3, 2), (5, 16), (256, 3)])
+def test_panels_and_blocks_do_not_matter(monkeypatch, panel):
+    rng = np.random.default_rng(12)
+    j, h = glass(23, 1.0, 8), rng.normal(size=23)
+    j[:6, :6] = 0.0
+    model = tz.ising(j, h)
+    evidence = evidence_for(model, np.arange(23), 0.1 * rng.normal(size=20), np.full(20, 0.4))
+    usual = evidence.verdict(model)
+    monkeypatch.setattr(judge, "_PANEL", panel[0])
+    monkeypatch.setattr(judge, "_BLOCK", panel[1])
+    other = replace(evidence, _value=[]).verdict(model)
+    assert abs(other.upper - usual.upper) <= usual.rounding < 1e-10
+
+
+@pytest.mark.parametrize("part", ["c", "field"])
+def test_a_judge_with_a_mistake_is_caught(monkeypatch, part):
+    """Two spins and a quadratic through both values of the field: nothing to spare."""
+    usual, last = judge.suprema, judge._Elimination._last
+
+    def lowered(*rows):
+        c, error = usual(*rows)
+        return c - 1e-9, error
+
+    def moved(self, start):
+        self.h[start:] -= 1e-9
+        last(self, start)
+
+    model = tz.ising(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([0.3, 0.7]))
+    truth = enumerate_model(model)
+    low, high = np.logaddexp(0.7, -0.7), np.logaddexp(1.3, -1.3)
+    evidence = evidence_for(model, np.arange(2), np.array([(high - low) / 2]), np.zeros(1))
+    assert truth.low <= evidence.verdict(model).upper < truth.high + 1e-10
+    if part == "c":
+        monkeypatch.setattr(judge, "suprema", lowered)
+    else:
+        monkeypatch.setattr(judge._Elimination, "_last", moved)
+    assert replace(evidence, _value=[]).verdict(model).upper < truth.low
+
+
 def exact_elimination(spins: Spins, mu: np.ndarray, v: np.ndarray) -> float:
     j = [[Fraction(float(x)) for x in row] for row in spins.couplings]
     h = [Fraction(float(x)) for x in spins.fields]
@@ -302,7 +377,8 @@ def exact_elimination(spins: Spins, mu: np.ndarray, v: np.ndarray) -> float:
         zip(map(Fraction, mu.tolist()), map(Fraction, v.tolist()), strict=True)
     ):
         reach = sum(abs(j[k][i]) for i in range(k + 1, n))
-        rest += supremum(float(m), float(w), float(h[k] - reach), float(h[k] + reach))[0]
+        ends = np.array([[float(x)] for x in (m, w, h[k] - reach, h[k] + reach)])
+        rest += float(suprema(*ends)[0][0])
         total += m * h[k] + w * h[k] ** 2 / 2 + w / 2 * sum(j[k][i] ** 2 for i in range(k + 1, n))
         for a in range(k + 1, n):
             h[a] += (m + w * h[k]) * j[k][a]
@@ -373,6 +449,7 @@ def test_cuts_hold_at_every_state_and_come_from_broken_moments():
     for s in states(7):
         left = Added(cuts).slopes(s, np.outer(s, s))
         assert set(left.tolist()) <= {0.0, 4.0}
+        np.testing.assert_array_equal(left, naive.inequality(s, cuts.spins, cuts.signs))
     assert not (broken(means, pairs, 4).spins[:, :2] < 4).all(axis=1).any()
     assert cuts.joined(cuts).size == cuts.size
 
@@ -384,8 +461,7 @@ def test_multiples_change_couplings_fields_and_the_constant():
     j, h = glass(6, 1.0, 11), rng.normal(size=6)
     more, field, constant = Added(Cuts(6, spins, signs)).to(j, h, multiples)
     for s in states(6):
-        t = np.append(s, 1.0)
-        extra = multiples @ (((signs * t[spins]).sum(axis=1) ** 2 - 1) / 2)
+        extra = multiples @ naive.inequality(s, spins, signs)
         assert s @ field + s @ more @ s / 2 + constant == pytest.approx(
             s @ h + s @ j @ s / 2 + extra
         )

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.runtime.kernels import kernel
+
 Array = NDArray[np.float64]
 
 BROKEN = 1e-2
@@ -69,49 +71,61 @@ class Cuts:
             np.concatenate([self.signs, more.signs]),
         )
 
-    def pairs(self) -> tuple[NDArray[np.int64], Array]:
-        """(places in a matrix (n + 1, n + 1), signs), both (3, T): the three products of each."""
-        sides = ((0, 1), (0, 2), (1, 2))
-        places = [self.spins[:, p] * (self.n + 1) + self.spins[:, q] for p, q in sides]
-        signs = [self.signs[:, p] * self.signs[:, q] for p, q in sides]
-        return np.array(places), np.array(signs, dtype=np.float64)
-
 
 class Added:
     """What multiples of cuts add to a model, and how fast a bound changes with them."""
 
     def __init__(self, cuts: Cuts) -> None:
-        self.n = cuts.n
-        self.places, self.signs = cuts.pairs()
+        self.spins = np.ascontiguousarray(cuts.spins)
+        self.signs = np.ascontiguousarray(cuts.signs, dtype=np.int8)
 
     def to(self, couplings: Array, fields: Array, weights: Array) -> tuple[Array, Array, float]:
         """(J, h, constant) with the cuts in."""
         if not weights.size:
             return couplings, fields, 0.0
-        size = self.n + 1
-        flat = np.bincount(
-            self.places.ravel(), (self.signs * weights).ravel(), minlength=size * size
-        ).reshape(size, size)
-        inner = flat[:-1, :-1]
-        extra = inner + inner.T + couplings
-        return extra, fields + flat[:-1, -1], float(weights.sum())
+        j, h = couplings.copy(), fields.copy()
+        spread(self.spins, self.signs, weights, j, h)
+        return j, h, float(weights.sum())
 
     def slopes(self, means: Array, pairs: Array) -> Array:
         """The left sides of the inequalities in expectation: d bound / d weights."""
-        if not self.places.size:
-            return np.zeros(0)
-        moments = moment_matrix(means, pairs)
-        slopes: Array = 1.0 + (self.signs * moments.ravel()[self.places]).sum(axis=0)
+        slopes = np.empty(len(self.spins))
+        if slopes.size:
+            left_sides(self.spins, self.signs, means, pairs, slopes)
         return slopes
 
 
-def moment_matrix(means: Array, pairs: Array) -> Array:
-    """E[s s'] over all spins and the fixed one."""
+@kernel
+def spread(spins, signs, weights, couplings, fields):  # type: ignore[no-untyped-def]
+    """Add w (a b s_i s_j + a c s_i s_k + b c s_j s_k); a third spin may be the fixed one, n."""
+    n = fields.size
+    for t in range(weights.size):
+        w = weights[t]
+        if w == 0.0:
+            continue
+        i, j, k = spins[t, 0], spins[t, 1], spins[t, 2]
+        a, b, c = w * signs[t, 0], w * signs[t, 1], signs[t, 2]
+        couplings[i, j] += a * signs[t, 1]
+        couplings[j, i] += a * signs[t, 1]
+        if k == n:
+            fields[i] += a * c
+            fields[j] += b * c
+        else:
+            couplings[i, k] += a * c
+            couplings[k, i] += a * c
+            couplings[j, k] += b * c
+            couplings[k, j] += b * c
+
+
+@kernel
+def left_sides(spins, signs, means, pairs, out):  # type: ignore[no-untyped-def]
+    """1 + a b E[s_i s_j] + a c E[s_i s_k] + b c E[s_j s_k] of each inequality."""
     n = means.size
-    moments = np.ones((n + 1, n + 1))
-    moments[:n, :n] = pairs
-    moments[n, :n] = moments[:n, n] = means
-    return moments
+    for t in range(out.size):
+        i, j, k = spins[t, 0], spins[t, 1], spins[t, 2]
+        a, b, c = signs[t, 0], signs[t, 1], signs[t, 2]
+        one, two = (means[i], means[j]) if k == n else (pairs[i, k], pairs[j, k])
+        out[t] = 1.0 + a * b * pairs[i, j] + a * c * one + b * c * two
 
 
 def broken(means: Array, pairs: Array, first: int) -> Cuts:

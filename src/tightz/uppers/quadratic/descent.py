@@ -3,15 +3,20 @@
 The function is smooth but steep: a tangent point a little too near to zero can blow couplings up
 step by step, to infinity. So steps are limited, and a trial may be anything. Coordinates that rest
 on their floor and would go below stay there for the step (Bertsekas 1982).
+
+The product with the inverse Hessian is compiled: some hundred short operations would ask for the
+interpreter each time.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tightz.runtime.kernels import kernel
+from tightz.uppers.quadratic.panels import SUMS
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[float, Callable[[], Array]]]
@@ -32,42 +37,81 @@ def descend(function: Function, x: Array, floor: Array) -> Iterator[tuple[float,
     if not np.isfinite(value):
         return
     gradient = gradient_at()
-    pairs: deque[tuple[Array, Array]] = deque(maxlen=MEMORY)
+    memory = Memory(x.size)
     while np.isfinite(gradient).all():
         held = (x <= floor) & (gradient > 0.0)
-        step = _direction(np.where(held, 0.0, gradient), pairs)
+        step = memory.direction(np.where(held, 0.0, gradient))
         step[held] = 0.0
         found = _search(function, x, value, step, gradient, floor)
         if found is None:
-            if not pairs:
+            if not memory.count:
                 return
-            pairs.clear()  # curvature from too far away: start again from the gradient
+            memory.count = 0  # curvature from too far away: start again from the gradient
             continue
         new, value, gradient_at = found
         taken, before = new - x, gradient
         x, gradient = new, gradient_at()
         change = gradient - before
-        if taken @ change > 1e-10 * np.linalg.norm(taken) * np.linalg.norm(change):
-            pairs.append((taken, change))
+        memory.add(taken, change)
         yield value, x
 
 
-def _direction(gradient: Array, pairs: deque[tuple[Array, Array]]) -> Array:
-    d, steps = -gradient, []
-    for s, y in reversed(pairs):
-        a = (s @ d) / (s @ y)
-        d -= a * y
-        steps.append(a)
-    if pairs:
-        s, y = pairs[-1]
-        d *= (s @ y) / (y @ y)
-    for (s, y), a in zip(pairs, reversed(steps), strict=True):
-        d += (a - (y @ d) / (s @ y)) * s
-    largest = float(np.abs(d).max(initial=0.0))
-    limit = LONGEST if pairs else LONGEST / 2.0
-    if largest > limit or (not pairs and largest > 0.0):
-        d *= limit / largest
-    return d
+class Memory:
+    """The last steps and the changes of the gradient along them, MEMORY of them at most."""
+
+    def __init__(self, size: int) -> None:
+        self.count, self._last = 0, -1
+        self._steps, self._changes = np.empty((MEMORY, size)), np.empty((MEMORY, size))
+        self._products = np.empty((MEMORY, 2))
+
+    def add(self, step: Array, change: Array) -> None:
+        """Keep a pair where the function bends upwards along it."""
+        product, square = float(step @ change), float(change @ change)
+        if product <= 1e-10 * np.linalg.norm(step) * np.sqrt(square):
+            return
+        self._last = (self._last + 1) % MEMORY
+        self.count = min(self.count + 1, MEMORY)
+        self._steps[self._last], self._changes[self._last] = step, change
+        self._products[self._last] = product, square
+
+    def direction(self, gradient: Array) -> Array:
+        """Downhill, no coordinate by more than a step may change it."""
+        d = -gradient
+        curved(d, self._steps, self._changes, self._products, self._last, self.count)
+        largest = float(np.abs(d).max(initial=0.0))
+        limit = LONGEST if self.count else LONGEST / 2.0
+        if largest > limit or (not self.count and largest > 0.0):
+            d *= limit / largest
+        return d
+
+
+@kernel(fastmath=SUMS)
+def curved(d, steps, changes, products, last, count):  # type: ignore[no-untyped-def]
+    """d times the inverse Hessian of `count` pairs, the last one in row `last`; in place.
+
+    `products` (rows, 2): step times change, change times change.
+    """
+    kept, size = steps.shape
+    shares = np.empty(count)
+    for back in range(count):
+        row = (last - back) % kept
+        total = 0.0
+        for j in range(size):
+            total += steps[row, j] * d[j]
+        shares[back] = total / products[row, 0]
+        for j in range(size):
+            d[j] -= shares[back] * changes[row, j]
+    if count > 0:
+        for j in range(size):
+            d[j] *= products[last, 0] / products[last, 1]
+    for back in range(count - 1, -1, -1):
+        row = (last - back) % kept
+        total = 0.0
+        for j in range(size):
+            total += changes[row, j] * d[j]
+        share = shares[back] - total / products[row, 0]
+        for j in range(size):
+            d[j] += share * steps[row, j]
 
 
 def _search(
