@@ -26,8 +26,8 @@ from tightz.splitting.region import Region
 from tightz.splitting.upper import Ceiling, scale
 from tightz.workspace.working import Handout
 
-MOST_SHARES = 4
-"""Pieces that the candidates of a leaf are cut into where there are fewer leaves than hands."""
+SHARES = 4
+"""Pieces that the candidates of a leaf are cut into where too few leaves are under way."""
 
 CHEAP = 200_000
 """A look-ahead by mean field costs about its incidences; this many of them fill a round."""
@@ -100,8 +100,8 @@ class Tree:
                 for node, result in zip(lower, found, strict=True):
                     self._apply(node, result)
                 lower = []
-        looking = self._out.looking + len(lower)
-        of = max(1, min(MOST_SHARES, 2 * self.setting.hands // max(1, looking)))
+        looking = len(self._out.numbers(Look.SPLIT)) + len(lower)
+        of = SHARES if looking < 2 * self.setting.hands else 1
         tasks = [Task(Look.SPLIT, node, k, of) for node in lower for k in range(of)]
         if self.setting.upper:
             tasks += self._choose_upper({node.number for node in lower})
@@ -269,10 +269,6 @@ class Round(NamedTuple):
     def numbers(self, look: Look) -> set[int]:
         """The nodes that are looked at so."""
         return {task.node.number for task in self.tasks if task.look is look}
-
-    @property
-    def looking(self) -> int:
-        return len(self.numbers(Look.SPLIT))
 
 
 def _leaf(node: Node, share: int = 0, of: int = 1) -> Leaf:
