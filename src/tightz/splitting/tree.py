@@ -218,21 +218,20 @@ class Tree:
 
         A leaf that is just being looked at waits: the split found may serve both sides.
         """
-        looking = looking | self._out.numbers(Look.SPLIT)
+        looking = looking | self._out.numbers(Look.SPLIT) | self._out.numbers(Look.SPLIT_FOR_UPPER)
         bounding = self._out.numbers(Look.BOUND)
-        splitting = self._out.numbers(Look.SPLIT_FOR_UPPER)
         nodes = sorted(
             (-log_difference(node.upper, node.lower), node.number, node)
             for node in self.root.upper_frontier()
-            if node.number not in splitting
-            and not any(child.number in bounding for child in node.children)
         )
         tasks: list[Task] = []
-        for gap, _, node in nodes[: self.setting.hands]:
+        # What is under way counts among the widest: others would be split for less.
+        for gap, _, node in nodes[: 2 * self.setting.hands]:
             if gap == math.inf or node.exact:
                 continue
             if node.children:
-                tasks += [Task(Look.BOUND, c) for c in node.children if not c.bounded]
+                new = [c for c in node.children if not c.bounded and c.number not in bounding]
+                tasks += [Task(Look.BOUND, child) for child in new]
             elif node.number not in looking:
                 tasks.append(Task(Look.SPLIT_FOR_UPPER, node))
         return tasks
