@@ -151,7 +151,7 @@ class Counted(NamedTuple):
 def tree(run: Working, workers: int) -> Job:
     """The rounds of a splitting tree; whatever the tree does between them is its home work."""
     settings = Splitting(family=CountedFamily(**asdict(STRUCTURED)))
-    tree = SplittingTree(run.spins, settings, seed=SEED, hands=workers, travels=True)
+    tree = SplittingTree(run.spins, settings, seed=SEED, hands=workers, travels=True, ahead=True)
     old = tree.bounder
     tree.bounder = CountedBounder(old.poly, old.width, old.iterations)
     steps = tree.shared_run()

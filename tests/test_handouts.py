@@ -307,7 +307,7 @@ def tree(working, clock):
     """A splitting tree of so many splits."""
     tree = SplittingTree(
         working.spins, Splitting(max_splits=12, exact_width=4), seed=2, hands=HANDS,
-        travels=working.executor is not None,
+        travels=working.executor is not None, ahead=True,
     )  # fmt: skip
     yield from tree.shared_run()
 

@@ -57,6 +57,7 @@ class Setting(NamedTuple):
     max_splits: int | None
     device: bool = False
     hands: int = 1  # how many look at leaves at a time
+    ahead: bool = False  # whether a round is handed out before the last one is taken
     travels: bool = False  # whether other processes do them
 
 

@@ -104,8 +104,10 @@ class SplittingTree:
     clock      None: until closed, max_leaves or max_splits
     backend    "cuda" bounds the leaves of a MeanField tree on the GPU, hundreds a round; "auto"
                does so where there is one, "cpu" never
-    hands      how many may look at leaves at a time: twice as many leaves are under way
+    hands      how many may look at leaves at a time
     travels    whether they are in other processes
+    ahead      whether to choose the next round before the last one's results are taken: none of
+               them waits then, and choices are made knowing a round less
 
     Both ends are monotone: a region keeps its own bound where its parts add up to less. Every end
     that is reported is the judge's, from the tree's parities, q's and tables; what the search
@@ -123,9 +125,10 @@ class SplittingTree:
         backend: Backend = "auto",
         hands: int = 1,
         travels: bool = False,
+        ahead: bool = False,
     ) -> None:
         self.settings = settings = settings or Splitting()
-        self.hands, self.travels = hands, travels
+        self.hands, self.travels, self.ahead = hands, travels, ahead
         self.work = work
         self.clock = Clock() if clock is None else clock
         self.seed = seed_sequence(seed)
@@ -306,7 +309,7 @@ class SplittingTree:
             states=states, seed=self.seed, upper=self.want_upper,
             max_leaves=self.settings.max_leaves or room, max_splits=self.settings.max_splits,
             device=on_device(self.backend, partial(_why_not_device, family)),
-            hands=self.hands, travels=self.travels,
+            hands=self.hands, travels=self.travels, ahead=self.ahead,
         )  # fmt: skip
         self.tree = Tree.plant(setting, q, self.lower, ceiling)
         return self.tree

@@ -1,9 +1,9 @@
 """The splitting tree: split where most is to be gained, by look-ahead, on both sides.
 
-Rounds of tasks are done by others and applied in a fixed order. The next round is chosen and handed
-out before the last one's results are taken: nobody waits for the slowest look, nor for what is done
-here in between. The tree depends on the seed, the hands and the number of rounds only, not on who
-did them or when.
+Rounds of tasks are done by others and applied in a fixed order. A tree that works `ahead` hands out
+the next round before it takes the last one's results: nobody waits for the slowest look, nor for
+what is done here in between. The tree depends on the seed, these settings and the number of rounds
+only, not on who did them or when.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from tightz.splitting.region import Region
 from tightz.splitting.upper import Ceiling, scale
 from tightz.workspace.working import Handout
 
+BATCH = 2
+"""Look-aheads a round at least, where a round ends before the next begins."""
+
 SHARES = 4
 """Pieces that the candidates of a leaf are cut into where too few leaves are under way."""
 
-CHEAP = 200_000
+CHEAP = 400_000
 """A look-ahead by mean field costs about its incidences; this many of them fill a round."""
 
-MOST_CHEAP = 32
+MOST_CHEAP = 64
 """Look-aheads by mean field in a round, where hands are fewer."""
 
 DEVICE_BATCH = 512
@@ -101,7 +104,7 @@ class Tree:
                     self._apply(node, result)
                 lower = []
         looking = len(self._out.numbers(Look.SPLIT)) + len(lower)
-        of = SHARES if looking < 2 * self.setting.hands else 1
+        of = SHARES if looking < self._abreast else 1
         tasks = [Task(Look.SPLIT, node, k, of) for node in lower for k in range(of)]
         if self.setting.upper:
             tasks += self._choose_upper({node.number for node in lower})
@@ -111,8 +114,13 @@ class Tree:
         yield self._handout(tasks, keep=len(self._out.tasks) + len(tasks))
 
     def take(self) -> Generator[Handout, list[Any], None]:
-        """Apply the results of the round before the last, in the order of its tasks."""
+        """Apply the results of a round, in the order of its tasks.
+
+        Ahead of it, this is the round before the last.
+        """
         done, self._out, self._next = self._out, self._next, Round()
+        if not self.setting.ahead:
+            done, self._out = self._out, Round()
         if not done.tasks:
             return
         results = yield self._handout([], keep=len(self._out.tasks))
@@ -125,6 +133,16 @@ class Tree:
         nodes = {(task.look, task.node.number): task.node for task in done.tasks}
         for key, node in nodes.items():
             self._apply(node, by_task[key])
+
+    @property
+    def _looks(self) -> int:
+        """Look-aheads a round, where they are dear."""
+        return self.setting.hands if self.setting.ahead else max(BATCH, self.setting.hands)
+
+    @property
+    def _abreast(self) -> int:
+        """Look-aheads under way at a time."""
+        return 2 * self._looks if self.setting.ahead else self._looks
 
     @cached_property
     def looker(self) -> Looker:
@@ -162,7 +180,7 @@ class Tree:
     def _choose_lower(self) -> list[Node]:
         """The leaves to look at next; those already looked at are split on the way."""
         chosen: list[Node] = []
-        count = self.setting.hands
+        count = self._looks
         if self.looker.is_product:
             size = max(1, self.root.part.q.coset.polynomial.spins.size)
             count = max(count, min(MOST_CHEAP, CHEAP // size))
@@ -226,7 +244,7 @@ class Tree:
         )
         tasks: list[Task] = []
         # What is under way counts among the widest: others would be split for less.
-        for gap, _, node in nodes[: 2 * self.setting.hands]:
+        for gap, _, node in nodes[: self._abreast]:
             if gap == math.inf or node.exact:
                 continue
             if node.children:
