@@ -5,6 +5,13 @@ curve to 16 cores; a model of the run and what it predicts for more. SCALING_WOR
 the numbers of processes, SCALING_SECONDS the seconds of each, SCALING_SEED the model. Each worker
 has one thread; the load of the machine is printed, and so is what processes that exchange nothing
 reach, which nobody can beat.
+
+Work is counted in the same units for any number of processes: steps of annealing, draws under a
+cap, and for the splitting tree regions bounded from one side, a q refined or mini-buckets run; the
+workers count them. Pieces would not do: with more hands than leaves a look at a leaf is cut into
+several, and looks at leaves of few candidates are shorter. Both kinds of region take about as long
+(0.15 s here). What a region is worth is another matter, since more hands look at leaves that fewer
+would have left for later, so splits and ends are printed too.
 """
 
 from __future__ import annotations
@@ -14,17 +21,20 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from dataclasses import asdict, replace
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import tightz as tz
+from tightz.families.projection import IProjection
+from tightz.families.structured import StructuredMeanField, StructuredProjection
 from tightz.runtime.clock import Clock
 from tightz.runtime.executors import Crew
 from tightz.runtime.local_workers import local_workers
-from tightz.runtime.parcels import Done, pack
+from tightz.runtime.parcels import pack
 from tightz.runtime.seeds import stream
 from tightz.sampling.annealed import Annealing
 from tightz.sampling.annealed_rounds import Drawer
@@ -32,14 +42,19 @@ from tightz.sampling.capped.pieces import Lot, Sampler
 from tightz.sampling.capped.proposal import Proposal
 from tightz.sampling.capped.tally import Tally
 from tightz.splitting import Splitting, SplittingTree
+from tightz.splitting.run import STRUCTURED
+from tightz.splitting.upper import Ceiling, UpperBounder
 from tightz.uppers.mini_bucket import MiniBucket
 from tightz.uppers.mini_bucket.run import Run
-from tightz.workspace.working import Handout, Working
+from tightz.workspace.working import Handout, Underway, Working
 
 SECONDS = float(os.environ.get("SCALING_SECONDS", "10"))
 SEED = int(os.environ.get("SCALING_SEED", "1907"))
 PIECE = 0.15
 """Seconds that a piece of the samplers takes about."""
+
+PIECES = 2
+"""Of the samplers in a round, for each worker."""
 
 
 class Job(NamedTuple):
@@ -48,6 +63,7 @@ class Job(NamedTuple):
     handouts: Iterator[Handout]
     take: Callable[[list[Any]], None]
     units: Callable[[Any], float]  # of work in one result
+    reached: Callable[[], str] = str  # how far the results have led
 
 
 def working() -> Working:
@@ -55,7 +71,7 @@ def working() -> Working:
     return Working(model, Clock(3600.0), exact=False, seed=np.random.SeedSequence(SEED))
 
 
-def annealing(run: Working, hands: int) -> Job:
+def annealing(run: Working, workers: int) -> Job:
     annealing = Annealing.of(run.spins, np.random.default_rng(SEED))
     assert annealing is not None
     plan = annealing._plan("fields", annealing.path, 20.0)
@@ -65,7 +81,7 @@ def annealing(run: Working, hands: int) -> Job:
 
     def handouts() -> Iterator[Handout]:
         while True:
-            yield Handout(drawer, [annealing._lot(plan, count) for _ in range(hands)])
+            yield Handout(drawer, [annealing._lot(plan, count) for _ in range(PIECES * workers)])
 
     rounds: list[Any] = []
 
@@ -76,7 +92,7 @@ def annealing(run: Working, hands: int) -> Job:
     return Job(handouts(), take, lambda found: float(found.work))
 
 
-def capped(run: Working, hands: int) -> Job:
+def capped(run: Working, workers: int) -> Job:
     mini_buckets = Run(run.orders, MiniBucket(12, iterations=20), 0.0)
     for _ in mini_buckets.steps:
         pass
@@ -91,7 +107,7 @@ def capped(run: Working, hands: int) -> Job:
     def handouts() -> Iterator[Handout]:
         number = 1
         while True:
-            seeds = [stream(SEED, number, k) for k in range(hands)]
+            seeds = [stream(SEED, number, k) for k in range(PIECES * workers)]
             yield Handout(sampler, [Lot(seed, batches, tally.least) for seed in seeds])
             number += 1
 
@@ -102,22 +118,64 @@ def capped(run: Working, hands: int) -> Job:
     return Job(handouts(), take, lambda found: float(found.log_weights.size))
 
 
-def tree(run: Working, hands: int) -> Job:
+_bounded = [0]
+"""Regions that this process has bounded, by a q or from above."""
+
+
+class CountedFamily(StructuredMeanField):
+    """The tree's family; counts the q's that it refines."""
+
+    def refine(self, q: IProjection, states: NDArray[np.int8]) -> StructuredProjection:
+        _bounded[0] += 1
+        return super().refine(q, states)
+
+
+class CountedBounder(UpperBounder):
+    """The tree's mini-buckets, counted."""
+
+    def bound(self, *arguments: Any) -> Ceiling:
+        _bounded[0] += 1
+        return super().bound(*arguments)
+
+
+class Counted(NamedTuple):
+    """A look, and how many regions it has bounded."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, task: Any) -> tuple[Any, int]:
+        before = _bounded[0]
+        return self.function(task), _bounded[0] - before
+
+
+def tree(run: Working, workers: int) -> Job:
     """The rounds of a splitting tree; whatever the tree does between them is its home work."""
-    tree = SplittingTree(run.spins, Splitting(), seed=SEED, hands=hands, travels=True)
+    settings = Splitting(family=CountedFamily(**asdict(STRUCTURED)))
+    tree = SplittingTree(run.spins, settings, seed=SEED, hands=workers, travels=True, ahead=True)
+    old = tree.bounder
+    tree.bounder = CountedBounder(old.poly, old.width, old.iterations)
     steps = tree.shared_run()
     results: list[Any] = []
 
     def handouts() -> Iterator[Handout]:
         item: Any = next(steps)
+        counted: Counted | None = None
         while True:
             if isinstance(item, Handout):
-                yield item
+                counted = counted or Counted(item.function)
+                yield replace(item, function=counted)
                 item = steps.send(results.pop())
             else:
                 item = next(steps)
 
-    return Job(handouts(), results.append, lambda found: 1.0)
+    def take(found: list[Any]) -> None:
+        results.append([value for value, _ in found])
+
+    def reached() -> str:
+        assert tree.tree is not None
+        return f"; {tree.tree.splits} splits, [{tree.lower:.3f}, {tree.upper:.3f}]"
+
+    return Job(handouts(), take, lambda found: float(found[1]), reached)
 
 
 JOBS: dict[str, Callable[[Working, int], Job]] = {
@@ -136,40 +194,41 @@ class Measured(NamedTuple):
     sent: int  # bytes with a task, back, and once with the function
     back: int
     once: int
+    reached: str
 
 
 def measure(name: str, workers: int) -> Measured:
-    """SECONDS of one job on so many warm processes, rounds of 2 pieces a worker."""
+    """SECONDS of one job on so many warm processes."""
     with local_workers(workers) as pool:
         run = working()
-        job = JOBS[name](run, 2 * workers)
+        job = JOBS[name](run, workers)
         crew = Crew(pool)
         for future in [crew.send(abs, k) for k in range(4 * workers)]:  # processes are up
             future.result()
+        answer = Underway(lambda function, task: crew.send(function, task).result)
         first = next(job.handouts)
         sent = max(len(pickle.dumps(task)) for task in first.tasks)
         once = len(pack(first.function))
-        job.take(_round(crew, first)[0])  # kernels are loaded, the function has travelled
-        units, work, pieces, home, back = 0.0, 0.0, 0, time.process_time(), 0
+        found = answer(first)
+        while not found:  # then kernels are loaded, the function has travelled
+            job.take([])
+            found = answer(next(job.handouts))
+        back = max(len(pickle.dumps(one.value)) for one in found)
+        job.take([one.value for one in found])
+        units, work, pieces, home = 0.0, 0.0, 0, time.process_time()
         begun = time.perf_counter()
         while time.perf_counter() - begun < SECONDS:
-            found, seconds = _round(crew, next(job.handouts))
-            work += seconds
-            units += sum(job.units(one) for one in found)
+            found = answer(next(job.handouts))
+            work += sum(one.seconds for one in found)
+            units += sum(job.units(one.value) for one in found)
             pieces += len(found)
-            job.take(found)
-        back = len(pickle.dumps(found[0]))
+            job.take([one.value for one in found])
         wall, home = time.perf_counter() - begun, time.process_time() - home
+        reached = job.reached()
         crew.dismiss()
     return Measured(
-        workers, units / wall, pieces, work / pieces, home / pieces, sent, back, once
+        workers, units / wall, pieces, work / pieces, home / pieces, sent, back, once, reached
     )  # fmt: skip
-
-
-def _round(crew: Crew, handout: Handout) -> tuple[list[Any], float]:
-    done: list[Future[Done]] = [crew.send(handout.function, task) for task in handout.tasks]
-    found = [one.result() for one in done]
-    return [one.value for one in found], sum(one.seconds for one in found)
 
 
 def _spin(seconds: float) -> int:
@@ -209,7 +268,7 @@ def main() -> None:
                 f"{name:15s} {k:2d} processes: {m.rate / base:5.2f} times one (nothing shared "
                 f"{best[k]:.2f}); {m.pieces} pieces of {1e3 * m.piece:.0f} ms, home "
                 f"{1e3 * m.home:.2f} ms each; {m.sent:,} bytes out, {m.back:,} back, "
-                f"{m.once:,} once",
+                f"{m.once:,} once; {m.rate:.1f} units a second{m.reached}",
                 flush=True,
             )
     path = os.environ.get("SCALING_JSON")

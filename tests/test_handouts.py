@@ -199,24 +199,66 @@ def test_pieces_are_taken_by_promise_and_each_once():
     one.away.seconds = 5.0
     taken = [schedule.take_away() for _ in range(6)]
     assert [job.lane for job in taken] == [two] * 3 + [one] * 3
-    assert sorted(job.number for job in taken[:3]) == [0, 1, 2]
+    assert [job.piece.number for job in taken[:3]] == [0, 1, 2]
     assert schedule.take_away() is None
     schedule.return_piece(taken[4])  # the executor is gone: threads take what is left
     assert not schedule.crewed
     assert schedule.take_away() is None
-    assert schedule.take().number == taken[4].number
+    assert schedule.take().piece is taken[4].piece
 
 
 def test_pieces_know_when_they_are_done():
-    pieces = Pieces(Handout(square, [7, 8]))
+    pieces = Pieces()
+    pieces.add(Handout(square, [7, 8]))
     assert pieces.waiting
     first, second = pieces.take(), pieces.take()
     assert not pieces.waiting
     assert not pieces.done
     pieces.put(second, 64, None)
+    assert not pieces.done
     pieces.put(first, 49, None)
     assert pieces.done
-    assert pieces.results == [49, 64]
+    assert pieces.collect() == [49, 64]
+
+
+def test_pieces_that_are_not_due_are_not_waited_for():
+    pieces = Pieces()
+    pieces.add(Handout(square, [1, 2, 3], keep=2))
+    one, two, three = (pieces.take() for _ in range(3))
+    pieces.put(three, 9, None)
+    assert not pieces.done
+    pieces.put(one, 1, None)
+    assert pieces.done
+    assert pieces.collect() == [1]
+    pieces.add(Handout(square, [4], keep=3))  # more may be kept than is out
+    assert pieces.done
+    assert pieces.collect() == []
+    pieces.add(Handout(square, [], keep=1))
+    assert not pieces.done
+    pieces.put(two, 4, None)
+    assert pieces.collect() == [4, 9]
+
+
+def ahead(seen):
+    """A stream that hands out the next tasks before it takes the last ones' results."""
+
+    def stream(working, clock):
+        for k in range(4):
+            seen.append((yield Handout(square, range(3 * k, 3 * k + 3), keep=3)))
+            yield Finding(note=f"round {k}")
+        seen.append((yield Handout(square, [])))
+
+    return stream
+
+
+@pytest.mark.parametrize("executor", [None, Here()], ids=["threads", "executor"])
+def test_what_is_kept_comes_with_a_later_handout(executor):
+    seen, by_itself = [], []
+    assert not run(ahead(seen), executor=executor).failures
+    assert seen == [[], [0, 1, 4], [9, 16, 25], [36, 49, 64], [81, 100, 121]]
+    working = Working(MODEL, Clock(LONG), exact=False)
+    assert len(list(alone(ahead(by_itself)(working, working.clock)))) == 4
+    assert by_itself == seen
 
 
 def test_luggage_stays_behind():
@@ -265,7 +307,7 @@ def tree(working, clock):
     """A splitting tree of so many splits."""
     tree = SplittingTree(
         working.spins, Splitting(max_splits=12, exact_width=4), seed=2, hands=HANDS,
-        travels=working.executor is not None,
+        travels=working.executor is not None, ahead=True,
     )  # fmt: skip
     yield from tree.shared_run()
 

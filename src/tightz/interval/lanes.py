@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -57,15 +58,31 @@ class Ended(NamedTuple):
     """A stream has no more steps to take."""
 
 
-class Pieces:
-    """A handout under way: whose turn each piece is, and what came back, in the tasks' order."""
+class Piece(NamedTuple):
+    """A task that was handed out, and its number among all that its stream handed out."""
 
-    def __init__(self, handout: Handout) -> None:
-        self.function, self.tasks, self.near = handout.function, handout.tasks, handout.near
-        self.results: list[Any] = [None] * len(self.tasks)
+    number: int
+    function: Callable[[Any], Any]
+    task: Any
+    near: bool
+    among: Pieces
+
+
+class Pieces:
+    """What a stream has handed out: whose turn each piece is, and what came back, in order."""
+
+    def __init__(self) -> None:
         self.error: BaseException | None = None
-        self._left = len(self.tasks)
-        self._untaken = list(range(len(self.tasks)))[::-1]
+        self._untaken: deque[Piece] = deque()
+        self._results: dict[int, Any] = {}
+        self._made = self._given = self._due = 0  # numbers: pieces made, given back, asked for
+
+    def add(self, handout: Handout) -> None:
+        """Pieces for others, and what its stream waits for."""
+        for task in handout.tasks:
+            self._untaken.append(Piece(self._made, handout.function, task, handout.near, self))
+            self._made += 1
+        self._due = max(self._given, self._made - handout.keep)
 
     @property
     def waiting(self) -> bool:
@@ -73,28 +90,39 @@ class Pieces:
         return bool(self._untaken) and self.error is None
 
     @property
+    def near(self) -> bool:
+        """Whether the next one is for threads."""
+        return self._untaken[0].near
+
+    @property
     def done(self) -> bool:
-        return self._left == 0 or self.error is not None
+        """Whether all that the stream waits for is there."""
+        there = all(number in self._results for number in range(self._given, self._due))
+        return there or self.error is not None
 
-    def take(self) -> int:
-        return self._untaken.pop()
+    def take(self) -> Piece:
+        return self._untaken.popleft()
 
-    def give_up(self, index: int) -> None:
+    def give_up(self, piece: Piece) -> None:
         """Whoever took it cannot do it: somebody else may."""
-        self._untaken.append(index)
+        self._untaken.appendleft(piece)
 
-    def put(self, index: int, result: Any, error: BaseException | None) -> None:
-        self.results[index] = result
+    def put(self, piece: Piece, result: Any, error: BaseException | None) -> None:
+        self._results[piece.number] = result
         self.error = self.error or error
-        self._left -= 1
+
+    def collect(self) -> list[Any]:
+        """The results that the stream waits for."""
+        found = [self._results.pop(number) for number in range(self._given, self._due)]
+        self._given = self._due
+        return found
 
 
 class Job(NamedTuple):
     """What a worker does next: a stream's next step, or one piece of what it handed out."""
 
     lane: Lane
-    pieces: Pieces | None = None
-    number: int = 0
+    piece: Piece | None = None
 
 
 @dataclass(eq=False)
@@ -131,7 +159,8 @@ class Lane:
     steps: Iterator[Any]
     here: Purse
     away: Purse  # by the executor's workers
-    pieces: Pieces | None = None
+    pieces: Pieces = field(default_factory=Pieces)
+    asking: bool = False  # its next step takes what was handed out
     running: bool = False
     ended: bool = False  # no more steps to take
     kernels: tuple[Kernel, ...] = ()  # what it waits for before its first step
@@ -171,18 +200,20 @@ class Lane:
     def ready(self) -> bool:
         """Whether its next step can be taken."""
         idle = not (self.running or self.ended) and self.unmerged < UNMERGED
-        return idle and (self.pieces is None or self.pieces.done)
+        return idle and (not self.asking or self.pieces.done)
 
     def advance(self) -> Any:
         """The next step, with the results of what it handed out."""
-        pieces, self.pieces = self.pieces, None
+        asking, self.asking = self.asking, False
         steps: Any = self.steps
         try:
-            if pieces is None:
+            if not asking:
                 return next(steps)
-            if pieces.error is not None:
-                return steps.throw(pieces.error)
-            return steps.send(pieces.results)
+            if self.pieces.error is not None:
+                # What else is under way is for nobody: the stream may go on without it.
+                failed, self.pieces = self.pieces, Pieces()
+                return steps.throw(failed.error)
+            return steps.send(self.pieces.collect())
         except StopIteration:
             return Ended()
 
@@ -241,17 +272,16 @@ class Schedule:
             if not ready or self.working.clock.expired:
                 return None
             # who had least of the time there, in proportion to what they were promised
-            return self._job(
-                min(ready, key=lambda lane: lane.away.seconds / max(lane.share, LEAST_AWAY))
-            )
+            lane = min(ready, key=lambda lane: lane.away.seconds / max(lane.share, LEAST_AWAY))
+            return Job(lane, lane.pieces.take())
 
     def _for_threads(self, lane: Lane) -> bool:
         """Whether it has pieces that nobody has taken and that are done here."""
-        return _waiting(lane) and (not self.crewed or bool(lane.pieces and lane.pieces.near))
+        return _waiting(lane) and (not self.crewed or lane.pieces.near)
 
     def _job(self, lane: Lane) -> Job:
-        if lane.pieces is not None and lane.pieces.waiting:
-            return Job(lane, lane.pieces, lane.pieces.take())
+        if not lane.ready:
+            return Job(lane, lane.pieces.take())
         lane.running = True
         return Job(lane)
 
@@ -268,7 +298,7 @@ class Schedule:
 
     def _best(self, ready: list[Lane]) -> Lane:
         for lane in ready:
-            if lane.pieces is not None and lane.pieces.done:  # short, and workers may wait for it
+            if lane.asking and lane.pieces.done:  # short, and workers may wait for it
                 return lane
         live = [lane for lane in self.lanes if not lane.ended]
         spent = sum(lane.here.seconds for lane in self.lanes)
@@ -289,9 +319,10 @@ class Schedule:
         return max(ready, key=lambda lane: (round(lane.here.rate, 6), -lane.here.seconds))
 
     def hand_out(self, lane: Lane, handout: Handout) -> None:
-        """Others may now take the lane's pieces; its own next step waits for them."""
+        """Others may now take the lane's pieces; its own next step waits for what is due."""
         with self.changed:
-            lane.pieces = Pieces(handout)
+            lane.pieces.add(handout)
+            lane.asking = True
             self.changed.notify(len(handout.tasks))
 
     def give_back(
@@ -315,18 +346,18 @@ class Schedule:
         away: bool = False,
     ) -> None:
         """A piece is over."""
-        assert job.pieces is not None
+        assert job.piece is not None
         with self.changed:
-            job.pieces.put(job.number, result, error)
+            job.piece.among.put(job.piece, result, error)
             (job.lane.away if away else job.lane.here).spend(seconds, self.memory)
             self.changed.notify()
 
     def return_piece(self, job: Job) -> None:
         """The executor is gone: the threads here do what it had."""
-        assert job.pieces is not None
+        assert job.piece is not None
         with self.changed:
             self.crewed = False
-            job.pieces.give_up(job.number)
+            job.piece.among.give_up(job.piece)
             self.changed.notify_all()
 
     def reward(self, lane: Lane, gain: float, *, findings: int = 0) -> None:
@@ -345,4 +376,4 @@ class Schedule:
 
 
 def _waiting(lane: Lane) -> bool:
-    return lane.pieces is not None and lane.pieces.waiting and not lane.ended
+    return lane.pieces.waiting and not lane.ended

@@ -93,9 +93,9 @@ class Away:
                 if self._flying >= most or (job := self.schedule.take_away()) is None:
                     return
                 self._flying += 1
-            assert job.pieces is not None
+            assert job.piece is not None
             try:
-                promise = self.crew.send(job.pieces.function, job.pieces.tasks[job.number])
+                promise = self.crew.send(job.piece.function, job.piece.task)
             except Exception as error:
                 promise = Future()
                 promise.set_exception(error)
@@ -224,11 +224,11 @@ def _work(
 ) -> None:
     """Do one job after the other until nothing is left or the clock ends."""
     while (job := schedule.take()) is not None:
-        if job.pieces is None:
+        if job.piece is None:
             _step(job.lane, schedule, board, inbox, away)
             continue
         try:
-            done, error = run_timed(job.pieces.function, job.pieces.tasks[job.number]), None
+            done, error = run_timed(job.piece.function, job.piece.task), None
         except BaseException as trouble:  # as in _step; a piece that never ends stops its stream
             done, error = Done(None, 0.0), trouble
         schedule.deliver(job, done.value, done.seconds, error=error)

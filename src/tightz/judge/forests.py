@@ -20,9 +20,10 @@ sum over the top's separator. What underflows is below 2^-1022 and drowned by th
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -256,63 +257,117 @@ class ForestQ:
         for low in range(0, count, step):
             high = min(low + step, count)
             some = (piece >= low) & (piece < high)
-            out[low:high] = self._signed_group(piece[some] - low, node[some], high - low)
+            members = [x.astype(np.int64).tobytes() for x in (piece[some] - low, node[some])]
+            out[low:high] = self._signed_group(_walk(self._parents.tobytes(), *members), high - low)
         return out
 
-    def _signed_group(self, piece: NDArray, node: NDArray, count: int) -> NDArray[np.float64]:
+    def _signed_group(self, walk: list[_Stop], count: int) -> NDArray[np.float64]:
         """Signed messages up the forest, E[members at or below k | y_S_k], all pieces at once."""
         above, _, _ = self._marginals
-        members = np.bincount(piece, minlength=count)
-        order = np.argsort(node, kind="stable")
-        piece, node = piece[order], node[order]
-        edge = np.searchsorted(node, np.arange(self._nodes + 1)).tolist()
-        waiting: dict[int, list[tuple[NDArray, NDArray, NDArray]]] = defaultdict(list)
+        at, ptr, places = self._at.tolist(), self.sep_ptr.tolist(), self._places_above.tolist()
+        waiting: dict[int, NDArray[np.float64]] = {}
         out = np.empty(count)
-        row_of = np.full(count, -1, dtype=np.int64)
         # Ascending order visits children before parents. A message carries E[product of members at
-        # or below k | separator]; a member's own spin enters as a sign on its column.
-        for k in np.unique(self._ancestors(node)).tolist():
-            own = piece[edge[k] : edge[k + 1]]
-            sent = waiting.pop(k, [])
-            active = np.unique(np.concatenate([own, *(ids for ids, _, _ in sent)]))
-            if not active.size:
-                continue
-            row_of[active] = np.arange(active.size)
-            seen = np.zeros(active.size, dtype=np.int64)
-            product = np.ones((active.size, 2 << int(self._sizes[k])))
-            product[row_of[own], 1::2] = -1.0
-            seen[row_of[own]] += 1
-            for ids, so_far, message in sent:
-                product[row_of[ids]] *= message
-                seen[row_of[ids]] += so_far
-            pair = self._pairs[self._at[k] : self._at[k + 1]]
-            below = product[:, 0::2] * pair[:, 0] + product[:, 1::2] * pair[:, 1]
+        # or below k | separator]; a member's own spin enters as a sign on its entries.
+        for stop in walk:
+            k = stop.node
+            size = 2 * (at[k + 1] - at[k])
+            product = np.ones((size, stop.signs.size))
+            for child, here, there in stop.sent:
+                spread = _spread(tuple(places[ptr[child] : ptr[child + 1]]), size)
+                product[:, here] *= waiting.pop(child).take(there, axis=1).take(spread, axis=0)
+            pair = self._pairs[at[k] : at[k + 1]]
+            below = product[0::2] * pair[:, :1] + product[1::2] * (pair[:, 1:] * stop.signs)
             # All members are below: what is left of the tree sums to 1, so the mean over the
             # separator ends it.
-            whole = seen == members[active]
-            out[active[whole]] = below[whole] @ above[k]
-            if not whole.all():
-                spread = self._spread(k)
-                left = ~whole
-                waiting[int(self._parents[k])].append(
-                    (active[left], seen[left], below[left][:, spread])
-                )
+            out[stop.ended] = above[k] @ below[:, stop.ended_columns]
+            waiting[k] = np.concatenate([below, np.ones((len(below), 1))], axis=1)
         return out
 
-    def _ancestors(self, node: NDArray) -> NDArray[np.int64]:
-        """The nodes and everything above them."""
-        marked = np.zeros(self._nodes, dtype=bool)
-        marked[node] = True
-        for k in range(self._nodes):
-            if marked[k] and self._parents[k] >= 0:
-                marked[self._parents[k]] = True
-        return np.flatnonzero(marked)
 
-    def _spread(self, k: int) -> NDArray[np.int64]:
-        """For each entry of the parent's table, the entry of k's separator that it belongs to."""
-        places = self._places_above[self.sep_ptr[k] : self.sep_ptr[k + 1]]
-        index = np.arange(2 << int(self._sizes[self._parents[k]]))
-        out = np.zeros(index.size, dtype=np.int64)
-        for j, place in enumerate(places.tolist()):
-            out |= ((index >> place) & 1) << j
-        return out
+@lru_cache(maxsize=4096)
+def _spread(places: tuple[int, ...], size: int) -> NDArray[np.int64]:
+    """For each entry of a parent's table, the entry of the separator at `places` it belongs to."""
+    index = np.arange(size)
+    out = np.zeros(size, dtype=np.int64)
+    for j, place in enumerate(places):
+        out |= ((index >> place) & 1) << j
+    return out
+
+
+_Sent = tuple[int, "NDArray[np.int64] | slice", NDArray[np.int64]]
+
+
+class _Stop(NamedTuple):
+    """A node on the way of signed products up a forest.
+
+    Products with the same members at or below the node have the same message: one column for all.
+
+    signs   of each column: -1 where the node itself is a member
+    sent    of the messages from below: the child, columns here, and their columns there; the last
+            one there is of ones, for products without a member below, where `here` is all columns
+    ended   products whose members are all here or below, and their columns
+    """
+
+    node: int
+    signs: NDArray[np.float64]
+    sent: list[_Sent]
+    ended: NDArray[np.int64]
+    ended_columns: NDArray[np.int64]
+
+
+@lru_cache(maxsize=8)
+def _walk(parents: bytes, pieces: bytes, nodes: bytes) -> list[_Stop]:
+    """The way of the products `pieces`, whose members are `nodes`, up a forest.
+
+    It depends on no table: the q's of a splitting tree, which share a forest, share it.
+    """
+    piece, node = (np.frombuffer(each, np.int64).tolist() for each in (pieces, nodes))
+    total = Counter(piece)
+    members: dict[int, list[int]] = defaultdict(list)
+    for i, k in zip(piece, node, strict=True):
+        members[k].append(i)
+    waiting: dict[int, list[tuple[int, dict[int, tuple[int, int]]]]] = defaultdict(list)
+    stops = []
+    for k, parent in enumerate(np.frombuffer(parents, np.int64).tolist()):
+        arrived = waiting.pop(k, [])
+        # A product is known here by whether it has the node, and by its columns at the children.
+        known: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        seen: Counter[int] = Counter(members[k])
+        for i in members[k]:
+            known[i].append((-1, 0))
+        for j, (_, coming) in enumerate(arrived):
+            for i, (column, below) in coming.items():
+                known[i].append((j, column))
+                seen[i] += below
+        numbers: dict[tuple[tuple[int, int], ...], int] = {}
+        column_of = {i: numbers.setdefault(tuple(key), len(numbers)) for i, key in known.items()}
+        ended = [i for i in column_of if seen[i] == total[i]]
+        left = {i: (column_of[i], seen[i]) for i in column_of if seen[i] < total[i]}
+        if left:
+            waiting[parent].append((k, left))
+        if numbers:
+            signs = np.where([key[0][0] < 0 for key in numbers], -1.0, 1.0)
+            sent = _sent([child for child, _ in arrived], list(numbers))
+            ends = np.array(ended, np.int64), np.array([column_of[i] for i in ended], np.int64)
+            stops.append(_Stop(k, signs, sent, *ends))
+    return stops
+
+
+def _sent(children: list[int], keys: list[tuple[tuple[int, int], ...]]) -> list[_Sent]:
+    """Which columns of each child's message go where; `keys` say so column by column."""
+    pairs: list[list[tuple[int, int]]] = [[] for _ in children]
+    for here, key in enumerate(keys):
+        for j, there in key:
+            if j >= 0:
+                pairs[j].append((here, there))
+    out: list[_Sent] = []
+    for child, found in zip(children, pairs, strict=True):
+        at, column = np.array(found, np.int64).T
+        if 2 * at.size > len(keys):  # multiplying by ones is faster than picking columns
+            padded = np.full(len(keys), -1)
+            padded[at] = column
+            out.append((child, slice(None), padded))
+        else:
+            out.append((child, at, column))
+    return out

@@ -56,7 +56,8 @@ class Setting(NamedTuple):
     max_leaves: int
     max_splits: int | None
     device: bool = False
-    batch: int = 2  # tasks a round, at least
+    hands: int = 1  # how many look at leaves at a time
+    ahead: bool = False  # whether a round is handed out before the last one is taken
     travels: bool = False  # whether other processes do them
 
 
@@ -104,7 +105,7 @@ class Looker:
         if found is not None:
             return found
         best: Plan | None = None
-        for split in self._openings(leaf)[slice(leaf.share[0], None, leaf.share[1])]:
+        for split in self._openings(leaf):
             best = better(best, self._plan(split))
             if self.setting.clock.expired:
                 break
@@ -146,7 +147,8 @@ class Looker:
             effort = POOR_EFFORT
         rng = generator(self.setting.seed, 1, leaf.number)
         proposed = propose(part.q, part.region.free, members, self.strength, effort, rng)
-        splits = [self._split(part, parity) for parity in proposed]
+        share, of = leaf.share
+        splits = [self._split(part, parity) for parity in proposed[share::of]]
         return [split for split in splits if split is not None]
 
     @property

@@ -31,9 +31,9 @@ from tightz.splitting.looks import Setting
 from tightz.splitting.nodes import Node
 from tightz.splitting.region import Region
 from tightz.splitting.results import Mixture, SplittingResult
-from tightz.splitting.tree import BATCH, Tree
+from tightz.splitting.tree import Tree
 from tightz.splitting.upper import Ceiling, UpperBounder
-from tightz.workspace.working import Handout
+from tightz.workspace.working import Handout, Underway
 from tightz.workspace.workspace import Workspace
 
 STRUCTURED = StructuredMeanField(width=8, restarts=3, tol=1e-4, max_sweeps=30)
@@ -104,8 +104,10 @@ class SplittingTree:
     clock      None: until closed, max_leaves or max_splits
     backend    "cuda" bounds the leaves of a MeanField tree on the GPU, hundreds a round; "auto"
                does so where there is one, "cpu" never
-    hands      how many may look at leaves at a time: so many at least are looked at in a round
+    hands      how many may look at leaves at a time
     travels    whether they are in other processes
+    ahead      whether to choose the next round before the last one's results are taken: none of
+               them waits then, and choices are made knowing a round less
 
     Both ends are monotone: a region keeps its own bound where its parts add up to less. Every end
     that is reported is the judge's, from the tree's parities, q's and tables; what the search
@@ -121,11 +123,12 @@ class SplittingTree:
         seed: Seed = None,
         threads: int | None = None,
         backend: Backend = "auto",
-        hands: int = BATCH,
+        hands: int = 1,
         travels: bool = False,
+        ahead: bool = False,
     ) -> None:
         self.settings = settings = settings or Splitting()
-        self.batch, self.travels = max(BATCH, hands), travels
+        self.hands, self.travels, self.ahead = hands, travels, ahead
         self.work = work
         self.clock = Clock() if clock is None else clock
         self.seed = seed_sequence(seed)
@@ -154,6 +157,7 @@ class SplittingTree:
         """Yield each improvement; ends when closed, at a limit, or when the iterator is closed."""
         pool = ThreadPoolExecutor(self.threads)
         steps = self.shared_run(pool)
+        answer = Underway() if self.threads == 1 else Underway(partial(self._start, pool))
         results: list[Any] | None = None
         try:
             while True:
@@ -161,11 +165,8 @@ class SplittingTree:
                 results = None
                 if isinstance(item, Bound):
                     yield item
-                elif self.threads == 1:
-                    results = [item.function(task) for task in item.tasks]
                 else:
-                    done = [pool.submit(item.function, task) for task in item.tasks]
-                    results = [self._result(future) for future in done]
+                    results = answer(item)
         except (StopIteration, _LateError):
             pass
         finally:
@@ -241,13 +242,22 @@ class SplittingTree:
         self.standing.weigh(self.tree, ceiling.proof)
         yield from self._news()
         while not tree.finished and not self.clock.expired:
-            yield from tree.round()
+            yield from tree.hand_out()
+            # the judge has what was taken last while others look at more
             self.standing.weigh(self.tree)
             yield from self._news()
+            yield from tree.take()
+        if not tree.closed and not self.clock.expired:
+            yield from tree.take()
+        self.standing.weigh(self.tree)
+        yield from self._news()
 
     def _call(self, pool: Executor, work: Callable[..., Result], *arguments: object) -> Result:
         """work(*arguments) on the pool; _LateError when the deadline comes first."""
         return self._result(pool.submit(work, *arguments))
+
+    def _start(self, pool: Executor, work: Callable[..., Any], task: Any) -> Callable[[], Any]:
+        return partial(self._result, pool.submit(work, task))
 
     def _result(self, future: Future[Result]) -> Result:
         left = self.clock.left
@@ -299,7 +309,7 @@ class SplittingTree:
             states=states, seed=self.seed, upper=self.want_upper,
             max_leaves=self.settings.max_leaves or room, max_splits=self.settings.max_splits,
             device=on_device(self.backend, partial(_why_not_device, family)),
-            batch=self.batch, travels=self.travels,
+            hands=self.hands, travels=self.travels, ahead=self.ahead,
         )  # fmt: skip
         self.tree = Tree.plant(setting, q, self.lower, ceiling)
         return self.tree

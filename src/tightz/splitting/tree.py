@@ -1,7 +1,9 @@
 """The splitting tree: split where most is to be gained, by look-ahead, on both sides.
 
-Rounds of a fixed number of tasks are done by others and applied in a fixed order, so the tree
-depends on the seed and the number of rounds only, not on who did them.
+Rounds of tasks are done by others and applied in a fixed order. A tree that works `ahead` hands out
+the next round before it takes the last one's results: nobody waits for the slowest look, nor for
+what is done here in between. The tree depends on the seed, these settings and the number of rounds
+only, not on who did them or when.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,13 +27,16 @@ from tightz.splitting.upper import Ceiling, scale
 from tightz.workspace.working import Handout
 
 BATCH = 2
-"""Upper-bound tasks per round, and look-aheads where one is dear."""
+"""Look-aheads a round at least, where a round ends before the next begins."""
 
-MOST_SHARES = 4
-"""Pieces that the candidates of a leaf are cut into where a round has fewer leaves than hands."""
+SHARES = 4
+"""Pieces that the candidates of a leaf are cut into where too few leaves are under way."""
 
 CHEAP = 400_000
 """A look-ahead by mean field costs about its incidences; this many of them fill a round."""
+
+MOST_CHEAP = 64
+"""Look-aheads by mean field in a round, where hands are fewer."""
 
 DEVICE_BATCH = 512
 """Look-aheads per round on a GPU."""
@@ -45,7 +50,7 @@ CLOSED = 1e-11
 
 @dataclass(eq=False)
 class Tree:
-    """A tree over the regions of the working model; see `advance`."""
+    """A tree over the regions of the working model; see `hand_out`."""
 
     setting: Setting
     root: Node
@@ -56,6 +61,8 @@ class Tree:
     trouble: str = ""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _heap: list[tuple[float, int, Node]] = field(default_factory=list)
+    _out: Round = field(default_factory=lambda: Round())  # handed out, to be taken next
+    _next: Round = field(default_factory=lambda: Round())  # handed out after it
 
     @classmethod
     def plant(cls, setting: Setting, q: IProjection, lower: float, ceiling: Ceiling) -> Tree:
@@ -82,8 +89,8 @@ class Tree:
         width = self.root.upper - self.root.lower
         return self.root.exact or bool(width <= CLOSED * scale(self.setting.bounder.poly))
 
-    def round(self) -> Generator[Handout, list[Any], None]:
-        """One round of look-aheads and upper bounds, by whoever takes them."""
+    def hand_out(self) -> Generator[Handout, list[Any], None]:
+        """Choose a round of look-aheads and upper bounds for others; `take` has the results."""
         before = self.splits
         lower = self._choose_lower()
         if self.setting.device:
@@ -96,26 +103,46 @@ class Tree:
                 for node, result in zip(lower, found, strict=True):
                     self._apply(node, result)
                 lower = []
-        tasks = [(Look.SPLIT, node) for node in lower]
+        looking = len(self._out.numbers(Look.SPLIT)) + len(lower)
+        of = SHARES if looking < self._abreast else 1
+        tasks = [Task(Look.SPLIT, node, k, of) for node in lower for k in range(of)]
         if self.setting.upper:
             tasks += self._choose_upper({node.number for node in lower})
-        self.stalled = not tasks and not self._heap and self.splits == before
-        if not tasks:
+        self._next = Round(tuple(tasks))
+        idle = not tasks and not self._out.tasks
+        self.stalled = idle and not self._heap and self.splits == before
+        yield self._handout(tasks, keep=len(self._out.tasks) + len(tasks))
+
+    def take(self) -> Generator[Handout, list[Any], None]:
+        """Apply the results of a round, in the order of its tasks.
+
+        Ahead of it, this is the round before the last.
+        """
+        done, self._out, self._next = self._out, self._next, Round()
+        if not self.setting.ahead:
+            done, self._out = self._out, Round()
+        if not done.tasks:
             return
-        # Results are applied in the order of the tasks: the tree does not depend on who did them.
-        of = self.setting.batch // len(tasks)
-        pieces = [(look, node, k) for look, node in tasks for k in range(_shares(look, of))]
-        results = yield self._handout(
-            [(look, _leaf(node, k, _shares(look, of))) for look, node, k in pieces]
-        )
-        by_node: dict[tuple[Look, int], Plan | Ceiling | None] = {}
-        for (look, node, _), result in zip(pieces, results, strict=True):
-            best, key = self._unpacked(result), (look, node.number)
-            if isinstance(old := by_node.get(key), Plan) and isinstance(best, Plan):
+        results = yield self._handout([], keep=len(self._out.tasks))
+        by_task: dict[tuple[Look, int], Plan | Ceiling | None] = {}
+        for task, result in zip(done.tasks, results, strict=True):
+            best, key = self._unpacked(result), (task.look, task.node.number)
+            if isinstance(old := by_task.get(key), Plan) and isinstance(best, Plan):
                 best = better(old, best)
-            by_node[key] = best or old
-        for look, node in tasks:
-            self._apply(node, by_node[look, node.number])
+            by_task[key] = best or old
+        nodes = {(task.look, task.node.number): task.node for task in done.tasks}
+        for key, node in nodes.items():
+            self._apply(node, by_task[key])
+
+    @property
+    def _looks(self) -> int:
+        """Look-aheads a round, where they are dear."""
+        return self.setting.hands if self.setting.ahead else max(BATCH, self.setting.hands)
+
+    @property
+    def _abreast(self) -> int:
+        """Look-aheads under way at a time."""
+        return 2 * self._looks if self.setting.ahead else self._looks
 
     @cached_property
     def looker(self) -> Looker:
@@ -126,10 +153,12 @@ class Tree:
     def _traveller(self) -> Traveller:
         return Traveller.of(self.looker, self.root.part.q)
 
-    def _handout(self, tasks: list[tuple[Look, Leaf]]) -> Handout:
+    def _handout(self, tasks: Sequence[Task], keep: int) -> Handout:
+        looks = [(task.look, _leaf(task.node, task.share, task.of)) for task in tasks]
         if not self.setting.travels:
-            return Handout(self.looker, tasks)
-        return Handout(self._traveller, [self._traveller.luggage.pack(task) for task in tasks])
+            return Handout(self.looker, looks, keep=keep)
+        luggage = self._traveller.luggage
+        return Handout(self._traveller, [luggage.pack(look) for look in looks], keep=keep)
 
     def _unpacked(self, result: Any) -> Plan | Ceiling | None:
         if not self.setting.travels:
@@ -151,19 +180,26 @@ class Tree:
     def _choose_lower(self) -> list[Node]:
         """The leaves to look at next; those already looked at are split on the way."""
         chosen: list[Node] = []
-        batch = self.setting.batch
+        count = self._looks
         if self.looker.is_product:
             size = max(1, self.root.part.q.coset.polynomial.spins.size)
-            batch = max(batch, int(np.clip(CHEAP // size, BATCH, 64)))
-            batch = DEVICE_BATCH if self.setting.device else batch
-        while len(chosen) < batch and self._heap and not self.finished:
-            _, _, node = heapq.heappop(self._heap)
+            count = max(count, min(MOST_CHEAP, CHEAP // size))
+            count = DEVICE_BATCH if self.setting.device else count
+        splitting = self._out.numbers(Look.SPLIT_FOR_UPPER)
+        later = []
+        while len(chosen) < count and self._heap and not self.finished:
+            item = heapq.heappop(self._heap)
+            node = item[-1]
             if node.dead or node.exact or node.children:
                 continue
-            if node.plan is None:
+            if node.number in splitting:  # it is about to be split, with bounds on both parts
+                later.append(item)
+            elif node.plan is None:
                 chosen.append(node)
             else:
                 self._commit(node, node.plan)
+        for item in later:
+            heapq.heappush(self._heap, item)
         return chosen
 
     def _commit(self, node: Node, plan: Plan) -> None:
@@ -195,23 +231,27 @@ class Tree:
 
     # --- Upper side ---------------------------------------------------------------------------
 
-    def _choose_upper(self, looking: set[int]) -> list[tuple[Look, Node]]:
+    def _choose_upper(self, looking: set[int]) -> list[Task]:
         """The regions with the widest gap that carry the upper bound now.
 
         A leaf that is just being looked at waits: the split found may serve both sides.
         """
+        looking = looking | self._out.numbers(Look.SPLIT) | self._out.numbers(Look.SPLIT_FOR_UPPER)
+        bounding = self._out.numbers(Look.BOUND)
         nodes = sorted(
-            ((-log_difference(n.upper, n.lower), n.number, n) for n in self.root.upper_frontier()),
-            key=lambda item: item[:2],
+            (-log_difference(node.upper, node.lower), node.number, node)
+            for node in self.root.upper_frontier()
         )
-        tasks: list[tuple[Look, Node]] = []
-        for gap, _, node in nodes[: self.setting.batch]:
+        tasks: list[Task] = []
+        # What is under way counts among the widest: others would be split for less.
+        for gap, _, node in nodes[: self._abreast]:
             if gap == math.inf or node.exact:
                 continue
             if node.children:
-                tasks += [(Look.BOUND, c) for c in node.children if not c.bounded]
+                new = [c for c in node.children if not c.bounded and c.number not in bounding]
+                tasks += [Task(Look.BOUND, child) for child in new]
             elif node.number not in looking:
-                tasks.append((Look.SPLIT_FOR_UPPER, node))
+                tasks.append(Task(Look.SPLIT_FOR_UPPER, node))
         return tasks
 
     def _apply(self, node: Node, result: object) -> None:
@@ -229,10 +269,24 @@ class Tree:
             self._push(node)
 
 
-def _leaf(node: Node, k: int = 0, of: int = 1) -> Leaf:
-    return Leaf(node.number, node.part, node.core, node.plan, (k, of))
+class Task(NamedTuple):
+    """A look at a node, or a share of it."""
+
+    look: Look
+    node: Node
+    share: int = 0
+    of: int = 1
 
 
-def _shares(look: Look, of: int) -> int:
-    """How many look at one leaf where a round has fewer leaves than hands."""
-    return max(1, min(of, MOST_SHARES)) if look is Look.SPLIT else 1
+class Round(NamedTuple):
+    """What was handed out at once."""
+
+    tasks: tuple[Task, ...] = ()
+
+    def numbers(self, look: Look) -> set[int]:
+        """The nodes that are looked at so."""
+        return {task.node.number for task in self.tasks if task.look is look}
+
+
+def _leaf(node: Node, share: int = 0, of: int = 1) -> Leaf:
+    return Leaf(node.number, node.part, node.core, node.plan, (share, of))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -365,16 +366,37 @@ class Handout:
     must be picklable, a task should take a tenth of a second or more, and what it returns must
     depend on the task alone. Results are in the order of the tasks, whoever did them. The stream
     should keep the function: the same object travels once. `near`: not worth the way, for threads.
+
+    keep: so many of the tasks handed out last may stay under way; the results are those of all
+    earlier ones that were not given yet. A stream that hands out the next tasks before it asks for
+    the last ones' results leaves nobody idle, and what it learns does not depend on who was fast.
     """
 
     function: Callable[[Any], Any]
     tasks: Sequence[Any]
     near: bool = False
+    keep: int = 0
+
+
+class Underway:
+    """Answers a stream's handouts; `start(function, task)` gives a call that ends with the result.
+
+    With `partial` a task is done when its result is asked for, by whoever asks.
+    """
+
+    def __init__(self, start: Callable[..., Callable[[], Any]] = partial) -> None:
+        self._start = start
+        self._out: deque[Callable[[], Any]] = deque()
+
+    def __call__(self, handout: Handout) -> list[Any]:
+        """The results that are due."""
+        self._out += [self._start(handout.function, task) for task in handout.tasks]
+        return [self._out.popleft()() for _ in range(len(self._out) - handout.keep)]
 
 
 def alone(steps: Generator[Any, Any, Any]) -> Generator[Any, None, Any]:
     """What a stream yields, its handouts done in this thread."""
-    go_on = partial(next, steps)
+    go_on, answer = partial(next, steps), Underway()
     while True:
         try:
             item = go_on()
@@ -385,6 +407,6 @@ def alone(steps: Generator[Any, Any, Any]) -> Generator[Any, None, Any]:
             go_on = partial(next, steps)
             continue
         try:
-            go_on = partial(steps.send, [item.function(task) for task in item.tasks])
+            go_on = partial(steps.send, answer(item))
         except Exception as error:
             go_on = partial(steps.throw, error)

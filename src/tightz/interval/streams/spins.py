@@ -322,6 +322,7 @@ def splitting(working: Working, clock: Clock) -> Generator[Finding | Bound | Han
         backend=working.backend,
         hands=working.hands,
         travels=working.executor is not None,
+        ahead=working.executor is not None,  # threads have other streams to turn to
     )
     look, results = 0.5, None
     steps = tree.shared_run()
