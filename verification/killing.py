@@ -33,6 +33,7 @@ from tightz.runtime.executors import map_ordered
 from tightz.runtime.local_workers import LocalWorkers, local_workers
 from tightz.runtime.seeds import seed_sequence, stream
 from tightz.sampling.annealed_rounds import Drawer, Round
+from tightz.sampling.annealed_rounds import Lot as ChainLot
 from tightz.sampling.capped.lanes import LANES
 from tightz.sampling.capped.pieces import Lot, Sampler
 from tightz.sampling.capped.proposal import Proposal
@@ -307,18 +308,21 @@ def _print(weights: NDArray[np.float64]) -> int:
 
 
 class Doubling(LocalWorkers):
-    """Gives one lot's draws for the next one's, which are lost, one time in three."""
+    """Gives a lot's draws for those of the next one of the same plan, every second time."""
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
-        self._lots: list[Any] = []
+        self._before: dict[Any, Any] = {}
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         future = super().submit(fn, *args, **kwargs)
-        if not isinstance(args[-1], Lot):
+        *_, plan, task = args
+        if not isinstance(task, Lot | ChainLot):
             return future
-        self._lots.append(future)
-        return self._lots[-2] if len(self._lots) % 3 == 2 else future
+        if plan in self._before:
+            return self._before.pop(plan)
+        self._before[plan] = future
+        return future
 
 
 def whole(
