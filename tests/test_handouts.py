@@ -75,6 +75,31 @@ def run(method, **options):
 EXPECTED = [[x * x for x in range(10 * k, 10 * k + 5)] for k in range(3)]
 
 
+class Bears:
+    """A stream that goes on after a piece failed, with tasks still under way when it did."""
+
+    __name__ = "Bears"
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, working, clock):
+        for k in range(3):
+            tasks = range(10 * k, 10 * k + 5)
+            try:
+                self.seen.append((yield Handout(fail_at_two, tasks, keep=2)))
+            except ZeroDivisionError as error:
+                self.seen.append(str(error))
+        self.seen.append((yield Handout(fail_at_two, ())))
+
+
+@pytest.mark.parametrize("executor", [None, Here()], ids=["threads", "executor"])
+def test_a_stream_may_go_on_after_a_piece_that_failed(executor):
+    method = Bears()
+    assert not run(method, executor=executor).failures
+    assert method.seen == ["a bug at 2", [10, 11, 12], [13, 14, 20, 21, 22], [23, 24]]
+
+
 @pytest.mark.parametrize("executor", [None, Here()], ids=["threads", "executor"])
 def test_results_come_back_in_the_order_of_the_tasks(executor):
     method = Sum()

@@ -155,3 +155,14 @@ def test_pages_at_the_door_link_what_is_there(page: str) -> None:
     assert len(text) > 500
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links {target}"
+
+
+def test_no_merge_was_left_half_done() -> None:
+    folders = ("src", "tests", "docs", "benchmarks", "verification", "peers", ".github")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    kinds = (".py", ".md", ".yml", ".json", ".toml")
+    texts = {path: path.read_text(encoding="utf-8") for path in files if path.suffix in kinds}
+    assert len(texts) > 500
+    mark = re.compile(r"^(?:<{7} |>{7} )", re.MULTILINE)
+    assert not [str(path) for path, text in texts.items() if mark.search(text)]
+    assert mark.search("a\n<<<<<<< HEAD\n")
