@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from multiprocessing.connection import Connection
 
 
 def square(x):
@@ -28,6 +29,19 @@ def die_once(marker, x):
         except FileExistsError:
             return x
         os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def die_answering(marker, x):
+    """Kills its process the first time it meets task 2, with half of the answer on its way."""
+    if x == 2 and not os.path.exists(marker):
+
+        def half(connection, buffer):
+            os.write(connection.fileno(), bytes(buffer)[: len(buffer) // 2])
+            os.close(os.open(marker, os.O_CREAT))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Connection._send = half
     return x
 
 

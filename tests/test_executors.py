@@ -30,7 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tightz as tz
-from tests.errands import die_at_six, die_once, fail_at_five, square
+from tests.errands import die_answering, die_at_six, die_once, fail_at_five, square
 from tightz.errors import ParameterError
 from tightz.families.mean_field import MeanField, PointMass
 from tightz.interval.board import Board
@@ -310,6 +310,15 @@ def test_a_killed_process_loses_nothing(tmp_path):
             pool.submit(square, 1)
         # A pool that was broken before is replaced as well.
         assert list(map_ordered(work, range(9), executor=pool)) == list(range(9))
+
+
+@FORKED
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_process_that_dies_while_it_answers_loses_nothing(tmp_path, method):
+    work = partial(die_answering, str(tmp_path / "died"))
+    with LocalWorkers(2, mp.get_context(method)) as pool:
+        assert list(map_ordered(work, range(9), executor=pool)) == list(range(9))
+    assert (tmp_path / "died").exists()
 
 
 @FORKED

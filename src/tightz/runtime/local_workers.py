@@ -83,6 +83,9 @@ class LocalWorkers(Executor):
                     1, mp_context=self._context, initializer=self._initializer
                 )
                 awake = process.submit(_wake)
+                # Only the process may write there: with two writers half an answer has no end.
+                answers: Any = process._result_queue
+                answers._writer.close()
             self._processes[threading.get_ident()] = process
             with suppress(BrokenExecutor):
                 awake.result()
