@@ -362,8 +362,8 @@ def run(name: str, seconds: float, progress: Callable[[str], None]) -> Row:
         books, r, wrong = whole(place.executor, seconds)
     drawn = sum(a.drawn for a in r.ledger.accounts)
     detail = (
-        f"{killer.killed} workers killed, {books.lots} lots, {books.away} of them by workers, "
-        f"{drawn:,} draws counted; "
+        f"{killer.killed} workers killed, {books.away} lots by workers, "
+        f"{books.lots} in whole batches, {drawn:,} draws counted; "
         f"{wrong[0] if wrong else 'the books balance, log Z inside'}"
     )
     return Row(f"killing: {name}, a whole run", books.away, len(wrong), detail)
