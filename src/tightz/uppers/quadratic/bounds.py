@@ -31,7 +31,7 @@ from tightz.uppers.quadratic.run import Quadratic, QuadraticStatus, Run, Spins
 
 Array = NDArray[np.float64]
 
-_JUDGING = 0.2
+_JUDGING = 0.1
 """Time of a judgement in parts of that from it to the next one, the first one apart."""
 
 _RESERVED = 1.5
