@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -12,7 +14,7 @@ from tests.errands import square
 from tightz.interval import log_partition as module
 from tightz.interval.portfolio import tempering
 from tightz.runtime import local_workers
-from tightz.runtime.local_workers import LocalWorkers
+from tightz.runtime.local_workers import KilledWorker, LocalWorkers
 
 
 @pytest.fixture
@@ -60,6 +62,21 @@ def test_a_model_that_is_summed_at_once_starts_none(monkeypatch):
 def test_workers_without_the_script():
     with LocalWorkers(2, with_main=False) as pool:
         assert sorted(pool.map(square, range(6))) == [k * k for k in range(6)]
+
+
+def test_abandoned_workers_end_at_once():
+    pool = LocalWorkers(2, with_main=False)
+    pool.submit(square, 3).result()
+    long = pool.submit(time.sleep, 600.0)
+    (manager,) = [one._executor_manager_thread for one in pool._processes.values()][:1]
+    time.sleep(0.5)
+    pool.abandon()
+    with pytest.raises((KilledWorker, CancelledError)):
+        long.result(timeout=60.0)
+    manager.join(60.0)
+    assert not manager.is_alive()
+    with pytest.raises(RuntimeError):
+        pool.submit(square, 3)
 
 
 UNGUARDED = """

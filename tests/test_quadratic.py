@@ -15,7 +15,9 @@ import tightz as tz
 from tests import naive
 from tightz.errors import UnsupportedModelError
 from tightz.judge import quadratic as judge
+from tightz.judge.links import SpinEvidence, SpinLink
 from tightz.judge.quadratic import QuadraticEvidence, suprema
+from tightz.judge.spins import ProductQ, SpinMap
 from tightz.judge.verdict import RefutedError
 from tightz.reductions.encoding import encode
 from tightz.runtime import blas_threads
@@ -339,7 +341,7 @@ def test_panels_and_blocks_do_not_matter(monkeypatch, panel):
     usual = evidence.verdict(model)
     monkeypatch.setattr(judge, "_PANEL", panel[0])
     monkeypatch.setattr(judge, "_BLOCK", panel[1])
-    other = replace(evidence, _value=[]).verdict(model)
+    other = replace(evidence).verdict(model)
     assert abs(other.upper - usual.upper) <= usual.rounding < 1e-10
 
 
@@ -365,7 +367,24 @@ def test_a_judge_with_a_mistake_is_caught(monkeypatch, part):
         monkeypatch.setattr(judge, "suprema", lowered)
     else:
         monkeypatch.setattr(judge._Elimination, "_last", moved)
-    assert replace(evidence, _value=[]).verdict(model).upper < truth.low
+    assert replace(evidence).verdict(model).upper < truth.low
+
+
+def test_evidence_that_is_changed_forgets_what_was_judged():
+    """What was found about one model, one polynomial or one q is no finding about another."""
+    one = tz.ising(np.zeros((3, 3)), np.zeros(3))
+    two = tz.ising(3.0 * (np.ones((3, 3)) - np.eye(3)), np.zeros(3))
+    evidence = evidence_for(one, np.arange(3), np.zeros(3), np.zeros(3))
+    link = Spins.of(encode(two, multivalued=True)).link
+    assert evidence.verdict(one).upper == pytest.approx(3.0 * math.log(2.0), abs=1e-9)
+    assert replace(evidence, link=link).verdict(two).upper >= enumerate_model(two).low
+    with pytest.raises(RefutedError, match="away from the model's tables"):
+        replace(evidence.link, terms=link.terms).rounding(one)
+    q = ProductQ(SpinMap.identity(3), np.zeros(3))
+    low = SpinEvidence(SpinLink(evidence.link), q)
+    sure = ProductQ(SpinMap.identity(3), np.ones(3))
+    assert low.verdict(one).lower == pytest.approx(3.0 * math.log(2.0), abs=1e-9)
+    assert replace(low, q=sure).verdict(one).lower == pytest.approx(0.0, abs=1e-9)
 
 
 def exact_elimination(spins: Spins, mu: np.ndarray, v: np.ndarray) -> float:

@@ -124,7 +124,7 @@ def log_partition(
         own = None if methods or only is not None else _own_workers(executor, threads, time_limit)
         if own is not None:
             executor = own
-            stack.callback(own.shutdown, wait=False, cancel_futures=True)
+            stack.callback(own.abandon)
         session = None
         if kept is not None:
             session = IntervalSession.open(

@@ -51,7 +51,7 @@ class NetworkEvidence:
     order: NDArray[np.int64]
     scopes: Sequence[tuple[int, ...]]
     tables: Sequence[NDArray]
-    _done: list[tuple[FactorGraph, Verdict]] = field(default_factory=list, repr=False)
+    _done: list[tuple[FactorGraph, Verdict]] = field(default_factory=list, init=False, repr=False)
 
     def verdict(self, model: FactorGraph) -> Verdict:
         """The bound of this network on `model`, rounding taken off; worked out once."""

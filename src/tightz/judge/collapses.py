@@ -37,7 +37,7 @@ class CollapseLink:
     terms: SpinTerms
     kept: NDArray[np.int64]
     order: NDArray[np.int64]
-    _done: list[tuple[SpinTerms, float]] = field(default_factory=list, repr=False)
+    _done: list[tuple[SpinTerms, float]] = field(default_factory=list, init=False, repr=False)
 
     def rounding(self, original: SpinTerms) -> float:
         """How far log sums of `terms` over any states can be from those of `original`."""

@@ -41,7 +41,7 @@ class EncodingLink:
 
     terms: SpinTerms
     chart: SpinMap
-    _done: list[tuple[FactorGraph, float]] = field(default_factory=list, repr=False)
+    _done: list[tuple[FactorGraph, float]] = field(default_factory=list, init=False, repr=False)
 
     def rounding(self, model: FactorGraph) -> float:
         """How far `terms` can be from the model's log weight at any state; RefutedError if far."""
@@ -235,7 +235,7 @@ class SpinEvidence:
 
     link: SpinLink
     q: SpinDistribution
-    _value: list[tuple[float, float]] = field(default_factory=list, repr=False)
+    _value: list[tuple[float, float]] = field(default_factory=list, init=False, repr=False)
 
     @property
     def value(self) -> tuple[float, float]:

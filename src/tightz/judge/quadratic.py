@@ -93,7 +93,7 @@ class QuadraticEvidence:
     spins: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
     signs: NDArray[np.int8] = field(default_factory=lambda: np.zeros((0, 3), np.int8))
     multiples: Array = field(default_factory=lambda: np.zeros(0))
-    _value: list[tuple[float, float]] = field(default_factory=list, repr=False)
+    _value: list[tuple[float, float]] = field(default_factory=list, init=False, repr=False)
 
     def verdict(self, model: FactorGraph) -> Verdict:
         """The bound on the model, all roundings added."""

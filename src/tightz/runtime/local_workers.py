@@ -56,6 +56,7 @@ class LocalWorkers(Executor):
         self._initializer = partial(_settle, initializer, *initargs)
         self._threads = ThreadPoolExecutor(n, thread_name_prefix="tightz process")
         self._processes: dict[int, ProcessPoolExecutor] = {}  # by the thread that waits for it
+        self._abandoned = False
 
     @property
     def pids(self) -> list[int]:
@@ -79,6 +80,8 @@ class LocalWorkers(Executor):
         """A process for this thread; a death before its first answer costs the task nothing."""
         for _ in range(STARTS):
             with _starting, self._preparing():
+                if self._abandoned:
+                    break
                 process = ProcessPoolExecutor(
                     1, mp_context=self._context, initializer=self._initializer
                 )
@@ -86,7 +89,7 @@ class LocalWorkers(Executor):
                 # Only the process may write there: with two writers half an answer has no end.
                 answers: Any = process._result_queue
                 answers._writer.close()
-            self._processes[threading.get_ident()] = process
+                self._processes[threading.get_ident()] = process
             with suppress(BrokenExecutor):
                 awake.result()
                 return process
@@ -97,6 +100,21 @@ class LocalWorkers(Executor):
         self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
         for process in list(self._processes.values()):
             process.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+    def abandon(self) -> None:
+        """End the processes at once, whatever they are at: nobody waits for it.
+
+        An interpreter that exits would wait for their tasks. A Ctrl-C in that wait closes the
+        queues before the processes were told to end, and it waits for ever.
+        """
+        with _starting:
+            self._abandoned = True
+            pools = list(self._processes.values())
+            processes = [one for pool in pools for one in dict(pool._processes or {}).values()]
+        self.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            with suppress(Exception):  # it may be gone
+                process.terminate()
 
 
 def local_workers(n: int) -> LocalWorkers:
