@@ -112,3 +112,30 @@ def test_a_script_without_a_guard_runs_once(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split("\n")[:2] == ["script", "True 4 True []"]
+
+
+EARLY = """
+import os, signal, time
+from tightz.runtime.local_workers import LocalWorkers
+if __name__ == "__main__":
+    pool = LocalWorkers(1, with_main=False)
+    future = pool.submit(os.getpid)
+    while not pool.pids:
+        time.sleep(0.001)
+    (first,) = pool.pids
+    while not future.done():  # while it starts
+        os.kill(first, signal.SIGINT)
+        time.sleep(0.002)
+    print(future.result() == first, flush=True)
+    pool.abandon()
+"""
+
+
+def test_a_process_that_starts_hears_no_interrupt(tmp_path):
+    script = tmp_path / "early.py"
+    script.write_text(EARLY)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, timeout=600
+    )
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr[-2000:]
+    assert "KeyboardInterrupt" not in done.stderr

@@ -232,6 +232,8 @@ def _work(
         except BaseException as trouble:  # as in _step; a piece that never ends stops its stream
             done, error = Done(None, 0.0), trouble
         schedule.deliver(job, done.value, done.seconds, error=error)
+        if away is not None:  # behind a piece for threads there may be some for others
+            away.fill()
 
 
 def _step(

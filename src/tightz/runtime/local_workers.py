@@ -79,7 +79,7 @@ class LocalWorkers(Executor):
     def _start(self) -> ProcessPoolExecutor:
         """A process for this thread; a death before its first answer costs the task nothing."""
         for _ in range(STARTS):
-            with _starting, self._preparing():
+            with _starting, self._preparing(), _undisturbed():
                 if self._abandoned:
                     break
                 process = ProcessPoolExecutor(
@@ -123,6 +123,19 @@ def local_workers(n: int) -> LocalWorkers:
     They leave Ctrl-C to this process and end when it is killed.
     """
     return LocalWorkers(n)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Processes that this thread starts hear no Ctrl-C, not even before they know what it means."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
