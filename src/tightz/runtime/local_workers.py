@@ -15,7 +15,7 @@ from concurrent.futures import (
 )
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from multiprocessing import get_context, parent_process, spawn
+from multiprocessing import get_context, parent_process, resource_tracker, spawn
 from typing import Any
 
 from tightz.errors import require_range
@@ -131,6 +131,7 @@ def _undisturbed() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # who starts it lets signals in again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
