@@ -32,7 +32,7 @@ demo: $(STAMP)
 	@$(BIN)/tightz demo --output out/demo.png
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

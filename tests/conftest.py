@@ -27,6 +27,14 @@ _calls = Calls()
 _watch = _calls.watch()
 
 
+LONG = ("test_verification.py", "test_docs.py")
+"""Files of few and long tests: one that begins last is waited for by the other process."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     _watch.__enter__()
 

@@ -30,7 +30,6 @@ from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import HORIZON, Outlook
 from tightz.sampling.capped.lanes import Capped
 from tightz.sampling.capped.stream import STEP, CappedDraws
-from tightz.sampling.capped.tally import Final, Tally
 from tightz.uppers.mini_bucket.partition import Partition, partition
 from tightz.uppers.mini_bucket.places import (
     A_CLIQUE,
@@ -317,6 +316,5 @@ class WideDraws(CappedDraws):
     def _prepare(self, proposal: Capped, outlook: Outlook) -> None:
         super()._prepare(proposal, outlook)
         assert self.final is not None
-        tally: Tally = self.final.tally
+        tally = self.final.tally
         tally.family, tally.name = "wide mini-bucket", f"wide {self.tables}"
-        self.final = Final(self.final.source, tally, self.final.begun)
