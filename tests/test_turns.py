@@ -68,17 +68,19 @@ def test_nobody_is_there_twice():
     def work():
         for _ in range(200):
             with turns:
-                inside.append(1)
-                most.append(len(inside))
-                turns.give_way() if not inside else None
-                inside.pop()
+                for _ in range(2):
+                    inside.append(1)
+                    most.append(len(inside))
+                    time.sleep(0)
+                    inside.pop()
+                    turns.give_way()
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
-    assert len(most) == 1200
+    assert len(most) == 2400
     assert max(most) == 1
 
 
