@@ -24,7 +24,7 @@ import tightz as tz
 from tightz.paper import trials as seam
 from tightz.paper.results import Estimate
 from tightz.runtime import executors
-from tightz.runtime.local_workers import local_workers
+from tightz.runtime.local_workers import LocalWorkers
 
 LEVELS = range(21)
 TRIALS = 200
@@ -64,7 +64,7 @@ def pids(pool: Any) -> list[int]:
     return list(pool.run(os.getpid).values())
 
 
-POOLS: dict[str, Callable[[int], Any]] = {"dask": dask, "local": local_workers}
+POOLS: dict[str, Callable[[int], Any]] = {"dask": dask, "local": LocalWorkers}
 
 
 def start_up() -> None:

@@ -33,7 +33,7 @@ from tightz.families.projection import IProjection
 from tightz.families.structured import StructuredMeanField, StructuredProjection
 from tightz.runtime.clock import Clock
 from tightz.runtime.executors import Crew
-from tightz.runtime.local_workers import local_workers
+from tightz.runtime.local_workers import LocalWorkers
 from tightz.runtime.parcels import pack
 from tightz.runtime.seeds import stream
 from tightz.sampling.annealed import Annealing
@@ -199,7 +199,7 @@ class Measured(NamedTuple):
 
 def measure(name: str, workers: int) -> Measured:
     """SECONDS of one job on so many warm processes."""
-    with local_workers(workers) as pool:
+    with LocalWorkers(workers) as pool:
         run = working()
         job = JOBS[name](run, workers)
         crew = Crew(pool)

@@ -24,7 +24,7 @@ from tightz.interval.portfolio import tempering
 from tightz.runtime import executors
 from tightz.runtime.cluster import DaskPool, connect, open_executor
 from tightz.runtime.executors import Crew, map_ordered
-from tightz.runtime.local_workers import local_workers
+from tightz.runtime.local_workers import LocalWorkers
 from tightz.runtime.parcels import ExecutorError, run_parcel
 from tightz.runtime.provenance import versions
 
@@ -143,11 +143,8 @@ def test_the_plan_is_shared_and_not_sent_with_tasks(client):
                 sent.append(args)
             return super().submit(fn, *args)
 
-    def pool(_):
-        return Watched(client)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executors, "_pool", pool)
+        patch.setattr("tightz.runtime.cluster.DaskPool", Watched)
         tz.estimate(GRID, executor=client, **RUN)
     assert len(sent) > 20
     shared = {content.key for _, content, _ in sent}
@@ -245,7 +242,7 @@ def test_which_executor():
     ):
         pass
     with pytest.raises(ParameterError, match="workers is 0; expected at least 1"):
-        local_workers(0)
+        LocalWorkers(0)
 
 
 def test_command_line(tmp_path, cluster):

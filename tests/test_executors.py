@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import multiprocessing as mp
 import os
 import pickle
 import queue
@@ -20,7 +19,6 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from types import SimpleNamespace
 
@@ -38,9 +36,9 @@ from tightz.interval.portfolio import tempering
 from tightz.paper.trials import MIN_BATCHES, TrialPlan, batch_size
 from tightz.projections.hashing import DenseParity, FirstColumns
 from tightz.reductions.encoding import encode
-from tightz.runtime import executors, parcels
+from tightz.runtime import blas_threads, executors, parcels
 from tightz.runtime.executors import IN_FLIGHT, LIVES, Crew, map_ordered
-from tightz.runtime.local_workers import LocalWorkers, local_workers
+from tightz.runtime.local_workers import ONE_THREAD, LocalWorkers
 from tightz.runtime.parcels import KEPT, ExecutorError, TaskError, pack, run_parcel
 from tightz.runtime.provenance import versions
 
@@ -52,8 +50,6 @@ RUN = {
     "projections": tz.Projections(restarts=2, **PLAIN),
     "seed": 5,
 }
-
-FORKED = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 class Here(Executor):
@@ -140,7 +136,7 @@ def test_a_parcel_is_packed_once_and_opened_once(monkeypatch):
 
 def test_local_workers_read_the_parcel_from_a_file_that_is_gone_afterwards():
     big = partial(np.add, np.arange(1000.0))
-    with local_workers(1) as pool:
+    with LocalWorkers(1) as pool:
         crew = Crew(pool)
         sent, submit = [], pool.submit
         pool.submit = lambda *args: sent.append(args) or submit(*args)
@@ -217,18 +213,18 @@ def test_without_room_for_a_file_the_parcel_goes_with_every_task(monkeypatch):
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(parcels.tempfile, "mkstemp", full)
-    with local_workers(1) as pool:
+    with LocalWorkers(1) as pool:
         assert list(map_ordered(square, range(5), executor=pool)) == [0, 1, 4, 9, 16]
 
 
 def test_an_executor_that_takes_no_tasks_says_so():
-    pool = ProcessPoolExecutor(1)
+    pool = LocalWorkers(1)
     pool.shutdown()
-    with pytest.raises(ExecutorError, match="ProcessPoolExecutor takes no tasks: RuntimeError"):
+    with pytest.raises(ExecutorError, match="LocalWorkers takes no tasks: RuntimeError"):
         list(map_ordered(square, range(3), executor=pool))
 
 
-def test_a_pool_that_cannot_be_replaced_says_so():
+def test_a_pool_that_breaks_says_so():
     def broken(number):
         if number >= 4:
             raise BrokenExecutor("the room is on fire")
@@ -293,62 +289,88 @@ def test_what_is_no_executor_is_refused():
         list(map_ordered(square, range(3), executor=4))
 
 
-def test_work_that_cannot_travel_is_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+def test_work_that_cannot_travel_is_refused():
+    lock = threading.Lock()
     with pytest.raises(ParameterError, match="cannot travel to another process"):
-        list(map_ordered(lambda x: x, range(3), executor=Here()))
+        list(map_ordered(lambda x: lock, range(3), executor=Here()))
     assert list(map_ordered(square, range(3), executor=Here())) == [0, 1, 4]
 
 
-@FORKED
-def test_a_killed_process_loses_nothing(tmp_path):
-    work = partial(die_once, str(tmp_path / "died"))
-    with ProcessPoolExecutor(2, mp_context=mp.get_context("fork")) as pool:
+@pytest.mark.parametrize("pool", [LocalWorkers, ProcessPoolExecutor])
+@pytest.mark.parametrize("die", [die_once, die_answering])
+def test_a_killed_process_loses_nothing(tmp_path, pool, die):
+    work = partial(die, str(tmp_path / "died"))
+    with pool(2) as pool:
         assert list(map_ordered(work, range(40), executor=pool)) == list(range(40))
         assert (tmp_path / "died").exists()
-        with pytest.raises(BrokenProcessPool):
-            pool.submit(square, 1)
-        # A pool that was broken before is replaced as well.
-        assert list(map_ordered(work, range(9), executor=pool)) == list(range(9))
+        assert pool.submit(square, 1).result() == 1
 
 
-@FORKED
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_process_that_dies_while_it_answers_loses_nothing(tmp_path, method):
-    work = partial(die_answering, str(tmp_path / "died"))
-    with LocalWorkers(2, mp.get_context(method)) as pool:
-        assert list(map_ordered(work, range(9), executor=pool)) == list(range(9))
-    assert (tmp_path / "died").exists()
+def test_a_process_pool_lends_its_number_and_its_initializer():
+    with ProcessPoolExecutor(3, initializer=os.putenv, initargs=("TIGHTZ_TOLD", "yes")) as pool:
+        crew = Crew(pool)
+        assert crew.size == 3
+        assert crew.send(partial(subprocess.getoutput), "echo $TIGHTZ_TOLD").result().value == "yes"
+        crew.dismiss()
+        assert crew._pool.pids == []
 
 
-@FORKED
 def test_a_task_that_kills_every_worker_is_named():
-    with ProcessPoolExecutor(2, mp_context=mp.get_context("fork")) as pool:
+    with LocalWorkers(2) as pool:
         results = map_ordered(die_at_six, range(30), executor=pool)
         assert list(itertools.islice(results, 6)) == list(range(6))
         with pytest.raises(ExecutorError, match=f"task 6 lost its worker {LIVES + 1} times"):
             next(results)
 
 
-@FORKED
-def test_processes_are_forked_one_at_a_time(monkeypatch):
-    """A second fork would keep the first one's pipe open, and its death would not be noticed."""
-    from multiprocessing.popen_fork import Popen
+SCRIPT = """
+from tightz.runtime.executors import map_ordered
+from tightz.runtime.local_workers import ONE_THREAD, LocalWorkers
+print("script", flush=True)
+class Seen(Exception):
+    pass
+class Answer:
+    def __init__(self, value):
+        self.value = value
+def work(x):
+    print("a task prints")
+    if x == 3:
+        raise Seen("at three")
+    return Answer(x)
+with LocalWorkers(2) as pool:
+    found = list(map_ordered(work, range(3), executor=pool))
+    print([one.value for one in found], {type(one) is Answer for one in found})
+    try:
+        list(map_ordered(work, [3], executor=pool))
+    except Seen as error:
+        print(error, *error.__notes__)
+"""
 
-    whole, now, most = Popen._launch, [], []
 
-    def launch(self, process):
-        now.append(process)
-        most.append(len(now))
-        time.sleep(0.05)
-        whole(self, process)
-        now.pop()
+@pytest.mark.parametrize("piped", [False, True])
+def test_what_a_script_defines_travels_and_it_needs_no_guard(tmp_path, piped):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "-"] if piped else [sys.executable, script],
+        input=SCRIPT, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["script", "[0, 1, 2] {True}"], done.stderr
+    assert lines[2].startswith("at three on a local worker:")
+    assert done.stderr.count("a task prints") == 4
 
-    monkeypatch.setattr(Popen, "_launch", launch)
-    with LocalWorkers(4, mp.get_context("fork")) as pool:
-        assert sorted(pool.map(square, range(8))) == [k * k for k in range(8)]
-    assert len(most) > 1
-    assert max(most) == 1
+
+def test_matrix_products_on_a_worker_take_one_thread(monkeypatch):
+    if blas_threads._calls() is None:
+        pytest.skip("numpy has another library than OpenBLAS")
+    for name in ONE_THREAD:
+        monkeypatch.delenv(name, raising=False)
+    with LocalWorkers(1) as pool:
+        assert pool.submit(lambda: blas_threads._calls()[0]()).result() == 1
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    with LocalWorkers(1) as pool:
+        assert pool.submit(lambda: blas_threads._calls()[0]()).result() == min(2, os.cpu_count())
 
 
 def table(result):
@@ -362,7 +384,7 @@ def assert_same(a, b):
 
 def test_estimate_on_local_workers_that_are_killed_midway():
     serial = tz.estimate(GRID, threads=1, **RUN)
-    with local_workers(2) as pool:
+    with LocalWorkers(2) as pool:
         assert_same(serial, tz.estimate(GRID, executor=pool, **RUN))
         seen = []
 
@@ -395,11 +417,11 @@ def until_trials(monkeypatch):
 @pytest.mark.usefixtures("until_trials")
 def test_log_partition_runs_its_trials_on_processes():
     model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
-    with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
+    with LocalWorkers(1) as pool:
         r = tz.log_partition(
             model, time_limit=200, seed=0, exact=False, only=(tempering,), executor=pool
         )
-        assert pool._processes
+        assert pool.pids
     assert any(a.source.track.startswith("projections") and a.drawn for a in r.ledger.accounts)
 
 
@@ -447,9 +469,9 @@ def test_batches_do_not_depend_on_who_computes_them():
 
 ORPHAN = """
 import os, time
-from tightz.runtime.local_workers import local_workers
+from tightz.runtime.local_workers import ONE_THREAD, LocalWorkers
 if __name__ == "__main__":
-    pool = local_workers(1)
+    pool = LocalWorkers(1)
     print(pool.submit(os.getpid).result(), flush=True)
     time.sleep(600)
 """

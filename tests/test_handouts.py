@@ -8,17 +8,16 @@ import random
 import signal
 import threading
 from concurrent.futures import BrokenExecutor, Executor, Future
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
 
 import tightz as tz
-from tests.test_executors import FORKED, Here
+from tests.test_executors import Here
 from tightz.interval.lanes import Pieces, Schedule
 from tightz.runtime.clock import Clock
 from tightz.runtime.kernels.farm import Farm
-from tightz.runtime.local_workers import LocalWorkers, local_workers
+from tightz.runtime.local_workers import LocalWorkers
 from tightz.runtime.seeds import stream
 from tightz.sampling.annealed import Annealing
 from tightz.sampling.annealed_rounds import Drawer
@@ -208,9 +207,8 @@ def test_a_piece_that_wants_to_exit_ends_its_stream():
     assert any("stream Sum ended early: SystemExit" in failure for failure in r.failures)
 
 
-@FORKED
 def test_a_piece_that_kills_every_worker_ends_its_stream_and_nothing_else():
-    with LocalWorkers(1, get_context("fork")) as pool:
+    with LocalWorkers(1) as pool:
         r = run(Sum(die_at_two, rounds=1), executor=pool)
     assert any("GivenUpError: task 2 lost its worker" in failure for failure in r.failures)
 
@@ -408,7 +406,7 @@ class Killer(threading.Thread):
 
 
 def test_local_workers_that_are_killed_change_no_certificate(undisturbed):
-    with local_workers(2) as pool:
+    with LocalWorkers(2) as pool:
         with Killer(lambda: pool.pids, 2.0) as killer:
             r = run(everything, executor=pool)
         assert killer.killed > 0

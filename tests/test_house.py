@@ -31,7 +31,6 @@ EXTRAS_FOR_USERS = ("plot", "cluster", "gpu", "wish", "data", "h5")
 FROM_THE_HOST = {
     "IPython": "there wherever a notebook shows progress",
     "pandas": "what results become where it is installed",
-    "cloudpickle": "comes with dask.distributed; asked for only where pickle cannot carry a task",
     "pgmpy": "`tz.to_pgmpy` makes its models where it is installed, and says so where it is not",
     "tightz_experiments": "in the same wheel; `tightz reproduce` says so where it is missing",
 }

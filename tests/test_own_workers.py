@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -31,9 +32,11 @@ def test_who_gets_processes(monkeypatch):
     assert module._own_workers(None, 4, 60.0) is None  # threads were asked for
     assert module._own_workers(object(), None, 60.0) is None
     assert module._own_workers(None, None, 5.0) is None
-    monkeypatch.setattr(module, "parent_process", lambda: "somebody")
+    with LocalWorkers(1) as pool:
+        assert pool.submit(local_workers.is_worker).result()
+    monkeypatch.setattr(local_workers, "serving", True)
     assert module._own_workers(None, None, 60.0) is None
-    monkeypatch.setattr(module, "parent_process", lambda: None)
+    monkeypatch.setattr(local_workers, "serving", False)
     monkeypatch.setattr(module, "usable_cores", lambda: module.MANY_CORES - 1)
     assert module._own_workers(None, None, 60.0) is None
 
@@ -59,22 +62,23 @@ def test_a_model_that_is_summed_at_once_starts_none(monkeypatch):
     assert len(made) == 1
 
 
-def test_workers_without_the_script():
-    with LocalWorkers(2, with_main=False) as pool:
-        assert sorted(pool.map(square, range(6))) == [k * k for k in range(6)]
-
-
-def test_abandoned_workers_end_at_once():
-    pool = LocalWorkers(2, with_main=False)
-    pool.submit(square, 3).result()
-    long = pool.submit(time.sleep, 600.0)
-    (manager,) = [one._executor_manager_thread for one in pool._processes.values()][:1]
-    time.sleep(0.5)
-    pool.abandon()
-    with pytest.raises((KilledWorker, CancelledError)):
-        long.result(timeout=60.0)
-    manager.join(60.0)
-    assert not manager.is_alive()
+@pytest.mark.parametrize("ready", [0, 1])
+def test_workers_that_nobody_needs_any_more_end_at_once(ready):
+    pool = LocalWorkers(2)
+    for _ in range(ready):
+        pool.submit(square, 3).result()
+    tasks = [pool.submit(time.sleep, 600.0) for _ in range(4)]
+    while len(pool.pids) < 2:
+        time.sleep(0.001)
+    pids = pool.pids
+    pool.shutdown(wait=False, cancel_futures=True)
+    for task in tasks:
+        with pytest.raises((KilledWorker, CancelledError)):
+            task.result(timeout=60.0)
+    assert pool.pids == []
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
     with pytest.raises(RuntimeError):
         pool.submit(square, 3)
 
@@ -117,17 +121,17 @@ def test_a_script_without_a_guard_runs_once(tmp_path):
 EARLY = """
 import os, signal, time
 from tightz.runtime.local_workers import LocalWorkers
-if __name__ == "__main__":
-    pool = LocalWorkers(1, with_main=False)
+heard = []
+signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+with LocalWorkers(1) as pool:
     future = pool.submit(os.getpid)
     while not pool.pids:
         time.sleep(0.001)
     (first,) = pool.pids
     while not future.done():  # while it starts
-        os.kill(first, signal.SIGINT)
+        os.killpg(0, signal.SIGINT)  # as a terminal does
         time.sleep(0.002)
-    print(future.result() == first, flush=True)
-    pool.abandon()
+    print(future.result() == first, len(heard) > 9, flush=True)
 """
 
 
@@ -135,7 +139,8 @@ def test_a_process_that_starts_hears_no_interrupt(tmp_path):
     script = tmp_path / "early.py"
     script.write_text(EARLY)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, timeout=600
-    )
-    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr[-2000:]
+        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, timeout=600,
+        start_new_session=True,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("True True\n", 0), done.stderr[-2000:]
     assert "KeyboardInterrupt" not in done.stderr

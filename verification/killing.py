@@ -30,7 +30,7 @@ import tightz as tz
 from tightz.interval.board import Board
 from tightz.interval.lanes import UNMERGED, Job, Lane, Schedule
 from tightz.runtime.executors import map_ordered
-from tightz.runtime.local_workers import LocalWorkers, local_workers
+from tightz.runtime.local_workers import LocalWorkers
 from tightz.runtime.seeds import seed_sequence, stream
 from tightz.sampling.annealed_rounds import Drawer, Round
 from tightz.sampling.annealed_rounds import Lot as ChainLot
@@ -97,7 +97,7 @@ class Place(NamedTuple):
 
 @contextmanager
 def local() -> Iterator[Place]:
-    with local_workers(WORKERS) as pool:
+    with LocalWorkers(WORKERS) as pool:
         yield Place(pool, lambda: pool.pids)
 
 
@@ -372,7 +372,7 @@ def run(name: str, seconds: float, progress: Callable[[str], None]) -> Row:
 def control(name: str, sign: str, progress: Callable[[str], None]) -> Row:
     """A run that loses or doubles draws: the books must show it."""
     progress(f"control: {name}")
-    with Doubling(WORKERS) if name == DOUBLED else local_workers(WORKERS) as pool:
+    with Doubling(WORKERS) if name == DOUBLED else LocalWorkers(WORKERS) as pool:
         books, _, wrong = whole(pool, SECONDS, enough=ENOUGH, forget=name == FORGOTTEN)
     detail = f"{wrong.count(sign)} times: {sign}"
     return Row(f"killing: control, {name}", books.lots, 0, detail, sign in wrong)

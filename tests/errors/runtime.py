@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
+import threading
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import tightz as tz
@@ -19,7 +19,7 @@ from tightz.runtime.cluster import connect, open_executor
 from tightz.runtime.executors import GivenUpError, map_ordered
 from tightz.runtime.kernels import store
 from tightz.runtime.kernels.signatures import from_text
-from tightz.runtime.local_workers import KilledWorker, LocalWorkers, local_workers
+from tightz.runtime.local_workers import KilledWorker, LocalWorkers
 from tightz.runtime.parcels import ExecutorError, TaskError, pack, run_parcel
 from tightz.runtime.provenance import versions
 from tightz.workspace.once import Once
@@ -73,21 +73,13 @@ class _Forgetting(Executor):
 
 
 def _deadly():
-    with _forked() as pool:
+    with LocalWorkers(1) as pool:
         list(map_ordered(os._exit, [7], executor=pool))
 
 
 def _stillborn():
-    with _forked(os._exit, (1,)) as pool:
+    with LocalWorkers(1, partial(os._exit, 1)) as pool:
         pool.submit(abs, 1).result()
-
-
-@contextmanager
-def _forked(*initializer):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads
-        with LocalWorkers(1, get_context("fork"), *initializer) as pool:
-            yield pool
 
 
 def _open_folder(tmp):
@@ -140,15 +132,14 @@ def _run(executor):
     return list(map_ordered(abs, [-1], executor=executor))
 
 
-def _pack_lambda(patch):
-    patch.setitem(sys.modules, "cloudpickle", None)
-    pack(lambda task: task)
+def _pack_a_lock():
+    pack(partial(print, threading.Lock()))
 
 
 CASES = [
     refuses("backend is 'tpu'; expected 'auto', 'cpu' or 'cuda'", on_device, "tpu", lambda _: ""),
     refuses("backend='cuda' cannot be used: no device", on_device, "cuda", lambda _: "no device"),
-    refuses("workers is 0; expected at least 1", local_workers, 0),
+    refuses("workers is 0; expected at least 1", LocalWorkers, 0),
     Case(
         ExecutorError,
         "no dask scheduler answers at tcp://here:8786 within 10 s; expected an address like "
@@ -174,8 +165,7 @@ CASES = [
     Case(
         GivenUpError,
         "task -1 lost its worker 9 times and was given up: the worker is killed, runs out"
-        " of memory, or cannot start (a script that starts processes needs `if __name__ "
-        "== '__main__':`)",
+        " of memory, or cannot start",
         lambda: _run(_Losing(KilledWorker("worker 3"))),
     ),
     Case(
@@ -192,8 +182,7 @@ CASES = [
     Case(
         GivenUpError,
         "task 7 lost its worker 9 times and was given up: the worker is killed, runs out"
-        " of memory, or cannot start (a script that starts processes needs `if __name__ "
-        "== '__main__':`)",
+        " of memory, or cannot start",
         _deadly,
     ),
     Case(KilledWorker, "it dies while it starts", _stillborn),
@@ -230,9 +219,9 @@ CASES = [
     ),
     Case(
         ParameterError,
-        "the work cannot travel to another process: ...; define families and hashings at "
-        "the top of a module, or run on threads",
-        _pack_lambda,
+        "the work cannot travel to another process: ...; leave that out of families and "
+        "hashings of your own, or run on threads",
+        _pack_a_lock,
     ),
     Case(
         ExecutorError,

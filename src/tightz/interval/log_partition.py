@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, Literal
 
 from tightz.bounds import Bound
@@ -124,7 +123,7 @@ def log_partition(
         own = None if methods or only is not None else _own_workers(executor, threads, time_limit)
         if own is not None:
             executor = own
-            stack.callback(own.abandon)
+            stack.callback(own.shutdown, wait=False, cancel_futures=True)
         session = None
         if kept is not None:
             session = IntervalSession.open(
@@ -194,11 +193,11 @@ def _own_workers(
     """Local processes, not started yet; none where the caller said who works, or is a worker."""
     cores, seconds = usable_cores(), math.inf if time_limit is None else time_limit
     asked = executor is not None or threads is not None
-    if asked or cores < MANY_CORES or seconds < LONG or parent_process() is not None:
+    if asked or cores < MANY_CORES or seconds < LONG:
         return None
-    from tightz.runtime.local_workers import LocalWorkers
+    from tightz.runtime.local_workers import LocalWorkers, is_worker
 
-    return LocalWorkers(int(FOR_WORKERS * cores), with_main=False)
+    return None if is_worker() else LocalWorkers(int(FOR_WORKERS * cores))
 
 
 def _free_cores(executor: Submits | None) -> int:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from tightz.errors import MissingExtraError, ParameterError
-from tightz.runtime.local_workers import local_workers
+from tightz.runtime.local_workers import LocalWorkers
 from tightz.runtime.parcels import ExecutorError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def open_executor(
     if cluster is not None:
         client: AbstractContextManager[Submits] = connect(cluster)
         return client
-    return nullcontext() if workers is None else local_workers(workers)
+    return nullcontext() if workers is None else LocalWorkers(workers)
 
 
 class DaskPool:

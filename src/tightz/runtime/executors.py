@@ -17,6 +17,7 @@ from concurrent.futures import (
     ThreadPoolExecutor,
 )
 from contextlib import ExitStack, nullcontext, suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from tightz.errors import ParameterError, TightzError
@@ -99,7 +100,8 @@ class Crew:
     """
 
     def __init__(self, executor: Submits | None = None, threads: int | None = None) -> None:
-        self._pool: Any = None if executor is None else _pool(executor)
+        self._stack = ExitStack()  # what this crew started or wrote itself
+        self._pool: Any = None if executor is None else self._engage(executor)
         waiting = threads or usable_cores() if executor is None else WAITING
         self._threads = ThreadPoolExecutor(waiting, thread_name_prefix="tightz crew")
         self._parcels: dict[int, tuple[Callable[[Any], Any], Any]] = {}
@@ -108,7 +110,6 @@ class Crew:
         self._halted = threading.Event()
         self._lock = threading.RLock()
         self._last = threading.Lock()  # held by the task that is on its last life
-        self._stack = ExitStack()  # what this crew started or wrote itself
         # Ctrl-C: leave at once; threads are not waited for
         self._stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
         if hasattr(self._pool, "why_deserted"):  # its tasks wait for ever where nobody comes
@@ -145,6 +146,29 @@ class Crew:
         self._halt(CancelledError())
         self._stack.close()
 
+    def _engage(self, executor: Any) -> Any:
+        """Who takes tasks for this executor."""
+        client = getattr(executor, "_client", executor)
+        if hasattr(client, "get_executor"):
+            from tightz.runtime.cluster import DaskPool
+
+            return DaskPool(client, **getattr(executor, "_kwargs", {}))
+        if isinstance(executor, ProcessPoolExecutor):
+            # It breaks with its first process, and waits for ever where that dies in the middle of
+            # an answer. Ours, as many and prepared as its own would be, do neither.
+            like: Any = executor
+            pool = LocalWorkers(
+                like._max_workers, partial(like._initializer or int, *like._initargs)
+            )
+            self._stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            return pool
+        if hasattr(executor, "submit"):
+            return executor
+        raise ParameterError(
+            f"executor is {executor!r}; expected a concurrent.futures.Executor, a dask client or "
+            "another object with `submit`"
+        )
+
     def _see_through(self, function: Callable[[Any], Any], task: Any) -> Done:
         """In a thread that waits for it: send it until it comes back.
 
@@ -164,8 +188,7 @@ class Crew:
             raise ExecutorError(f"the cluster stopped answering: {loss}") from loss
         raise GivenUpError(
             f"task {reprlib.repr(task)} lost its worker {LIVES + 1} times and was given up: the "
-            "worker is killed, runs out of memory, or cannot start (a script that starts processes "
-            "needs `if __name__ == '__main__':`)"
+            "worker is killed, runs out of memory, or cannot start"
         ) from loss
 
     def _sent(self, function: Callable[[Any], Any], task: Any) -> Done:
@@ -175,14 +198,14 @@ class Crew:
             with self._lock:
                 if self._over is not None:
                     raise self._over
-                future = self._flying[ended] = self._submit(pool, function, task, ended)
+                future = self._flying[ended] = self._submit(function, task)
+            future.add_done_callback(lambda _: ended.set())
             ended.wait()
             if self._over is not None:
                 raise self._over
             done = future.result()  # dask fetches it now, and may have to make it again
-        except BrokenExecutor as error:  # all its tasks are lost, and nobody knows by whom
-            self._replace(pool, error)
-            return self._sent(function, task)
+        except BrokenExecutor as error:
+            raise ExecutorError(f"{type(pool).__name__} broke: {error}") from error
         finally:
             self._flying.pop(ended, None)
         if not isinstance(done, Done):
@@ -190,21 +213,17 @@ class Crew:
             raise ExecutorError(f"{name} gave {what} for what a task returned")
         return done
 
-    def _submit(
-        self, pool: Any, function: Callable[[Any], Any], task: Any, ended: threading.Event
-    ) -> Any:
+    def _submit(self, function: Callable[[Any], Any], task: Any) -> Any:
         """A future of the pool's; a refusal is told in our words."""
         call: tuple[Any, ...] = run_timed, function, task
         try:
-            if not isinstance(pool, ThreadPoolExecutor):
+            if not isinstance(self._pool, ThreadPoolExecutor):
                 call = run_parcel, versions(), self._parcel(function), task
-            future = pool.submit(*call)
-            future.add_done_callback(lambda _: ended.set())
-            return future
+            return self._pool.submit(*call)
         except Exception as error:
             if isinstance(error, TightzError | BrokenExecutor) or type(error).__name__ in LOST:
                 raise
-            name, what = type(pool).__name__, type(error).__name__
+            name, what = type(self._pool).__name__, type(error).__name__
             raise ExecutorError(f"{name} takes no tasks: {what}: {error}") from error
 
     def _parcel(self, function: Callable[[Any], Any]) -> Any:
@@ -214,25 +233,13 @@ class Crew:
             parcel: Any = pack(function)
             if hasattr(self._pool, "share"):
                 parcel = self._pool.share(parcel)
-            elif isinstance(self._pool, LocalWorkers | ProcessPoolExecutor):
+            elif isinstance(self._pool, LocalWorkers):
                 parcel = on_disk(parcel, self._stack)
             known = function, parcel  # an id means nothing once its function is gone
         self._parcels[id(function)] = known
         while len(self._parcels) > KEPT:
             del self._parcels[next(iter(self._parcels))]
         return known[1]
-
-    def _replace(self, broken: Any, error: BrokenExecutor) -> None:
-        """A process pool that broke is the caller's and cannot be mended: have our own."""
-        with self._lock:
-            if broken is not self._pool:  # another task found it first
-                return
-            if not isinstance(broken, ProcessPoolExecutor):
-                raise ExecutorError(f"{type(broken).__name__} broke: {error}") from error
-            old: Any = broken
-            like = old._max_workers, old._mp_context, old._initializer, old._initargs
-            self._pool = LocalWorkers(*like)
-            self._stack.callback(self._pool.shutdown, wait=False, cancel_futures=True)
 
     def _watch(self) -> None:
         """Fail what is under way where nobody is left to do it."""
@@ -250,17 +257,3 @@ class Crew:
             ended.set()
             with suppress(Exception):  # a cluster that is gone has nothing to cancel
                 future.cancel()
-
-
-def _pool(executor: Any) -> Any:
-    client = getattr(executor, "_client", executor)
-    if hasattr(client, "get_executor"):
-        from tightz.runtime.cluster import DaskPool
-
-        return DaskPool(client, **getattr(executor, "_kwargs", {}))
-    if hasattr(executor, "submit"):
-        return executor
-    raise ParameterError(
-        f"executor is {executor!r}; expected a concurrent.futures.Executor, a dask client or "
-        "another object with `submit`"
-    )

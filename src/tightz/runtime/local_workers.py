@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import os
+import pickle
+import queue
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import (
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-)
-from contextlib import contextmanager, nullcontext, suppress
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from multiprocessing import get_context, parent_process, resource_tracker, spawn
-from typing import Any
+from multiprocessing import parent_process
+from typing import IO, Any
+
+import cloudpickle
 
 from tightz.errors import require_range
 
 STARTS = 9
-"""Processes that a thread starts one after the other until one of them lives."""
+"""Processes that are started one after the other until one of them lives."""
 
-_starting = threading.Lock()
-"""One process is started at a time: a fork in another thread would inherit the pipe by which the
-end of this one is noticed, keep it open, and nobody would hear of a death."""
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+"""For matrix products on a worker, which has a core of its own and no more."""
+
+serving = False
+"""Whether this process is a local worker."""
 
 
 class KilledWorker(RuntimeError):
@@ -35,145 +38,134 @@ class KilledWorker(RuntimeError):
 class LocalWorkers(Executor):
     """n processes, each with a thread here that waits for it and replaces it when it dies.
 
+    They are started as they are needed; use it in a `with` statement.
     So a death is the loss of one known task; whether that is sent again is the sender's business.
-    `with_main`: whether they load the script that this process runs, for functions that it defines;
-    a script without `if __name__ == "__main__":` would run again in each of them.
+    A process is an interpreter of its own that loads no script: what a script defines travels by
+    cloudpickle, and none needs `if __name__ == "__main__":`. It ends with this process, also when
+    that is killed, and hears no Ctrl-C.
     """
 
-    def __init__(
-        self,
-        n: int,
-        context: Any = None,
-        initializer: Callable[..., None] | None = None,
-        initargs: tuple[Any, ...] = (),
-        *,
-        with_main: bool = True,
-    ) -> None:
+    def __init__(self, n: int, initializer: Callable[[], Any] = int) -> None:
         require_range("workers", n, 1)
-        self._preparing = nullcontext if with_main else _without_main
         self.size = n
-        self._context = context or get_context("spawn")  # a fork copies numba's locks, not threads
-        self._initializer = partial(_settle, initializer, *initargs)
+        self._initializer = initializer
         self._threads = ThreadPoolExecutor(n, thread_name_prefix="tightz process")
-        self._processes: dict[int, ProcessPoolExecutor] = {}  # by the thread that waits for it
-        self._abandoned = False
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}  # by the thread that waits for it
+        self._over = False
 
     @property
     def pids(self) -> list[int]:
         """Of the processes that run now."""
-        return [pid for pool in list(self._processes.values()) for pid in pool._processes or ()]
+        return [process.pid for process in list(self._processes.values())]
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """As Executor.submit, but KilledWorker is raised where the process that had it died."""
         return self._threads.submit(self._serve, partial(fn, *args, **kwargs))
 
-    def _serve(self, call: partial[Any]) -> Any:
-        me = threading.get_ident()
-        try:
-            process = self._processes.get(me) or self._start()
-            return process.submit(call).result()
-        except BrokenExecutor as error:
-            self._processes.pop(me, None)
-            raise KilledWorker(str(error)) from error
-
-    def _start(self) -> ProcessPoolExecutor:
-        """A process for this thread; a death before its first answer costs the task nothing."""
-        for _ in range(STARTS):
-            with _starting, self._preparing(), _undisturbed():
-                if self._abandoned:
-                    break
-                process = ProcessPoolExecutor(
-                    1, mp_context=self._context, initializer=self._initializer
-                )
-                awake = process.submit(_wake)
-                # Only the process may write there: with two writers half an answer has no end.
-                answers: Any = process._result_queue
-                answers._writer.close()
-                self._processes[threading.get_ident()] = process
-            with suppress(BrokenExecutor):
-                awake.result()
-                return process
-        raise BrokenExecutor("it dies while it starts")
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As Executor.shutdown; processes end after the task they are at."""
-        self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
-        for process in list(self._processes.values()):
-            process.shutdown(wait=wait, cancel_futures=cancel_futures)
+        """As Executor.shutdown; `cancel_futures` ends what is under way as well, and at once."""
+        self._over |= cancel_futures
+        self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
+        if self._over:
+            for process in list(self._processes.values()):
+                process.kill()
+        if wait or self._over:
+            self._threads.shutdown()
+            for thread in list(self._processes):
+                self._end(thread)
 
-    def abandon(self) -> None:
-        """End the processes at once, whatever they are at: nobody waits for it.
+    def _serve(self, call: partial[Any]) -> Any:
+        task, me = cloudpickle.dumps(call), threading.get_ident()
+        try:
+            if me not in self._processes:
+                self._start(me)
+            answer = _exchange(self._processes[me], task)
+        except (EOFError, OSError) as error:
+            self._end(me)
+            raise KilledWorker(str(error)) from error
+        good, value = pickle.loads(answer)
+        if good:
+            return value
+        raise value
 
-        An interpreter that exits would wait for their tasks. A Ctrl-C in that wait closes the
-        queues before the processes were told to end, and it waits for ever.
-        """
-        with _starting:
-            self._abandoned = True
-            pools = list(self._processes.values())
-            processes = [one for pool in pools for one in dict(pool._processes or {}).values()]
-        self.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            with suppress(Exception):  # it may be gone
-                process.terminate()
+    def _start(self, me: int) -> None:
+        """A process for this thread; a death before its first answer costs the task nothing."""
+        path = [str(folder) for folder in sys.path]
+        code = f"import sys; sys.path[:] = {path}; import {__name__} as me; me.serve()"
+        for left in reversed(range(STARTS)):
+            process = self._processes[me] = subprocess.Popen(
+                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                env=ONE_THREAD | dict(os.environ), start_new_session=True,
+            )  # fmt: skip
+            if self._over:
+                process.kill()
+            try:
+                _exchange(process, cloudpickle.dumps(self._initializer))
+                return
+            except (EOFError, OSError) as error:
+                self._end(me)
+                if self._over or not left:
+                    raise EOFError("it dies while it starts") from error
 
-
-def local_workers(n: int) -> LocalWorkers:
-    """A pool of n local processes, started as they are needed; use it in a `with` statement.
-
-    They leave Ctrl-C to this process and end when it is killed.
-    """
-    return LocalWorkers(n)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Processes that this thread starts hear no Ctrl-C, not even before they know what it means."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # who starts it lets signals in again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Processes that this thread starts are not told which script runs here; one at a time."""
-    whole, me = spawn.get_preparation_data, threading.get_ident()
-
-    def data(name: str) -> dict[str, Any]:
-        out: dict[str, Any] = whole(name)
-        if threading.get_ident() == me:
-            out = {key: value for key, value in out.items() if not key.startswith("init_main")}
-        return out
-
-    spawn.get_preparation_data = data
-    try:
-        yield
-    finally:
-        spawn.get_preparation_data = whole
+    def _end(self, thread: int) -> None:
+        if process := self._processes.pop(thread, None):
+            process.kill()
+            process.communicate()
 
 
-def _settle(initializer: Callable[..., None] | None, *initargs: Any) -> None:
-    """On a new local worker: the process that started it answers for it."""
-    global _starting
-    _starting = threading.Lock()  # a fork's is held by a thread that is not here
-    # Ctrl-C goes to the whole process group: the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
-    if initializer is not None:
-        initializer(*initargs)
+def is_worker() -> bool:
+    """Whether another process gives this one its work."""
+    return serving or parent_process() is not None
 
 
-def _wake() -> None:
-    """On a new local worker: load what takes long, so that no task is blamed for it."""
-    import numba  # noqa: F401
+def serve() -> None:
+    """What a local worker does: answer call by call, until nobody is there to call."""
+    global serving
+    serving = True
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where there are no sessions
+    tasks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what a task prints is no answer
+    calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(tasks, calls.put), daemon=True).start()
+    import numba  # noqa: F401  # it takes long: no task is blamed for it
+
+    while True:
+        _put(answers, _answer(calls.get()))
 
 
-def _end_with(parent: Any) -> None:
-    parent.join()
-    # The parent is gone, killed perhaps: nobody waits for this worker's result any more.
+def _listen(tasks: IO[bytes], take: Callable[[bytes], None]) -> None:
+    """Also while a task runs: without anybody who waits for its answer it ends."""
+    with suppress(EOFError):
+        while True:
+            take(_get(tasks))
     os._exit(1)
+
+
+def _answer(call: bytes) -> bytes:
+    try:
+        return cloudpickle.dumps((True, pickle.loads(call)()))
+    except BaseException as error:
+        error.add_note(f"on a local worker:\n{traceback.format_exc()}")
+        return cloudpickle.dumps((False, error))
+
+
+def _exchange(process: subprocess.Popen[bytes], call: bytes) -> bytes:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    _put(process.stdin, call)
+    return _get(process.stdout)
+
+
+def _put(pipe: IO[bytes], message: bytes) -> None:
+    pipe.write(len(message).to_bytes(8, "little"))
+    pipe.write(message)
+    pipe.flush()
+
+
+def _get(pipe: IO[bytes]) -> bytes:
+    size = pipe.read(8)
+    message = pipe.read(int.from_bytes(size, "little"))
+    if len(size) < 8 or len(message) < int.from_bytes(size, "little"):
+        raise EOFError("its process ended")
+    return message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import platform
@@ -13,6 +12,8 @@ from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import cloudpickle
 
 from tightz.errors import ParameterError, TightzError
 from tightz.runtime.provenance import versions
@@ -37,17 +38,13 @@ class Done(NamedTuple):
 
 
 def pack(function: Callable[[Any], Any]) -> bytes:
-    """By cloudpickle where installed (it also takes what a script defines), else by pickle."""
+    """Also what a script defines."""
     try:
-        pickler: Any = importlib.import_module("cloudpickle")
-    except ImportError:
-        pickler = pickle
-    try:
-        return bytes(pickler.dumps(function, protocol=pickle.HIGHEST_PROTOCOL))
+        return bytes(cloudpickle.dumps(function))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ParameterError(
-            f"the work cannot travel to another process: {error}; define families and hashings "
-            "at the top of a module, or run on threads"
+            f"the work cannot travel to another process: {error}; leave that out of families and "
+            "hashings of your own, or run on threads"
         ) from error
 
 
@@ -102,7 +99,7 @@ def run_parcel(sent_by: dict[str, str], parcel: bytes | Path, task: Any) -> Done
 
 def _travels(error: BaseException) -> bool:
     try:
-        return isinstance(pickle.loads(pickle.dumps(error)), Exception)
+        return isinstance(pickle.loads(cloudpickle.dumps(error)), Exception)
     except Exception:
         return False
 
