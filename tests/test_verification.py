@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tightz as tz
-from verification import Row, drawn, hostile, marginals
+from tightz.runtime.local_workers import LocalWorkers
+from verification import Row, drawn, hostile, killing, marginals
 from verification.__main__ import main, summary
 from verification.agreement import ROUTES, agreement
 from verification.coverage import coverage
@@ -259,3 +260,20 @@ def test_suites_count_what_pytest_ran(monkeypatch):
     monkeypatch.setattr("verification.suites.SUITES", {"none": (["tests/absent.py"], "X", 5)})
     (row,) = suites(1.0, quiet)
     assert not row.passed
+
+
+def test_a_tree_sent_away_is_the_tree_made_here():
+    with LocalWorkers(2) as pool:
+        here, away = killing.tree(0, None), killing.tree(0, pool)
+    assert len(here) > 3
+    assert killing.differences(here, away) == 0
+
+
+def test_the_books_of_a_run_balance_and_those_of_a_forgetful_one_do_not():
+    with LocalWorkers(2) as pool:
+        books, _, wrong = killing.whole(pool, 200.0, enough=4)
+        assert books.away >= 4
+        assert books.lots > 0
+        assert wrong == []
+        *_, wrong = killing.whole(pool, 200.0, enough=8, forget=True)
+    assert "a batch was lost" in wrong

@@ -16,7 +16,7 @@ import os
 import random
 import signal
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 import tightz as tz
 from tightz.interval.board import Board
-from tightz.interval.lanes import UNMERGED, Job, Lane, Schedule
-from tightz.runtime.executors import map_ordered
+from tightz.interval.lanes import UNMERGED, Job, Pieces, Schedule
+from tightz.runtime.executors import Crew, map_ordered
 from tightz.runtime.local_workers import LocalWorkers
 from tightz.runtime.seeds import seed_sequence, stream
 from tightz.sampling.annealed_rounds import Drawer, Round
@@ -43,7 +43,7 @@ from tightz.splitting import Splitting, SplittingTree
 from tightz.uppers.mini_bucket import MiniBucket
 from tightz.uppers.mini_bucket.run import Run
 from tightz.workspace.findings import Draws
-from tightz.workspace.working import Handout, Working
+from tightz.workspace.working import Handout, Underway, Working
 from verification.rows import Row
 
 KILLS, SECONDS, LEAST_SECONDS = 60, 240.0, 60.0
@@ -140,21 +140,36 @@ def tree(number: int, executor: Any) -> list[Any]:
     model = tz.ising_grid(9, coupling=(-3, 3), field=(-1, 1), seed=number)
     made = Working(model, seed=seed_sequence(number), exact=False)
     grown = SplittingTree(
-        made.spins, Splitting(max_splits=16, exact_width=4), seed=number, hands=4, travels=True
-    )
+        made.spins, Splitting(max_splits=16, exact_width=4), seed=number, hands=4, travels=True,
+        ahead=True,
+    )  # fmt: skip
     steps: Any = grown.shared_run()
     found: list[Any] = []
     results = None
-    while True:
-        try:
-            step = steps.send(results)
-        except StopIteration:
-            return found
-        if isinstance(step, Handout):
-            results = done(step.function, step.tasks, executor)
-        else:
-            found.append(step.log_z)
+    with ExitStack() as stack:
+        answer = Underway() if executor is None else Underway(sent_by(executor, stack))
+        while True:
+            try:
+                step = steps.send(results)
+            except StopIteration:
+                return found
             results = None
+            if isinstance(step, Handout):
+                results = answer(step)
+            else:
+                found.append(step.log_z)
+
+
+def sent_by(executor: Any, stack: ExitStack) -> Callable[..., Callable[[], Any]]:
+    """How a task is handed to the executor's workers: a call that waits for its result."""
+    crew = Crew(executor)
+    stack.callback(crew.dismiss)
+
+    def start(function: Any, task: Any) -> Callable[[], Any]:
+        future = crew.send(function, task)
+        return lambda: future.result().value
+
+    return start
 
 
 def lots(number: int, executor: Any) -> list[Any]:
@@ -221,16 +236,21 @@ class Books:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Every handout and every entry of the ledger is written down meanwhile."""
-        advance, add, deliver = Lane.advance, Ledger.add, Schedule.deliver
+        hand_out, collect = Pieces.add, Pieces.collect
+        add, deliver = Ledger.add, Schedule.deliver
+        out: dict[Pieces, deque[tuple[Any, Any]]] = {}
 
-        def seen(lane: Lane) -> Any:
-            pieces = lane.pieces
-            draws = pieces is not None and isinstance(pieces.function, Sampler | Drawer)
-            if pieces is not None and draws and pieces.error is None:
-                found = [_weights(each) for each in pieces.results]
-                batch = Batch(pieces.function, list(pieces.tasks), found)
-                self.batches.setdefault(id(lane), []).append(batch)
-            return advance(lane)
+        def handed_out(pieces: Pieces, handout: Handout) -> None:
+            out.setdefault(pieces, deque()).extend((handout.function, k) for k in handout.tasks)
+            hand_out(pieces, handout)
+
+        def collected(pieces: Pieces) -> list[Any]:
+            found = collect(pieces)
+            mine = [out[pieces].popleft() for _ in found]
+            if mine and isinstance(mine[0][0], Sampler | Drawer):
+                batch = Batch(mine[0][0], [k for _, k in mine], [_weights(one) for one in found])
+                self.batches.setdefault(id(pieces), []).append(batch)
+            return found
 
         def entered(ledger: Ledger, draws: Draws) -> Any:
             self.counted.append(draws.log_weights)
@@ -240,12 +260,13 @@ class Books:
         def delivered(
             schedule: Schedule, job: Job, *args: Any, away: bool = False, **more: Any
         ) -> None:
-            assert job.pieces is not None
-            self.away += away and isinstance(job.pieces.function, Sampler | Drawer)
+            assert job.piece is not None
+            self.away += away and isinstance(job.piece.function, Sampler | Drawer)
             deliver(schedule, job, *args, away=away, **more)
 
         with (
-            mock.patch.object(Lane, "advance", seen),
+            mock.patch.object(Pieces, "add", handed_out),
+            mock.patch.object(Pieces, "collect", collected),
             mock.patch.object(Ledger, "add", entered),
             mock.patch.object(Schedule, "deliver", delivered),
         ):
