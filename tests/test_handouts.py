@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+import time
 from concurrent.futures import BrokenExecutor, Executor, Future
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import tightz as tz
 from tests.test_executors import Here
 from tightz.interval.lanes import Pieces, Schedule
+from tightz.runtime import blas_threads
 from tightz.runtime.clock import Clock
 from tightz.runtime.kernels.farm import Farm
 from tightz.runtime.local_workers import LocalWorkers
@@ -67,8 +69,8 @@ class Sum:
             self.seen.append((yield Handout(self.function, range(10 * k, 10 * k + 5), self.near)))
 
 
-def run(method, **options):
-    return tz.log_partition(MODEL, time_limit=LONG, seed=1, only=[method], exact=False, **options)
+def run(*methods, **options):
+    return tz.log_partition(MODEL, time_limit=LONG, seed=1, only=methods, exact=False, **options)
 
 
 EXPECTED = [[x * x for x in range(10 * k, 10 * k + 5)] for k in range(3)]
@@ -437,3 +439,30 @@ def test_alone_does_handouts_by_itself():
     working = Working(MODEL, Clock(LONG), exact=False)
     notes = [f.note for f in alone(orders(working, working.clock))]
     assert len(notes) == 1
+
+
+def test_streams_side_by_side_multiply_on_one_thread_and_one_alone_on_all():
+    if blas_threads._calls() is None:
+        pytest.skip("numpy has another library than OpenBLAS")
+    get, put = blas_threads._calls()
+    before = get()
+    put(2)
+
+    class Asks:
+        def __init__(self, wanted):
+            self.wanted, self.seen = wanted, 0
+
+        def __call__(self, working, clock):
+            until = time.perf_counter() + 30.0
+            while self.seen != self.wanted and time.perf_counter() < until:
+                time.sleep(0.2)
+                self.seen = get()
+            yield from ()
+
+    try:
+        one, two, alone = Asks(1), Asks(1), Asks(2)
+        run(one, two)
+        run(alone)
+        assert (one.seen, two.seen, alone.seen, get()) == (1, 1, 2, 2)
+    finally:
+        put(before)

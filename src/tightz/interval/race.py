@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from tightz.bounds import Bound
 from tightz.interval.board import Board, judged
 from tightz.interval.lanes import MEMORY, Ended, Job, Lane, Schedule
 from tightz.judge import RefutedError
+from tightz.runtime.blas_threads import one_blas_thread
 from tightz.runtime.executors import Crew, GivenUpError
 from tightz.runtime.kernels.farm import Farm
 from tightz.runtime.parcels import Done, ExecutorError, run_timed
@@ -142,18 +144,27 @@ def race(
         ).start()
     usual = sys.getswitchinterval()
     sys.setswitchinterval(min(usual, SWITCHING))
-    try:
-        _drive(schedule, board, inbox, hold=hold)
-    finally:
-        sys.setswitchinterval(usual)
+    with ExitStack() as stack:
+        stack.callback(sys.setswitchinterval, usual)
+        _drive(schedule, board, inbox, stack, hold=hold)
 
 
-def _drive(schedule: Schedule, board: Board, inbox: queue.SimpleQueue[Any], *, hold: bool) -> None:
+def _drive(
+    schedule: Schedule,
+    board: Board,
+    inbox: queue.SimpleQueue[Any],
+    stack: ExitStack,
+    *,
+    hold: bool,
+) -> None:
     """Merge what workers find until time is up, nothing is left to do, or the answer is exact."""
     clock, farm = schedule.working.clock, schedule.farm
     closing: Lane | None = None
-    held = hold
+    held, among_others = hold, False
     while not clock.expired:
+        if not among_others and len(schedule.lanes) > 1:  # an exact sum alone may have all cores
+            among_others = True
+            stack.enter_context(one_blas_thread())
         if hold and not farm.finished:
             clock.hold()
             held = True
