@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tightz as tz
-from tightz.models.ends import around, through
+from tightz.models.ends import around, loosened, through
+from tightz.reductions import reduction
 from tightz.reductions.preparation import prepare
 from tightz.sampling import shares
 from tightz.sampling.capped.stream import capped
@@ -265,3 +267,17 @@ def test_sessions_of_a_stored_run_share_delta(tmp_path, monkeypatch):
     for resume in (False, True):
         tz.log_partition(grid, seed=1, store=store, resume=resume, **options)
     assert seen == pytest.approx([0.1, 0.1 / 2, 0.1 / 6])
+
+
+def test_ends_of_many_variables_are_loosened_at_once_and_as_one_by_one(monkeypatch):
+    calls = []
+    monkeypatch.setattr(reduction, "loosened", lambda *args: calls.append(1) or loosened(*args))
+    model = tz.ising_grid(2, seed=0)
+    steps = [SimpleNamespace(lift_ends=lambda ends: ends, rounding=1e-9)] * 2
+    rng = np.random.default_rng(0)
+    ends = [np.sort(rng.random((k, 2)), axis=1) for k in (2, 3, 1, 5)]
+    lifted = reduction.Chain(model, steps).lift_ends(ends)
+    assert len(calls) == 2
+    for each, one in zip(lifted, ends, strict=True):
+        np.testing.assert_array_equal(each, loosened(loosened(one, 1e-9), 1e-9))
+    assert reduction.Chain(model, steps).lift_ends([]) == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,8 @@ class Observed:
 
 def per_variable(flat: NDArray, cardinalities: NDArray) -> list[NDArray]:
     """An array with one entry per (variable, state), cut into one vector per variable."""
-    return np.split(flat, np.cumsum(cardinalities)[:-1]) if len(cardinalities) else []
+    ends = np.cumsum(cardinalities).tolist()
+    return [flat[begin:end] for begin, end in pairwise([0, *ends])]
 
 
 def observe(model: FactorGraph, *, single_states: bool = True) -> Observed:
