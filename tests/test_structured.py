@@ -429,6 +429,53 @@ def test_thinning_refuses_what_would_take_too_long(monkeypatch):
     assert width_along(10, order, [ring[a] for a in kept]) <= 2
 
 
+def joined_parts(n, scopes):
+    """Connected parts of the graph of all scopes."""
+    part = list(range(n))
+    for scope in scopes:
+        low = min(part[i] for i in scope)
+        old = {part[i] for i in scope}
+        part = [low if p in old else p for p in part]
+    return len(set(part))
+
+
+@settings(max_examples=80)
+@given(st.integers(2, 40), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_no_pair_is_refused_that_joins_two_trees(n, width, seed):
+    # The game alone leaves spins apart: six trees at width 2, seed 0, n = 40.
+    rng = np.random.default_rng(seed)
+    pairs = [np.sort(rng.choice(n, 2, replace=False)) for _ in range(4 * n)]
+    longer = [np.sort(rng.choice(n, min(width + 1, n), replace=False)) for _ in range(n // 4)]
+    scopes = [*longer, *pairs]
+    order, kept = keep_heaviest(scopes_from(n, scopes), width)
+    assert width_along(n, order, [scopes[a] for a in kept]) <= width
+    assert joined_parts(n, [scopes[a] for a in kept]) == joined_parts(n, scopes)
+    assert build_forest(n, order, [scopes[a] for a in kept]).width <= width
+
+
+def test_a_scope_hangs_below_a_bucket():
+    # One bucket {0, 1, 2} and a tree of its own, 3 - 4, whose end 4 is eliminated before.
+    scopes = [np.array([0, 1, 2]), np.array([3, 4]), np.array([4, 5]), np.array([0, 1, 4])]
+    order, kept = keep_heaviest(scopes_from(6, scopes), 2)
+    assert kept.size == 4
+    assert width_along(6, order, scopes) == 2
+
+
+def test_more_width_keeps_more():
+    """In one pass early games spend what later terms need: width 5 kept less than width 3."""
+    poly = Coset.build(encode(ising_grid(40, coupling=(-1, 1), seed=3)).polynomial).polynomial
+    rows = [row for arity, rows, _ in poly.by_arity() if arity == 2 for row in rows]
+    heavy = {tuple(r): abs(t) for a, rs, th in poly.by_arity() if a == 2
+             for r, t in zip(rs.tolist(), th, strict=True)}  # fmt: skip
+    rows.sort(key=lambda row: -heavy[tuple(row.tolist())])
+    lost = []
+    for width in (3, 4, 5, 6, 7):
+        kept = keep_heaviest(scopes_from(poly.n, rows), width)[1]
+        left = np.setdiff1d(np.arange(len(rows)), kept)
+        lost.append(sum(heavy[tuple(rows[a].tolist())] ** 2 for a in left))
+    assert lost == sorted(lost, reverse=True)
+
+
 @settings(max_examples=60)
 @given(projected_models(max_variables=7, max_arity=4), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_a_shape_made_for_q_bounds_from_below_too(projected, width, seed):
