@@ -441,8 +441,7 @@ def joined_parts(n, scopes):
 
 @settings(max_examples=80)
 @given(st.integers(2, 40), st.integers(1, 4), st.integers(0, 2**32 - 1))
-def test_no_pair_is_refused_that_joins_two_trees(n, width, seed):
-    # The game alone leaves spins apart: six trees at width 2, seed 0, n = 40.
+def test_what_joins_trees_leaves_the_width(n, width, seed):
     rng = np.random.default_rng(seed)
     pairs = [np.sort(rng.choice(n, 2, replace=False)) for _ in range(4 * n)]
     longer = [np.sort(rng.choice(n, min(width + 1, n), replace=False)) for _ in range(n // 4)]
@@ -451,6 +450,21 @@ def test_no_pair_is_refused_that_joins_two_trees(n, width, seed):
     assert width_along(n, order, [scopes[a] for a in kept]) <= width
     assert joined_parts(n, [scopes[a] for a in kept]) == joined_parts(n, scopes)
     assert build_forest(n, order, [scopes[a] for a in kept]).width <= width
+
+
+@pytest.mark.parametrize(("shape", "width"), [((60, 60), 4), ((10, 10, 10), 8)])
+def test_no_spin_of_a_lattice_is_left_apart(shape, width):
+    """The game alone left 13 and 9 trees, which see each other through means only."""
+    places = np.arange(np.prod(shape)).reshape(shape)
+    pairs = np.concatenate([
+        np.stack([np.delete(places, -1, axis).ravel(), np.delete(places, 0, axis).ravel()], axis=1)
+        for axis in range(places.ndim)
+    ])  # fmt: skip
+    pairs = np.random.default_rng(0).permutation(pairs)
+    order, kept = keep_heaviest(scopes_from(places.size, list(pairs)), width)
+    forest = build_forest(places.size, order, list(pairs[kept]))
+    assert forest.n_trees == 1
+    assert forest.width <= width
 
 
 def test_a_scope_hangs_below_a_bucket():

@@ -11,9 +11,9 @@ tree in one spin: a tree can be eliminated with any of its spins last, and then 
 of the scope (`_hang`). Trees left apart see each other through means alone, which costs most.
 
 All scopes are tried at a small width first, those refused again at larger ones. Early games that
-may spend the whole width do, and what they spend is not there for later scopes: 100x100 grid, w = 1,
-in one pass a width of 5 kept less than one of 3, and q of width 6 stayed 8.9 nats below log Z, 6.3
-by stages.
+may spend the whole width do, and what they spend is not there for later scopes: on a 100x100 grid,
+w = 1, in one pass a width of 5 kept less than one of 3, and q of width 6 stayed 8.9 nats below
+log Z, by stages 6.3.
 """
 
 from __future__ import annotations
