@@ -27,7 +27,7 @@ from tightz.families.structured.clusters import (
 )
 from tightz.families.structured.junction import build_forest, structured_bound
 from tightz.families.structured.thinning import keep_heaviest
-from tightz.interval.streams.spins import structured
+from tightz.interval.streams.structured import structured
 from tightz.models.builders import ising, ising_grid, rbm
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
