@@ -2,7 +2,7 @@
 
 Where two states differ, the spins that do fall into clusters that no term joins. What a cluster
 adds to log p~ does not depend on the others, so each is taken from the heavier side (partition
-crossover: Tinos, Whitley and Chicano, 2015; the clusters are Houdayer's, 2001). In a large sparse
+crossover, `moves.recombine`: tempering does it with the few states it keeps). In a large sparse
 model states are wrong here and there: of many that are each wrong somewhere, one that is right
 nearly everywhere can be put together. 100x100 grid, w = 10: the heaviest of 1024 draws under a
 mini-bucket cap has log weight 79,136, eleven of them put together 79,226, tempering's best 78,684.
@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.models.spin_polynomial import SpinPolynomial
-from tightz.runtime.kernels import inner, kernel
+from tightz.projections.coset import Coset
+from tightz.runtime.kernels import kernel
+from tightz.search.moves import MAX_DESCENT, flip_gain, flip_spin, recombine, reweigh
 
 WORK = 3e7
 """Incidences that are looked at in all, a quarter of a second: of large models fewer states."""
-
-FLIPS = 200
-"""Single spins that are flipped at the end, at most."""
 
 
 def recombined(polynomial: SpinPolynomial, states: NDArray[np.int8]) -> NDArray[np.int8]:
@@ -32,54 +31,26 @@ def recombined(polynomial: SpinPolynomial, states: NDArray[np.int8]) -> NDArray[
     states = np.asarray(states, dtype=np.int8)
     order = np.argsort(-polynomial.log_weight(states), kind="stable")
     most = max(2, int(WORK / max(1, 2 * polynomial.spins.size)))
-    best: NDArray[np.int8] = states[order[0]].copy()
+    grouped, n = Coset.build(polynomial).grouped, polynomial.n
+    x = states[order[0]].reshape(n, 1).copy()
+    products = np.empty((grouped.coef.size, 1))
+    reweigh(grouped, x, products, np.empty(1))
     rows = np.ascontiguousarray(states[order[1:most]])
-    work = np.empty(polynomial.n, dtype=np.int64), np.empty(polynomial.n)
-    _recombine((polynomial.ptr, polynomial.spins, polynomial.theta), rows, *work, best)
-    for _ in range(FLIPS):
-        costs = polynomial.flip_costs(best)
-        if not (costs < 0.0).any():
-            break
-        best[costs.argmin()] *= -1
-    return best
-
-
-@inner
-def _cluster(root, i):  # type: ignore[no-untyped-def]
-    """The spin that stands for i's cluster."""
-    while root[i] != i:
-        root[i] = root[root[i]]
-        i = root[i]
-    return i
+    _join(grouped, rows, x, products, np.empty(n, dtype=np.bool_), np.empty(n, dtype=np.int64))
+    return x[:, 0].copy()
 
 
 @kernel
-def _recombine(terms, rows, root, gain, best):  # type: ignore[no-untyped-def]
-    """best (n,) takes from each of the rows (S, n) in turn the clusters that gain.
-
-    terms: ptr, spins, theta; root, gain (n,): the cluster of each spin, and what it gains.
-    """
-    ptr, spins, theta = terms
+def _join(poly, rows, x, products, differs, queue):  # type: ignore[no-untyped-def]
+    """x (n, 1) takes from each of the rows (S, n) what gains, then flips while a spin gains."""
     for s in range(rows.shape[0]):
-        other = rows[s]
-        for i in range(best.size):
-            root[i], gain[i] = i, 0.0
-        for a in range(theta.size):
-            first = -1
-            for p in range(ptr[a], ptr[a + 1]):
-                if best[spins[p]] != other[spins[p]]:
-                    k = _cluster(root, spins[p])
-                    first = k if first < 0 else first
-                    root[k] = first
-        for a in range(theta.size):
-            here, there, one = theta[a], theta[a], -1
-            for p in range(ptr[a], ptr[a + 1]):
-                i = spins[p]
-                here *= best[i]
-                there *= other[i]
-                one = i if best[i] != other[i] else one
-            if one >= 0:
-                gain[_cluster(root, one)] += there - here
-        for i in range(best.size):
-            if best[i] != other[i] and gain[_cluster(root, i)] > 0.0:
-                best[i] = other[i]
+        recombine(poly, x, rows[s], products, differs, queue)
+    only = np.int64(0)  # as a literal it would have all that it is passed to compiled again
+    for _ in range(MAX_DESCENT):
+        gained = False
+        for i in range(x.shape[0]):
+            if flip_gain(poly, x, products, i, only) > 0.0:
+                flip_spin(poly, x, products, i, only)
+                gained = True
+        if not gained:
+            return
