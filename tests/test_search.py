@@ -33,6 +33,7 @@ from tightz.search.ladder import Ladder, bennett, local_scales, log_z_by_temperi
 from tightz.search.moves import Best, Replicas, offer, recombine, reweigh, swap_clusters
 from tightz.search.parallel_tempering import ParallelTempering, Problem, Tempering, tune_ladder
 from tightz.search.pool import sample_pool
+from tightz.search.recombination import recombined
 
 
 def random_terms(n, degree, count, scale, rng):
@@ -216,6 +217,29 @@ def test_recombining_is_at_least_as_good_as_both_parents(model, seed):
     scale = 1e-12 * (1.0 + sum(abs(t) for _, t in terms))
     assert child >= parents.max() - scale
     assert child == pytest.approx(parents[0] + gain, abs=scale)
+
+
+@settings(max_examples=60, deadline=None)
+@given(spin_models(), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_what_is_put_together_is_heavier_than_all_and_no_flip_gains(model, count, seed):
+    n, terms = model
+    poly = polynomial(terms, n)
+    states = 1 - 2 * np.random.default_rng(seed).integers(0, 2, size=(count, n)).astype(np.int8)
+    before = states.copy()
+    child = recombined(poly, states)
+    weights = naive.polynomial_log_weights(0.0, terms, np.vstack([child, states]))
+    scale = 1e-12 * (1.0 + sum(abs(t) for _, t in terms))
+    assert weights[0] >= weights[1:].max() - scale
+    assert (poly.flip_costs(child) >= -scale).all()
+    assert (states == before).all()
+
+
+def test_a_pool_has_the_state_that_its_states_make():
+    """A 60x60 grid, few sweeps: each sample is wrong in places, in others than the next."""
+    poly = encode(ising_grid(60, coupling=(-10, 10), field=(-1, 1), seed=2)).polynomial
+    pool = sample_pool(poly, sweeps=60, seed=4, samples=50)
+    assert pool.log_weights[0] >= pool.sample_log_weights.max()
+    assert pool.log_weights[0] > pool.log_weights[1] + 10.0  # found by no single run
 
 
 # Sampling

@@ -22,9 +22,9 @@ from tightz.interval.streams.spins import (
     plain_mean_field,
     projections,
     splitting,
-    structured,
 )
 from tightz.interval.streams.states import blocks, cutset_sums, reversed_tables, state_splitting
+from tightz.interval.streams.structured import structured
 from tightz.interval.streams.uppers import planar_fields, quadratic, tree_reweighted
 from tightz.runtime.clock import Clock
 from tightz.sampling.annealed import annealed, in_states

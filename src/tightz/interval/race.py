@@ -299,6 +299,8 @@ def _judged(finding: Finding, working: Working, board: Board) -> Finding | _Refu
             bound = judged(bound, working.graph, working.reduction.rounding)
         except RefutedError as refusal:
             return _Refused(bound, str(refusal))  # what else it found rests on the same ground
+    if finding.states is not None:
+        working.sampled.states = finding.states
     marginals, sampler = finding.marginals, finding.sampler
     if not finding.of_model:
         if marginals is not None and marginals.mixing is Mixing.MIXED:

@@ -104,6 +104,17 @@ class SpinEncoding:
             means = np.concatenate([np.zeros(0), *(_bit_means(marginals[i]) for i in kept)])
         return means if self.coset is None else means[self.coset.free]
 
+    def spins_of(self, states: NDArray) -> NDArray[np.int8] | None:
+        """(S, n) the polynomial's spins in rows of the model's states; None where those are bits.
+
+        Where zeros are parities the states must obey them.
+        """
+        if self.bits is not None:
+            return None
+        kept = self.variables if self.observed is None else self.observed.kept
+        spins: NDArray[np.int8] = 1 - 2 * np.asarray(states)[:, kept].astype(np.int8)
+        return spins if self.coset is None else spins[:, self.coset.free]
+
     def lift_states(self, spins: NDArray) -> NDArray[np.int64]:
         """(S, n) states of the model's variables from rows of the polynomial's spins."""
         rows = np.atleast_2d(spins)

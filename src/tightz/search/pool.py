@@ -27,6 +27,7 @@ from tightz.search.copies import run_copies
 from tightz.search.ladder import Ladder, log_z_by_tempering
 from tightz.search.moves import Best
 from tightz.search.parallel_tempering import ParallelTempering, Problem, Tempering, tune_ladder
+from tightz.search.recombination import recombined
 
 
 def rank(
@@ -158,6 +159,7 @@ def sample_pool(
     states, log_weights = merge_best(polynomial, [c.best for c in copies], config.keep_best)
     kept = [thin(c.samples[c.settled(c.sample_at)], config.keep_samples) for c in copies]
     drawn = np.concatenate(kept)[:samples]
+    states, log_weights = _topped(polynomial, states, drawn, config.keep_best)
     # Only what came after the burn-in, in which states were adopted and cooled by hand.
     traces = [c.trace[c.settled(c.trace_at)] for c in copies]
     log_z, error = log_z_by_tempering(betas, traces, polynomial.n, polynomial.constant)
@@ -187,16 +189,15 @@ def joined(polynomial: SpinPolynomial, pools: Sequence[StatePool], samples: int)
     if len(pools) == 1:
         return pools[0]
     first = pools[0]
-    rows = distinct(np.concatenate([pool.states for pool in pools]))
-    weights = polynomial.log_weight(rows)
-    order = np.argsort(-weights, kind="stable")[: SAMPLER.keep_best]
     drawn = np.concatenate([thin(pool.samples, -(-samples // len(pools))) for pool in pools])
+    rows = np.concatenate([pool.states for pool in pools])
+    states, weights = _topped(polynomial, rows, drawn, SAMPLER.keep_best)
     # Each has its own error; the best known stands for all.
     best = min(pools, key=lambda pool: pool.log_z_error)
     return replace(
         first,
-        states=rows[order],
-        log_weights=weights[order],
+        states=states,
+        log_weights=weights,
         samples=drawn,
         sample_log_weights=polynomial.log_weight(drawn),
         log_z_estimate=best.log_z_estimate,
@@ -207,10 +208,22 @@ def joined(polynomial: SpinPolynomial, pools: Sequence[StatePool], samples: int)
 
 def with_states(polynomial: SpinPolynomial, pool: StatePool, known: NDArray[np.int8]) -> StatePool:
     """The pool with the heaviest of its own states and the known ones; samples stay as they are."""
-    rows = distinct(np.concatenate([pool.states, known]))
+    rows = np.concatenate([pool.states, known])
+    states, weights = _topped(polynomial, rows, pool.samples, SAMPLER.keep_best)
+    return replace(pool, states=states, log_weights=weights)
+
+
+def _topped(
+    polynomial: SpinPolynomial, states: NDArray[np.int8], samples: NDArray[np.int8], capacity: int
+) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    """The heaviest of the distinct states, and the one put together from all, heaviest first."""
+    every = np.concatenate([states, samples])
+    if not len(every):
+        return states, np.zeros(0)
+    rows = distinct(np.concatenate([states, recombined(polynomial, every)[None]]))
     weights = polynomial.log_weight(rows)
-    order = np.argsort(-weights, kind="stable")[: SAMPLER.keep_best]
-    return replace(pool, states=rows[order], log_weights=weights[order])
+    order = np.argsort(-weights, kind="stable")[:capacity]
+    return rows[order], weights[order]
 
 
 def merge_best(

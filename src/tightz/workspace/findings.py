@@ -127,7 +127,8 @@ class Finding:
     """One step of a stream; every part is optional.
 
     All of it is about `working.graph`, except with `of_model`: marginals and sampler are then
-    those of the model itself and are not lifted.
+    those of the model itself and are not lifted. `states` (S, variables): some that are heavy,
+    for whoever starts from such; they prove nothing.
     """
 
     bound: Bound | None = None
@@ -135,6 +136,7 @@ class Finding:
     estimate: PointEstimate | None = None
     draws: Draws | None = None
     clamped: Clamped | None = None
+    states: NDArray | None = None
     shares: Shares | None = None
     sampler: Callable[..., Any] | None = None
     note: str = ""

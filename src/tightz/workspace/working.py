@@ -67,9 +67,14 @@ DENSE_SWEEPS = 1000
 
 @dataclass(eq=False)
 class Sampled:
-    """Marginals of the working model that a sampler stands for, the last ones told; None: none."""
+    """What samplers said last of the working model; None: nothing yet.
+
+    marginals   that a sampler stands for
+    states      (S, variables) that are heavy, for starts
+    """
 
     marginals: Marginals | None = None
+    states: NDArray | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -225,13 +225,22 @@ class StructuredMeanField:
         `start` are other means to make the shape for and to start from: those of a sampler know
         more than one valley.
         """
-        if not q.coset.feasible or q.coset.polynomial.constant == -np.inf:
-            return _nothing(q.coset, 1)
-        shaped = np.clip(q.means if shaped is None else shaped, -1.0, 1.0)
-        start = np.clip(q.means if start is None else start, -1.0, 1.0)
-        work = merged_images(q.coset)
-        shapes = self._shapes(q.coset, work, 1, rng, shaped)
-        return self._ascend(q.coset, shapes, start[None, :])
+        shaped = q.means if shaped is None else shaped
+        return self.fit(q.coset, shaped, q.means if start is None else start, rng)
+
+    def fit(
+        self,
+        coset: Coset,
+        shaped: NDArray[np.float64],
+        start: NDArray[np.float64],
+        rng: np.random.Generator | None = None,
+    ) -> StructuredProjection:
+        """Ascend from the product with the means `start` on a shape made for the means `shaped`."""
+        if not coset.feasible or coset.polynomial.constant == -np.inf:
+            return _nothing(coset, 1)
+        work = merged_images(coset)
+        shapes = self._shapes(coset, work, 1, rng, np.clip(shaped, -1.0, 1.0))
+        return self._ascend(coset, shapes, np.clip(start, -1.0, 1.0)[None, :])
 
     def _ascend(
         self, coset: Coset, shapes: Sequence[Shape], means: NDArray[np.float64]

@@ -5,6 +5,15 @@ the separators of its members and of what lies above them, and of nothing else: 
 eliminated, each tree that hangs below as a clique over its separator. So only these nodes play the
 elimination game again (least degree first, then least height, which keeps paths short), and a scope
 costs the depth of the trees, not their size.
+
+The game is greedy and may fail where an order exists. One does exist where a scope meets another
+tree in one spin: a tree can be eliminated with any of its spins last, and then hangs below the rest
+of the scope (`_hang`). Trees left apart see each other through means alone, which costs most.
+
+All scopes are tried at a small width first, those refused again at larger ones. Early games that
+may spend the whole width do, and what they spend is not there for later scopes: on a 100x100 grid,
+w = 1, in one pass a width of 5 kept less than one of 3, and q of width 6 stayed 8.9 nats below
+log Z, by stages 6.3.
 """
 
 from __future__ import annotations
@@ -18,11 +27,18 @@ from tightz.runtime.kernels import inner, kernel
 MAX_PLAYED = 1024
 """Nodes that play again for one scope; where there would be more it is refused."""
 
+FIRST, STEP = 3, 2
+"""The width of the first stage, and what each stage adds."""
+
 _OPEN, _KEPT, _REFUSED = 0, 1, 2
 
 
 def keep_heaviest(scopes: Scopes, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(order, kept): each scope in turn that leaves an order within `width`, which must be >= 1."""
+    """(order, kept): each scope in turn that leaves an order within `width`, which must be >= 1.
+
+    Stage by stage: a scope that fits only with more width than the stage has, or than its own size
+    asks for, waits for the next.
+    """
     n, count = scopes.n, scopes.ptr.size - 1
     graph = interaction_graph(scopes)
     size = min(MAX_PLAYED, max(n, 1))
@@ -45,7 +61,8 @@ def keep_heaviest(scopes: Scopes, width: int) -> tuple[NDArray[np.int64], NDArra
         np.zeros((size, width), dtype=np.int64),
         np.zeros(size, dtype=np.int64),
     )
-    _keep(scopes.ptr, scopes.members, trees, edges, region, game, kept)
+    caps = np.array([*range(FIRST, width, STEP), width])
+    _keep(scopes.ptr, scopes.members, caps, trees, edges, region, game, kept)
     return np.argsort(trees[1], kind="stable"), np.flatnonzero(kept)
 
 
@@ -214,9 +231,144 @@ def _adopt(trees, region, size, hanging_count, game):  # type: ignore[no-untyped
             child[first] = u
 
 
+@inner
+def _root(parent, k):  # type: ignore[no-untyped-def]
+    while parent[k] >= 0:
+        k = parent[k]
+    return k
+
+
+@inner
+def _lone(trees, members, low, high):  # type: ignore[no-untyped-def]
+    """(the only member in a tree of its own, the first taken of the others): -1, -1 if not so.
+
+    The others have to lie in one bucket. Of two single spins the one less deep is taken: its tree
+    is turned.
+    """
+    parent, height, _, _, sep, sep_size = trees
+    lone, count = -1, 0
+    for i in range(low, high):
+        mates = 0
+        for j in range(low, high):
+            mates += _root(parent, members[i]) == _root(parent, members[j])
+        if mates == 1:
+            count += 1
+            if lone < 0 or _depth(parent, members[i]) < _depth(parent, members[lone]):
+                lone = i
+    if lone < 0 or (count > 1 and high - low > 2):
+        return -1, -1
+    first = -1
+    for i in range(low, high):
+        k = members[i]
+        if i != lone and (first < 0 or height[k] < height[first]):
+            first = k
+    for i in range(low, high):
+        k = members[i]
+        found = i == lone or k == first
+        for a in range(sep_size[first]):
+            found = found or sep[first, a] == k
+        if not found:
+            return -1, -1
+    return members[lone], first
+
+
+@inner
+def _depth(parent, k):  # type: ignore[no-untyped-def]
+    depth = 0
+    while parent[k] >= 0:
+        k = parent[k]
+        depth += 1
+    return depth
+
+
+@inner
+def _fill(trees, region, size, game):  # type: ignore[no-untyped-def]
+    """The edges that elimination adds between the nodes of one chain: their graph is chordal."""
+    _, _, _, _, sep, sep_size = trees
+    nodes, place, _ = region
+    for i in range(size):
+        u = nodes[i]
+        for a in range(sep_size[u]):
+            _join(game[0], i, place[sep[u, a]])
+
+
+@inner
+def _turn(size, game):  # type: ignore[no-untyped-def]
+    """Eliminate a chordal graph without new edges, node 0 last (Tarjan and Yannakakis, 1984).
+
+    Each next node is the one with most neighbours among those numbered; backwards this is an order
+    without fill, and the neighbours numbered before a node are its separator.
+    """
+    bits, marks, turn, tall, after, after_size = game
+    for i in range(size):
+        marks[i], turn[i] = 0, -1
+    for step in range(size):
+        best = 0
+        if step > 0:
+            best = -1
+            for i in range(size):
+                if turn[i] < 0 and (best < 0 or marks[i] > marks[best]):
+                    best = i
+        turn[best] = size - 1 - step
+        after_size[best] = 0
+        for i in range(size):
+            if bits[best, i >> 5] >> (i & 31) & 1:
+                if turn[i] < 0:
+                    marks[i] += 1
+                else:
+                    after[best, after_size[best]] = i
+                    after_size[best] += 1
+    # Heights, children first: by now `marks` is free for who has which turn.
+    for i in range(size):
+        marks[turn[i]] = i
+    for step in range(size):
+        i = marks[step]
+        for a in range(after_size[i]):
+            tall[after[i, a]] = max(tall[after[i, a]], tall[i] + 1)
+
+
+@inner
+def _hang(trees, edges, members, low, high, region, game):  # type: ignore[no-untyped-def]
+    """Turn the tree of the scope's lone spin so that this comes last; hang it below the others."""
+    parent, height, child, sibling, sep, sep_size = trees
+    nodes, place, _ = region
+    lone, first = _lone(trees, members, low, high)
+    if lone < 0:
+        return False
+    size = 0
+    k = lone
+    while k >= 0:
+        if size == nodes.size:
+            size = -1
+            break
+        place[k], nodes[size] = size, k
+        size += 1
+        k = parent[k]
+    if size < 0:
+        for j in range(nodes.size):
+            place[nodes[j]] = -1
+        return False
+    count = _lay_out(trees, edges, members, low, low, region, size, game)
+    _fill(trees, region, size, game)
+    _turn(size, game)
+    _adopt(trees, region, size, count, game)
+    for j in range(size):
+        place[nodes[j]] = -1
+    for i in range(low, high):
+        if members[i] != lone:
+            sep[lone, sep_size[lone]] = members[i]
+            sep_size[lone] += 1
+    parent[lone], sibling[lone], child[first] = first, child[first], lone
+    least, k = height[lone] + 1, first
+    while k >= 0 and height[k] < least:
+        height[k] = least
+        least, k = least + 1, parent[k]
+    return True
+
+
 @kernel
-def _keep(scope_ptr, members, trees, edges, region, game, kept):  # type: ignore[no-untyped-def]
-    """kept[s]: whether scope s was taken in; see `keep_heaviest`.
+def _keep(scope_ptr, members, caps, trees, edges, region, game, kept):  # type: ignore[no-untyped-def]
+    """kept[s]: whether scope s was taken in; see `keep_heaviest`. caps: the stages' widths.
 
     trees: parent, height, first child, next sibling, separator and its size of every node; edges:
     the graph of all scopes with the state of each edge; region: the nodes that play, their numbers
@@ -224,28 +376,33 @@ def _keep(scope_ptr, members, trees, edges, region, game, kept):  # type: ignore
     """
     nodes, place, _ = region
     ptr, neighbours, state = edges
-    width = trees[4].shape[1]
-    for s in range(kept.size):
-        low, high = scope_ptr[s], scope_ptr[s + 1]
-        new, barred, one, two = _edges_of(edges, members, low, high)
-        # An edge that did not fit once will not fit into a larger graph either, or so rarely that
-        # the game is not worth it.
-        if new == 0 or barred:
-            kept[s] = new == 0
-            continue
-        size = _chains(trees[0], members, low, high, nodes, place)
-        if size >= 0:
-            count = _lay_out(trees, edges, members, low, high, region, size, game)
-            kept[s] = _play(size, width, game)
+    for cap in caps:
+        for e in range(state.size):
+            state[e] = _OPEN if state[e] == _REFUSED else state[e]
+        for s in range(kept.size):
+            low, high = scope_ptr[s], scope_ptr[s + 1]
             if kept[s]:
-                _adopt(trees, region, size, count, game)
-            for i in range(size):
-                place[nodes[i]] = -1
-        if kept[s]:
-            for i in range(low, high):
-                for j in range(low, high):
-                    if i != j:
-                        state[_edge(ptr, neighbours, members[i], members[j])] = _KEPT
-        elif new == 1:
-            state[_edge(ptr, neighbours, one, two)] = _REFUSED
-            state[_edge(ptr, neighbours, two, one)] = _REFUSED
+                continue
+            new, barred, one, two = _edges_of(edges, members, low, high)
+            # An edge that did not fit once will not fit into a larger graph either, or so rarely
+            # that the game is not worth it before the next stage.
+            if new == 0 or barred:
+                kept[s] = new == 0
+                continue
+            size = _chains(trees[0], members, low, high, nodes, place)
+            if size >= 0:
+                count = _lay_out(trees, edges, members, low, high, region, size, game)
+                kept[s] = _play(size, max(cap, high - low - 1), game)
+                if kept[s]:
+                    _adopt(trees, region, size, count, game)
+                for i in range(size):
+                    place[nodes[i]] = -1
+            kept[s] = kept[s] or _hang(trees, edges, members, low, high, region, game)
+            if kept[s]:
+                for i in range(low, high):
+                    for j in range(low, high):
+                        if i != j:
+                            state[_edge(ptr, neighbours, members[i], members[j])] = _KEPT
+            elif new == 1:
+                state[_edge(ptr, neighbours, one, two)] = _REFUSED
+                state[_edge(ptr, neighbours, two, one)] = _REFUSED

@@ -18,8 +18,6 @@ from tightz.families.block import family_for
 from tightz.families.evidence import JENSEN, lower_bound_of
 from tightz.families.layer import LayerMeanField, layer_mean_field
 from tightz.families.mean_field import MeanField
-from tightz.families.projection import IProjection
-from tightz.families.structured import StructuredMeanField, StructuredProjection
 from tightz.judge import Audited
 from tightz.judge.verdict import UNIT
 from tightz.models.spin_polynomial import MAX_ARITY, SpinPolynomial
@@ -34,28 +32,7 @@ from tightz.search.pool import rank, thin
 from tightz.splitting import Splitting, SplittingTree
 from tightz.workspace.findings import Draws, Finding, Marginals, PointEstimate, Source
 from tightz.workspace.working import Handout, Working, is_dense
-from tightz.workspace.workspace import SEARCH, Workspace, lifted_means
-
-WIDTHS = (2, 4, 6, 8, 10, 12)
-"""Structured families tried in turn."""
-
-GROWTH = 2.5
-"""Times as long as at the width before: measured on grids from 1.3 (narrow) to 3 (wide)."""
-
-SETTLED = 0.05
-"""Nats that a shape must gain for the next one of its width not to be varied."""
-
-MANY_TERMS = 20_000
-"""Terms from which families start once, and bits of many states are left to tables of states."""
-
-PER_SPIN = 1e-6
-"""Nats that a sweep must gain for another: shapes differ by far more."""
-
-AGAIN = 1.5
-"""Times as late as the last time at which a sampler's means are asked for again."""
-
-VARIED = 24
-"""Shapes of the last width that may fail one after the other."""
+from tightz.workspace.workspace import SEARCH
 
 
 def encoding_of(working: Working) -> SpinEncoding | None:
@@ -109,91 +86,6 @@ def plain_mean_field(working: Working, clock: Clock) -> Iterator[Finding]:
         marginals = list(encoding.marginals(q.spin_means()))
         bound = lower_bound_of(q, "mean field", JENSEN, working.link)
         yield Finding(bound, Marginals(marginals, "mean field", q.log_gamma))
-
-
-def structured(working: Working, clock: Clock) -> Iterator[Finding]:
-    """Mean field from the states found, then families of growing width, on the collapsed model."""
-    if encoding_of(working) is None:
-        return
-    spins = working.spins
-    coset = Coset.build(spins.polynomial)
-    restarts = 4 if spins.polynomial.n_terms < MANY_TERMS else 1
-    tol = PER_SPIN * coset.n_free
-    best: IProjection | None = None
-    families = (
-        family_for(spins.polynomial, restarts=4 * restarts),
-        StructuredMeanField(width=WIDTHS[0], restarts=restarts, tol=tol),
-    )
-    for family in families:
-        width, begun = getattr(family, "width", 0), clock.elapsed
-        q = family.project(coset, generator(working.seed, SEARCH, width), spins.states)
-        seconds = (clock.elapsed - begun) / restarts
-        if best is None or q.log_gamma > best.log_gamma:
-            best = q
-            yield _structured_finding(spins, q)
-        if restarts == 1 and working.encoding.bits is not None:
-            return  # tables of states do better, and one width of bits took 50 s of 60
-    assert best is not None
-    if math.isfinite(best.log_gamma):
-        yield from _reshaped(working, clock, best, seconds)
-
-
-def _reshaped(
-    working: Working, clock: Clock, best: IProjection, seconds: float
-) -> Iterator[Finding]:
-    """Shapes made for the best q so far: wider while there is time for it, then again and varied.
-
-    seconds: that the narrowest took.
-    """
-    spins, failed = working.spins, 0
-    tol = PER_SPIN * spins.polynomial.n
-    rng = generator(working.seed, SEARCH, 1)
-    widths, wider = list(WIDTHS), True
-    sampled, asked = None, -math.inf
-    while failed < VARIED:
-        wider = wider and len(widths) > 1 and GROWTH * seconds < clock.left
-        widths = widths[1:] if wider else widths
-        begun, start = clock.elapsed, None
-        if clock.elapsed > AGAIN * asked and (known := _sampled_means(working)) is not None:
-            sampled = start = known
-            asked, failed = clock.elapsed, 0
-        shaped = None if failed % 2 else sampled  # q's own shape in turn
-        family = StructuredMeanField(width=widths[0], tol=tol)
-        q = family.refit(best, rng if failed else None, shaped=shaped, start=start)
-        seconds = clock.elapsed - begun
-        gain = q.log_gamma - best.log_gamma
-        if gain > 0.0:
-            best = q
-        yield _structured_finding(spins, q) if gain > 0.0 else Finding()
-        if q.trace.size == 1:  # nothing was cut: log Z itself
-            return
-        wider = wider and q.forest.width == widths[0]  # there was room for it
-        if not wider:
-            failed = 0 if gain > SETTLED else failed + 1
-
-
-def _sampled_means(working: Working) -> NDArray[np.float64] | None:
-    """Means of the collapsed model's spins by a sampler that stands for the model.
-
-    Mean field sits in the valley that it started in. Made for a sampler's means, a shape keeps what
-    moves between valleys: on a 50x50 grid, w = 10, the end moved from -3.6 to -0.6 nats.
-    """
-    known = working.sampled.marginals
-    if known is None:
-        return None
-    return working.encoding.spin_means(known.vectors)[working.spins.kept]
-
-
-def _structured_finding(spins: Workspace, q: IProjection) -> Finding:
-    """The bound of q as the judge has it, and its marginals."""
-    width = q.forest.width if isinstance(q, StructuredProjection) else 0
-    name = f"structured mean field, width {width}" if width else "mean field, tempering starts"
-    if spins.collapsed is None:
-        marginals = spins.encoding.marginals_of(q.expectations)
-    else:
-        marginals = spins.encoding.marginals(lifted_means(q, spins.collapsed))
-    offered = Marginals(list(marginals), name, q.log_gamma)
-    return Finding(lower_bound_of(q, name, JENSEN, spins.link), offered)
 
 
 MOST_PROJECTED = 5_000

@@ -72,6 +72,9 @@ DIM, AT_THE_END = 2.0, 0.3
 BLUR = 0.01
 """Nats of rounding in a weight beyond which nothing is drawn: tables of huge numbers."""
 
+TOLD = 256
+"""Drawn states that others are told of: put together, so many are as good as more."""
+
 FEWEST = 50.0
 """Effective draws below which marginals are not called mixed."""
 
@@ -97,6 +100,7 @@ class CappedDraws:
         self.best: tuple[Capped, Outlook] | None = None
         self.final: Final | None = None
         self.drawing = False
+        self._seen: Lanes | None = None
         self._lane = itertools.count()
         self._noise = generator(working.seed, key, next(self._lane))
 
@@ -178,6 +182,7 @@ class CappedDraws:
         if proposal is None:
             return Outlook(math.inf, math.inf, 0.0)
         outlook = self._pilot(proposal, self.bounds.busy)
+        yield self._told()
         if math.isfinite(outlook.gap):
             yield from self._glance(proposal, outlook, self.bounds.busy)
             self._keep_best(proposal, outlook)
@@ -199,6 +204,12 @@ class CappedDraws:
         if self.best is None or outlook.width(self.left) < self.best[1].width(self.left):
             self.best = proposal, outlook
 
+    def _told(self) -> Finding:
+        """States of the last pilot, for those who start from heavy ones."""
+        assert self._seen is not None
+        observed = observe(self.working.graph, single_states=False)
+        return Finding(states=observed.lift_states(self._seen.states[:, :TOLD].T))
+
     def _pilot(self, proposal: Capped, spent: float) -> Outlook:
         """Draws that do not count: how far the cap is, how much weights scatter, how fast."""
         few = proposal.drawing(self._words(min(LANES, proposal.lanes)))
@@ -212,6 +223,7 @@ class CappedDraws:
         seconds = time.perf_counter() - begun
         outlook = Outlook.of(np.concatenate(found), seconds, proposal.log_u - self.level)
         self.level = max(self.level, proposal.log_u - outlook.gap)
+        self._seen = drawing
         return outlook
 
     def _source(self, track: str, proposal: Capped, outlook: Outlook, draws: float) -> Source:

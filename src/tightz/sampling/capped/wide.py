@@ -275,6 +275,7 @@ class WideDraws(CappedDraws):
             return
         yield Finding()
         outlook = self._pilot(proposal, self.bounds.busy)
+        yield self._told()
         if not math.isfinite(outlook.gap):
             return
         if known is None or outlook.width(self.left) < BETTER * known[1].width(self.left):
