@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -35,6 +36,17 @@ __all__ = ["until_trials"]  # a fixture of both files
 QUIET = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 60}
 
 
+@contextmanager
+def local_cluster(workers):
+    """A cluster that may take its time to end: dask gives a worker five seconds, at any load."""
+    cluster = distributed.LocalCluster(n_workers=workers, **QUIET)
+    try:
+        yield cluster
+    finally:
+        with suppress(TimeoutError):
+            cluster.close()
+
+
 @pytest.fixture(scope="module")
 def cluster():
     # A worker that is not back after 15 s is forgotten; on a busy machine its start takes longer.
@@ -46,7 +58,7 @@ def cluster():
     }
     with (
         dask.config.set(patience),
-        distributed.LocalCluster(n_workers=2, **QUIET) as cluster,
+        local_cluster(2) as cluster,
     ):
         yield cluster
 
@@ -102,7 +114,7 @@ def test_nannies_that_ended_with_their_workers_are_replaced(monkeypatch):
     monkeypatch.setattr("tightz.runtime.executors.LOOK", 0.1)
     # a cluster of its own: a nanny that is bringing back a worker does not end when it is told to
     with (
-        distributed.LocalCluster(n_workers=1, **QUIET) as cluster,
+        local_cluster(1) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         before = set(worker_pids(client))
@@ -117,7 +129,7 @@ def test_a_worker_that_dask_forgot_is_started_again(monkeypatch):
     monkeypatch.setattr("tightz.runtime.executors.LOOK", 0.1)
     with (
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1ms"}),
-        distributed.LocalCluster(n_workers=2, **QUIET) as cluster,
+        local_cluster(2) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         client.wait_for_workers(2)
@@ -184,7 +196,7 @@ def test_a_task_that_kills_every_worker_is_named(monkeypatch):
 
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        distributed.LocalCluster(n_workers=1, **QUIET) as cluster,
+        local_cluster(1) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         results = map_ordered(die_at_six, range(10), executor=client)
