@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from tightz.runtime import local_workers
 
@@ -51,3 +52,11 @@ def die_at_six(x):
     if x == 6:
         os.kill(os.getpid(), signal.SIGKILL)
     return x
+
+
+def fork_and_die():
+    """Leaves a child that lives on, and dies."""
+    if os.fork() == 0:
+        time.sleep(600)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 import os
 import pickle
@@ -28,7 +29,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tightz as tz
-from tests.errands import die_answering, die_at_six, die_once, fail_at_five, square
+from tests.errands import (
+    die_answering,
+    die_at_six,
+    die_once,
+    fail_at_five,
+    fork_and_die,
+    square,
+)
 from tightz.errors import ParameterError
 from tightz.families.mean_field import MeanField, PointMass
 from tightz.interval.board import Board
@@ -39,6 +47,7 @@ from tightz.reductions.encoding import encode
 from tightz.runtime import blas_threads, executors, parcels
 from tightz.runtime.executors import IN_FLIGHT, LIVES, Crew, map_ordered
 from tightz.runtime.local_workers import ONE_THREAD, LocalWorkers
+from tightz.runtime.local_workers import KilledWorker as KilledWorkerHere
 from tightz.runtime.parcels import KEPT, ExecutorError, TaskError, pack, run_parcel
 from tightz.runtime.provenance import versions
 
@@ -315,6 +324,72 @@ def test_a_process_pool_lends_its_number_and_its_initializer():
         assert crew._pool.pids == []
 
 
+def raises_at_start():
+    raise LookupError("no such library")
+
+
+def test_an_initializer_that_fails_is_named_to_every_task():
+    with LocalWorkers(1, raises_at_start) as pool:
+        for _ in range(2):
+            with pytest.raises(
+                ExecutorError, match=r"initializer .* LookupError.'no such library'"
+            ):
+                pool.submit(square, 2).result(60)
+    with pytest.raises(ParameterError, match="cannot travel to another process"):
+        LocalWorkers(1, partial(print, threading.Lock()))
+
+
+def test_workers_that_nobody_shut_down_end_with_their_pool():
+    pool = LocalWorkers(2)
+    assert list(pool.map(square, range(4))) == [0, 1, 4, 9]
+    pids = pool.pids
+    del pool
+    gc.collect()
+    assert pids
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_workers_end_after_their_last_task_without_anybody_waiting():
+    pool = LocalWorkers(1)
+    last = pool.submit(square, 3)
+    pool.shutdown(wait=False)
+    assert last.result(60) == 9
+    until = time.monotonic() + 60
+    while pool.pids and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not pool.pids
+
+
+def test_a_worker_that_died_idle_costs_the_next_task_nothing():
+    with LocalWorkers(1) as pool:
+        (first,) = [pool.submit(os.getpid).result(60)]
+        os.kill(first, signal.SIGKILL)
+        while alive(first):
+            time.sleep(0.01)
+        assert pool.submit(os.getpid).result(60) != first
+
+
+def test_a_task_left_with_a_fork_hides_no_death():
+    with LocalWorkers(1) as pool:
+        with pytest.raises(KilledWorkerHere):
+            pool.submit(fork_and_die).result(60)
+        assert pool.submit(square, 3).result(60) == 9
+
+
+def test_what_starts_with_python_may_print(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("print('hello from the start')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with LocalWorkers(1) as pool:
+        assert pool.submit(square, 3).result(60) == 9
+
+
+def test_a_listener_that_fails_ends_its_worker():
+    code = "import os; from tightz.runtime import local_workers as w; w._listen(None, None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert done.returncode == 1  # not by a traceback of its main thread: it has left before
+    assert b"Traceback" not in done.stderr
+
+
 def test_a_task_that_kills_every_worker_is_named():
     with LocalWorkers(2) as pool:
         results = map_ordered(die_at_six, range(30), executor=pool)
@@ -325,6 +400,7 @@ def test_a_task_that_kills_every_worker_is_named():
 
 SCRIPT = """
 from tightz.runtime.executors import map_ordered
+from tightz.runtime.local_workers import KilledWorker as KilledWorkerHere
 from tightz.runtime.local_workers import ONE_THREAD, LocalWorkers
 print("script", flush=True)
 class Seen(Exception):
@@ -469,6 +545,7 @@ def test_batches_do_not_depend_on_who_computes_them():
 
 ORPHAN = """
 import os, time
+from tightz.runtime.local_workers import KilledWorker as KilledWorkerHere
 from tightz.runtime.local_workers import ONE_THREAD, LocalWorkers
 if __name__ == "__main__":
     pool = LocalWorkers(1)

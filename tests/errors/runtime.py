@@ -82,6 +82,11 @@ def _stillborn():
         pool.submit(abs, 1).result()
 
 
+def _ill_prepared():
+    with LocalWorkers(1, partial(_raised, LookupError("no such library"))) as pool:
+        pool.submit(abs, 1).result()
+
+
 def _open_folder(tmp):
     folder = tmp / "a" / "b"
     folder.mkdir(parents=True)
@@ -186,6 +191,11 @@ CASES = [
         _deadly,
     ),
     Case(KilledWorker, "it dies while it starts", _stillborn),
+    Case(
+        ExecutorError,
+        "the initializer of local workers raised LookupError('no such library')",
+        _ill_prepared,
+    ),
     Case(
         ExecutorError,
         "_Refusing takes no tasks: RuntimeError: shut down",

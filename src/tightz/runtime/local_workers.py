@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -20,12 +21,16 @@ from typing import IO, Any
 import cloudpickle
 
 from tightz.errors import require_range
+from tightz.runtime.parcels import ExecutorError, pack
 
 STARTS = 9
 """Processes that are started one after the other until one of them lives."""
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 """For matrix products on a worker, which has a core of its own and no more."""
+
+READY = b"\0tightz answers\0"
+"""What a worker says first: whatever starts with Python may have printed something before."""
 
 serving = False
 """Whether this process is a local worker."""
@@ -48,10 +53,11 @@ class LocalWorkers(Executor):
     def __init__(self, n: int, initializer: Callable[[], Any] = int) -> None:
         require_range("workers", n, 1)
         self.size = n
-        self._initializer = initializer
+        self._prepare = pack(initializer)
         self._threads = ThreadPoolExecutor(n, thread_name_prefix="tightz process")
         self._processes: dict[int, subprocess.Popen[bytes]] = {}  # by the thread that waits for it
         self._over = False
+        weakref.finalize(self, _end_all, self._processes)  # where nobody has shut it down
 
     @property
     def pids(self) -> list[int]:
@@ -64,25 +70,33 @@ class LocalWorkers(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """As Executor.shutdown; `cancel_futures` ends what is under way as well, and at once."""
+        if not (wait or cancel_futures):
+            threading.Thread(target=self.shutdown).start()
+            return
         self._over |= cancel_futures
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
         if self._over:
             for process in list(self._processes.values()):
-                process.kill()
-        if wait or self._over:
-            self._threads.shutdown()
-            for thread in list(self._processes):
-                self._end(thread)
+                _kill(process)
+        self._threads.shutdown()
+        _end_all(self._processes)
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        self.shutdown(cancel_futures=kind is not None)  # Ctrl-C: nobody wants the rest
 
     def _serve(self, call: partial[Any]) -> Any:
         task, me = cloudpickle.dumps(call), threading.get_ident()
         try:
+            if me in self._processes and self._processes[me].poll() is not None:
+                _end(self._processes, me)  # it died while nobody needed it
             if me not in self._processes:
                 self._start(me)
             answer = _exchange(self._processes[me], task)
-        except (EOFError, OSError) as error:
-            self._end(me)
-            raise KilledWorker(str(error)) from error
+        except BaseException as error:  # what is left in its pipes is nobody's answer
+            _end(self._processes, me)
+            if isinstance(error, EOFError | OSError):
+                raise KilledWorker(str(error)) from error
+            raise
         good, value = pickle.loads(answer)
         if good:
             return value
@@ -98,19 +112,42 @@ class LocalWorkers(Executor):
                 env=ONE_THREAD | dict(os.environ), start_new_session=True,
             )  # fmt: skip
             if self._over:
-                process.kill()
+                _kill(process)
             try:
-                _exchange(process, cloudpickle.dumps(self._initializer))
-                return
+                said = b""
+                while not said.endswith(READY):
+                    said += _read(process.stdout, 1)
+                good, value = pickle.loads(_exchange(process, self._prepare))
             except (EOFError, OSError) as error:
-                self._end(me)
+                _end(self._processes, me)
                 if self._over or not left:
                     raise EOFError("it dies while it starts") from error
+                continue
+            if good:
+                return
+            raise ExecutorError(f"the initializer of local workers raised {value!r}") from value
 
-    def _end(self, thread: int) -> None:
-        if process := self._processes.pop(thread, None):
-            process.kill()
-            process.communicate()
+
+def _end_all(processes: dict[int, subprocess.Popen[bytes]]) -> None:
+    for thread in list(processes):
+        _end(processes, thread)
+
+
+def _end(processes: dict[int, subprocess.Popen[bytes]], thread: int) -> None:
+    if process := processes.pop(thread, None):
+        _kill(process)
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):  # what was not written yet
+                pipe.close()  # type: ignore[union-attr]
+        process.wait()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With what its tasks have started: a session of its own is a group of its own."""
+    if hasattr(os, "killpg") and process.returncode is None:  # then nobody else has its number
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 def is_worker() -> bool:
@@ -126,20 +163,27 @@ def serve() -> None:
     tasks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what a task prints is no answer
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if hasattr(os, "register_at_fork"):  # a task's fork would keep the pipes open when this dies
+        for pipe in (tasks, answers):
+            os.register_at_fork(after_in_child=partial(os.close, pipe.fileno()))
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(tasks, calls.put), daemon=True).start()
     import numba  # noqa: F401  # it takes long: no task is blamed for it
 
+    answers.write(READY)
+    answers.flush()
     while True:
         _put(answers, _answer(calls.get()))
 
 
 def _listen(tasks: IO[bytes], take: Callable[[bytes], None]) -> None:
     """Also while a task runs: without anybody who waits for its answer it ends."""
-    with suppress(EOFError):
+    try:
         while True:
             take(_get(tasks))
-    os._exit(1)
+    finally:
+        os._exit(1)
 
 
 def _answer(call: bytes) -> bytes:
@@ -164,8 +208,12 @@ def _put(pipe: IO[bytes], message: bytes) -> None:
 
 
 def _get(pipe: IO[bytes]) -> bytes:
-    size = pipe.read(8)
-    message = pipe.read(int.from_bytes(size, "little"))
-    if len(size) < 8 or len(message) < int.from_bytes(size, "little"):
+    return _read(pipe, int.from_bytes(_read(pipe, 8), "little"))
+
+
+def _read(pipe: IO[bytes] | None, size: int) -> bytes:
+    assert pipe is not None
+    found = pipe.read(size)
+    if len(found) < size:
         raise EOFError("its process ended")
-    return message
+    return found

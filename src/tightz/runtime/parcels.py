@@ -37,11 +37,11 @@ class Done(NamedTuple):
     seconds: float
 
 
-def pack(function: Callable[[Any], Any]) -> bytes:
+def pack(function: Callable[..., Any]) -> bytes:
     """Also what a script defines."""
     try:
         return bytes(cloudpickle.dumps(function))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
         raise ParameterError(
             f"the work cannot travel to another process: {error}; leave that out of families and "
             "hashings of your own, or run on threads"
