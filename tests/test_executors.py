@@ -362,10 +362,10 @@ def test_workers_end_after_their_last_task_without_anybody_waiting():
 
 def test_a_worker_that_died_idle_costs_the_next_task_nothing():
     with LocalWorkers(1) as pool:
-        (first,) = [pool.submit(os.getpid).result(60)]
+        first = pool.submit(os.getpid).result(60)
+        (process,) = pool._processes.values()
         os.kill(first, signal.SIGKILL)
-        while alive(first):
-            time.sleep(0.01)
+        process.wait(60)  # until all its threads are gone: a task sent before would be lost
         assert pool.submit(os.getpid).result(60) != first
 
 
