@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.errors import UnsupportedModelError
+from tightz.errors import TightzError, UnsupportedModelError
 from tightz.families.block import family_for
 from tightz.families.evidence import JENSEN, lower_bound_of
 from tightz.families.layer import LayerMeanField, layer_mean_field
@@ -241,7 +241,10 @@ def _mixture(working: Working, tree: SplittingTree) -> Iterator[Finding]:
         return
     # Importance weights of draws from the leaves' q's: unbiased for Z as far as the mixture covers
     # the space, hence "tree" needs another family beside it before its error counts.
-    value, error = result.sampled_log_z(1000, stream(working.seed, SEARCH, 2))
+    try:
+        value, error = result.sampled_log_z(1000, stream(working.seed, SEARCH, 2))
+    except TightzError:  # the clock ended before the tree had a q
+        return
     effective = result.sample(1000, stream(working.seed, SEARCH, 2)).effective_size
     source = "importance samples from the splitting tree's mixture"
     if working.encoding.direct:
