@@ -18,6 +18,7 @@ from tightz.bounds import Proof, Side
 from tightz.errors import ParameterError, TightzError
 from tightz.families.mean_field import MeanField
 from tightz.families.structured import StructuredMeanField
+from tightz.interval.streams.spins import _mixture
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.paper.coset_sum import coset_sum
 from tightz.projections.coset import Coset
@@ -29,6 +30,7 @@ from tightz.splitting.candidates import Effort, coin_divergence, propose
 from tightz.splitting.nodes import log_difference
 from tightz.splitting.region import Region, as_factor_graph
 from tightz.splitting.results import Samples
+from tightz.workspace.working import Working
 from tightz.workspace.workspace import Workspace
 
 PRODUCT = MeanField(restarts=4)
@@ -594,3 +596,17 @@ def test_log_difference_and_coin_divergence():
     expected = [0.0, math.log(1 / 0.75)]
     expected.append(p[2] * math.log(p[2] / r[2]) + (1 - p[2]) * math.log((1 - p[2]) / (1 - r[2])))
     np.testing.assert_allclose(coin_divergence(v, e), expected, atol=1e-12)
+
+
+def test_a_tree_that_knows_a_bound_and_has_no_q_offers_no_mixture():
+    """The clock ended between a bound from elsewhere and the first q: that is no failure."""
+    working = Working(tz.ising_grid(4, seed=0), Clock(60.0), exact=False)
+    tree = SplittingTree(working.spins, Splitting(), seed=1)
+    tree.standing.lower = 0.0
+    with pytest.raises(TightzError, match="nothing to draw from"):
+        tree.result().sample(3)
+    assert list(_mixture(working, tree)) == []
+    for _ in tree.run():
+        pass
+    (found,) = _mixture(working, tree)
+    assert found.sampler is not None

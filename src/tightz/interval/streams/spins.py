@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.errors import TightzError, UnsupportedModelError
+from tightz.errors import UnsupportedModelError
 from tightz.families.block import family_for
 from tightz.families.evidence import JENSEN, lower_bound_of
 from tightz.families.layer import LayerMeanField, layer_mean_field
@@ -237,14 +237,12 @@ def splitting(working: Working, clock: Clock) -> Generator[Finding | Bound | Han
 def _mixture(working: Working, tree: SplittingTree) -> Iterator[Finding]:
     """The leaves' q's, each weighted by its bound, as one distribution to draw from."""
     result = tree.result()
-    if result.lower == -math.inf:
-        return
+    shares = result.mixture.weights
+    if result.lower == -math.inf or not shares.size or np.isnan(shares).any():
+        return  # Z = 0, or the clock ended before the tree had a q
     # Importance weights of draws from the leaves' q's: unbiased for Z as far as the mixture covers
     # the space, hence "tree" needs another family beside it before its error counts.
-    try:
-        value, error = result.sampled_log_z(1000, stream(working.seed, SEARCH, 2))
-    except TightzError:  # the clock ended before the tree had a q
-        return
+    value, error = result.sampled_log_z(1000, stream(working.seed, SEARCH, 2))
     effective = result.sample(1000, stream(working.seed, SEARCH, 2)).effective_size
     source = "importance samples from the splitting tree's mixture"
     if working.encoding.direct:
