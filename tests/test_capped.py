@@ -18,7 +18,9 @@ from tightz.sampling.capped.forecast import Outlook
 from tightz.sampling.capped.proposal import Proposal
 from tightz.sampling.capped.stream import CappedDraws, capped
 from tightz.sampling.capped.tally import Tally
+from tightz.sampling.ledger import Ledger
 from tightz.uppers.mini_bucket.run import MiniBucket, Run, Tried
+from tightz.workspace.findings import Draws, Source
 from tightz.workspace.working import Working, alone
 
 
@@ -237,6 +239,19 @@ def test_an_outlook_forecasts_what_draws_give():
     assert far.width(10.0) > 20.0 - math.log(1e5)  # the cap keeps the upper end away
     assert Outlook.of(np.full(100, -np.inf), 1.0).width(10.0) == math.inf
     assert outlook.tightened(1.5).width(1.0) < outlook.width(1.0)
+
+
+@pytest.mark.parametrize("gap", [1.0, 4.0, 7.0, 10.0])
+@pytest.mark.parametrize("draws", [3_000, 100_000, 2_000_000])
+def test_an_outlook_forecasts_the_width_that_the_ledger_gives(gap, draws):
+    """Also where an unseen weight at the cap is all that keeps the upper end away."""
+    outlook = Outlook(gap, 0.25, 1e4)
+    promised = outlook.width(draws / 1e4)
+    logs = np.random.default_rng(draws).normal(-gap - 0.125, 0.5, draws)
+    source = Source("mini-bucket", -gap, 0.0, spread=math.sqrt(math.expm1(0.25)), expected=draws)
+    ledger = Ledger(0.05)
+    ledger.add(Draws(source, np.minimum(logs, 0.0)))
+    assert 0.5 < (ledger.upper() - ledger.lower()) / promised < 2.0
 
 
 SURE = 1e-6

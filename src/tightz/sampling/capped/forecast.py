@@ -61,7 +61,9 @@ class Outlook:
         noise = REACH * math.sqrt(math.expm1(min(self.log_excess, 600.0)) / draws)
         # Noise of many means says that the draws miss most of Z: a nat for each e-fold.
         below = noise if noise < 1.0 else 1.0 + math.log(noise)
-        return below + max(below, self.gap - math.log(draws / RARE))
+        # An unseen weight at the cap, of share RARE / draws, adds this to Z:
+        unseen = float(np.logaddexp(0.0, self.gap - math.log(draws / RARE)))
+        return below + max(below, unseen)
 
     def tightened(self, gap: float, slower: float = 1.0) -> Outlook:
         """The same proposal with a smaller gap, by what was measured on others."""

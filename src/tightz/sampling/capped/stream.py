@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -44,8 +45,13 @@ from tightz.workspace.working import Handout, Launch, Planned, Working
 KEY = 2**31 + 7
 """Key of the stream's random numbers."""
 
-STEP = 0.1
-"""Seconds of drawing between two findings."""
+STEP, GROWING, LONGEST = 0.1, 0.05, 2.0
+"""Seconds of drawing between two findings: the fewest, as a part of all before them, the most.
+Workers that are busy with long pieces of others come to short ones too seldom (100x100 grid, four
+workers: pieces of 0.1 s every two seconds)."""
+
+MOST = 256
+"""Batches in a piece."""
 
 TRAVELS = 2**29
 """Bytes of tables above which draws are made by this process's threads only."""
@@ -276,17 +282,23 @@ class CappedDraws:
         sampler = Sampler(proposal, tally.level)
         near = proposal.tables.nbytes > TRAVELS
         pace = LANES / self.best[1].rate if self.best is not None else STEP
+        begun, ahead = clock.elapsed, deque[tuple[Source, int]]()
         while not clock.expired:
             # Whose draws they are and how many is settled before they are made; all of them count.
-            source = self.final.current(clock)
-            batches = max(1, int(STEP / pace))
+            seconds = min(LONGEST, max(STEP, GROWING * (clock.elapsed - begun)), clock.left)
+            batches = max(1, min(MOST, int(seconds / pace)))
             hands = working.threads if near else working.hands
             seeds = [stream(working.seed, self.key, next(self._lane)) for _ in range(hands)]
             lots = [Lot(seed, batches, tally.least) for seed in seeds]
-            portions = yield Handout(sampler, lots, near=near)
+            ahead.append((self.final.current(clock), batches))
+            # Nobody waits for this stream: the next lots are under way while it counts the last.
+            portions = yield Handout(sampler, lots, near=near, keep=hands)
+            if not portions:
+                continue
+            source, batches = ahead.popleft()
             for portion in portions:
                 tally.merge(portion)
-            pace = max(1e-6, sum(p.seconds for p in portions) / (batches * hands))
+            pace = max(1e-6, sum(p.seconds for p in portions) / (batches * len(portions)))
             draws = Draws(source, np.concatenate([p.log_weights for p in portions]))
             yield self._finding(draws, tally) if tally.news() else Finding(draws=draws)
 
