@@ -24,12 +24,11 @@ def log_sum_exp(values) -> float:
 
 
 def log_weights(cardinalities, factors, states) -> np.ndarray:
-    """log p~ of each row of `states`, factor by factor and state by state."""
-    out = np.zeros(len(states))
+    """log p~ of each row of `states`, factor by factor."""
+    states, out = np.asarray(states), np.zeros(len(states))
     for scope, log_table in factors:
         table = np.asarray(log_table).reshape([int(cardinalities[v]) for v in scope])
-        for s, x in enumerate(states):
-            out[s] += table[tuple(x[v] for v in scope)]
+        out += table[tuple(states[:, v] for v in scope)]
     return out
 
 

@@ -216,7 +216,7 @@ def test_more_states_than_a_byte_has(order):
     p, exact = Proposal.of(model, run.descent), tz.exact(model)
     drawing = p.drawing(rng.integers(2**64, size=1024, dtype=np.uint64))
     tally = Tally.of(p, exact.log_z)
-    for _ in range(100):
+    for _ in range(40):
         drawing.batch()
         tally.add(drawing, rng)
     p.check(drawing)

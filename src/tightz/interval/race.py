@@ -39,8 +39,9 @@ paid by the driver for each of its short steps where a dozen workers are busy.""
 WAITING = 2
 """Threads beside those of the cores where there is a device: they mostly wait for it."""
 
-AHEAD = 2
-"""Pieces under way for each of the executor's workers: one at work, one on its way."""
+AHEAD = 4
+"""Workers of the executor for each piece beyond one that they have: it is on its way when the first
+of them is free. What waits there waits behind others', however short it is itself."""
 
 
 class _Refused(NamedTuple):
@@ -89,8 +90,9 @@ class Away:
 
     def fill(self) -> None:
         """Send pieces while there are some and workers for them."""
-        most = AHEAD * self.crew.size
         while True:
+            size = self.crew.size
+            most = size + max(1, size // AHEAD)
             with self._lock:
                 if self._flying >= most or (job := self.schedule.take_away()) is None:
                     return
