@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import sys
 import threading
 import time
 import traceback
@@ -23,6 +22,7 @@ from tightz.runtime.blas_threads import one_blas_thread
 from tightz.runtime.executors import Crew, GivenUpError
 from tightz.runtime.kernels.farm import Farm
 from tightz.runtime.parcels import Done, ExecutorError, run_timed
+from tightz.runtime.switching import switching
 from tightz.workspace.findings import Finding, Mixing
 from tightz.workspace.working import Handout, Launch, Method, Working
 
@@ -33,8 +33,8 @@ LATE = 0.5
 """Seconds at most after the deadline in which what was found before it is merged."""
 
 SWITCHING = 5e-4
-"""Seconds that a thread may keep the interpreter while others ask for it. Python's own 5 ms are
-paid by the driver for each of its short steps where a dozen workers are busy."""
+"""Seconds that a thread may keep the interpreter: the driver pays them for each of its short steps
+where a dozen workers are busy."""
 
 WAITING = 2
 """Threads beside those of the cores where there is a device: they mostly wait for it."""
@@ -144,10 +144,8 @@ def race(
         threading.Thread(
             target=_work, args=(schedule, board, inbox, away), name=f"tightz worker {number}"
         ).start()
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(min(usual, SWITCHING))
     with ExitStack() as stack:
-        stack.callback(sys.setswitchinterval, usual)
+        stack.enter_context(switching(SWITCHING))
         _drive(schedule, board, inbox, stack, hold=hold)
 
 

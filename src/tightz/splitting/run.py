@@ -45,6 +45,10 @@ MAX_UPPER_TERMS = 20_000
 LEAF_BYTES = 2**30
 """Memory for the leaves' q's when max_leaves is not given."""
 
+ON_DEVICE = 2000
+"""Spins up to which leaves go to a GPU unasked. On a 100x100 grid one round of them took 15 s of
+it, for which tables and chains had to wait, and split nothing that mattered."""
+
 LEAF_ITERATIONS = 12
 """Mini-bucket iterations for a leaf."""
 
@@ -308,7 +312,9 @@ class SplittingTree:
             family=family, clock=self.clock, bounder=self.bounder, kept=self.work.kept,
             states=states, seed=self.seed, upper=self.want_upper,
             max_leaves=self.settings.max_leaves or room, max_splits=self.settings.max_splits,
-            device=on_device(self.backend, partial(_why_not_device, family)),
+            device=on_device(
+                self.backend, partial(_why_not_device, family), worthwhile=q.means.size <= ON_DEVICE
+            ),
             hands=self.hands, travels=self.travels, ahead=self.ahead,
         )  # fmt: skip
         self.tree = Tree.plant(setting, q, self.lower, ceiling)

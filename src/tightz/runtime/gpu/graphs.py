@@ -1,19 +1,20 @@
 """Many launches as one: recorded once, then sent to the device by a single call.
 
-numba takes tens of microseconds for a launch, the driver two for one of a recorded graph.
+numba takes tens of microseconds for a launch, the driver two for one of a recorded graph. Beside
+busy threads every launch waits for the interpreter, a graph once: 6,000 launches took seconds.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, ClassVar
 
 from tightz.runtime.gpu.device import SIMULATED, cuda
+from tightz.runtime.switching import switching
 
-OFTEN = 2
-"""The time from which it is recorded, which takes as long as playing it. The first is needed to
-compile kernels. Beside busy threads every launch waits for the interpreter, a graph once."""
+AT_ONCE = 5e-5
+"""Seconds that others may keep the interpreter meanwhile: each launch lets go of it once."""
 
 
 def own_stream() -> Any:
@@ -37,28 +38,36 @@ def wait(stream: Any) -> None:
 
 
 class Recording:
-    """`work(stream)` launches kernels and does nothing else; what it launches must not change."""
+    """`work(stream)` launches kernels and does nothing else; what it launches must not change.
 
-    def __init__(self, work: Callable[[Any], None], stream: Any) -> None:
-        self._work, self._stream = work, stream
+    `kernels`: names of those. Nothing can be compiled while it is recorded, so the first time that
+    this process needs one of them it is run as it is.
+    """
+
+    _compiled: ClassVar[set[Hashable]] = set()
+
+    def __init__(
+        self, work: Callable[[Any], None], stream: Any, kernels: Iterable[Hashable]
+    ) -> None:
+        self._work, self._stream, self._kernels = work, stream, set(kernels)
         self._graph: Any = None
-        self._played = 0
 
     def play(self) -> None:
-        """Run it and wait. The first time as it is: kernels are compiled."""
-        self._played += 1
-        if SIMULATED:
-            self._work(self._stream)
-            return
-        if self._graph is None and self._played == OFTEN:
-            self._graph = self._recorded()
-        if self._graph is None:
-            self._work(self._stream)
+        """Run it and wait."""
+        if SIMULATED or not self._kernels <= self._compiled:
+            self._launch()
         else:
             from cuda.bindings import driver
 
+            if self._graph is None:
+                self._graph = self._recorded()
             _checked(driver.cuGraphLaunch(self._graph, int(self._stream.handle)))
         wait(self._stream)
+        self._compiled.update(self._kernels)
+
+    def _launch(self) -> None:
+        with switching(AT_ONCE):
+            self._work(self._stream)
 
     def _recorded(self) -> Any:
         from cuda.bindings import driver
@@ -67,7 +76,7 @@ class Recording:
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         _checked(driver.cuStreamBeginCapture(handle, mode))
         try:
-            self._work(self._stream)
+            self._launch()
         finally:
             graph = _checked(driver.cuStreamEndCapture(handle))
         try:

@@ -78,7 +78,7 @@ class DeviceDescent(Steps):
                 KERNELS[kernel][blocks, THREADS, stream](plan, pool, reals, at)
 
         plan, pool, reals = self.plan, self.pool, self.reals
-        return Recording(work, self.stream)
+        return Recording(work, self.stream, {launch.kernel for launch in launches})
 
     @property
     def _shifts(self) -> Any:
