@@ -384,3 +384,26 @@ def test_weights_alone_and_counted_draws_add_up():
 
 def test_threads_of_the_simulator_share_their_arrays(tmp_path):
     assert simulated("slow_sums()", "tests.shared_sums", tmp_path) == [6.0, 10.0, 14.0]
+
+
+def test_the_judge_s_room_gives_no_place_twice():
+    """Messages on the device: none overlaps another that is held, and gaps are used again."""
+    from tightz.judge.gpu.cliques import _Room
+
+    rng = np.random.default_rng(4)
+    room, held, most = _Room(), {}, 0
+    for _ in range(3000):
+        if held and rng.random() < 0.5:
+            low = list(held)[rng.integers(len(held))]
+            room.free(low, held.pop(low))
+        else:
+            size = 2 ** int(rng.integers(8)) + int(rng.integers(2))
+            low = room.take(size)
+            assert all(low + size <= other or other + more <= low for other, more in held.items())
+            held[low] = size
+            assert low + size <= room.peak
+        most = max(most, sum(held.values()))
+    assert room.peak < 2 * most
+    for low, size in held.items():
+        room.free(low, size)
+    assert room.gaps == [(0, room.peak)]

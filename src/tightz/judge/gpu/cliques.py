@@ -9,6 +9,7 @@ maker's shifts are read where they lie.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import bisect
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -103,22 +104,28 @@ class _Room:
     """Places in one array: the first gap that is large enough."""
 
     def __init__(self) -> None:
-        self.held: list[tuple[int, int]] = []  # (low, high), ascending
+        self.gaps: list[tuple[int, int]] = []  # (low, high), ascending, none of them neighbours
         self.peak = 0
 
     def take(self, size: int) -> int:
-        low = 0
-        for number, (begin, end) in enumerate(self.held):
-            if begin - low >= size:
-                self.held.insert(number, (low, low + size))
+        for number, (low, high) in enumerate(self.gaps):
+            if high - low >= size:
+                self.gaps[number : number + 1] = [(low + size, high)] if high - low > size else []
                 return low
-            low = end
-        self.held.append((low, low + size))
-        self.peak = max(self.peak, low + size)
+        low = self.peak
+        if self.gaps and self.gaps[-1][1] == self.peak:
+            low = self.gaps.pop()[0]
+        self.peak = low + size
         return low
 
-    def free(self, low: int) -> None:
-        self.held = [one for one in self.held if one[0] != low]
+    def free(self, low: int, size: int) -> None:
+        at, high = bisect.bisect(self.gaps, (low, low)), low + size
+        first, last = at, at
+        if at and self.gaps[at - 1][1] == low:
+            first, low = at - 1, self.gaps[at - 1][0]
+        if at < len(self.gaps) and self.gaps[at][0] == high:
+            last, high = at + 1, self.gaps[at][1]
+        self.gaps[first:last] = [(low, high)]
 
 
 def root_messages(tree: _DeviceTree, side: float) -> list[float]:
@@ -132,13 +139,13 @@ def root_messages(tree: _DeviceTree, side: float) -> list[float]:
     starts, room = [], _Room()
     places: dict[int, int] = {}
     roots = []
+    rows = [math.prod(shape[:-1]) for shape in tree.shapes]
     for c in tree.visits:
-        rows = math.prod(tree.shapes[c][:-1])
-        places[c] = room.take(rows)
+        places[c] = room.take(rows[c])
         starts.append(len(book))
         book += _page(tree, c, places)
         for child in tree.children[c]:
-            room.free(places.pop(child))
+            room.free(places.pop(child), rows[child])
         if tree.parents[c] < 0:
             roots.append(places[c])
     messages = cuda.device_array(max(1, room.peak), np.float64)
@@ -146,8 +153,7 @@ def root_messages(tree: _DeviceTree, side: float) -> list[float]:
     shifts = tree.shifts if tree.shifts.size else cuda.to_device(np.zeros(1, dtype=np.float32))
     words = cuda.to_device(np.array(book, dtype=np.int64))
     for c, at in zip(tree.visits, starts, strict=True):
-        rows = math.prod(tree.shapes[c][:-1])
-        blocks = min(BLOCKS, -(-rows // THREADS))
+        blocks = min(BLOCKS, -(-rows[c] // THREADS))
         _send[blocks, THREADS](logs, shifts, messages, words, at, tree.weights[c], side)
     return [float(messages[at : at + 1].copy_to_host()[0]) for at in roots]
 

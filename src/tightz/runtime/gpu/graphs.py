@@ -11,10 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any, ClassVar
 
 from tightz.runtime.gpu.device import SIMULATED, cuda
-from tightz.runtime.switching import switching
-
-AT_ONCE = 5e-5
-"""Seconds that others may keep the interpreter meanwhile: each launch lets go of it once."""
+from tightz.runtime.switching import LAUNCHES, switching
 
 
 def own_stream() -> Any:
@@ -66,7 +63,7 @@ class Recording:
         self._compiled.update(self._kernels)
 
     def _launch(self) -> None:
-        with switching(AT_ONCE):
+        with switching(LAUNCHES):
             self._work(self._stream)
 
     def _recorded(self) -> Any:

@@ -22,6 +22,7 @@ from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.gpu import alone
 from tightz.runtime.gpu.device import SIMULATED, cuda, device_kernel
+from tightz.runtime.switching import LAUNCHES, switching
 from tightz.sampling.capped.kernels import _FLUSH, _next
 from tightz.sampling.capped.lanes import Capped, Lanes
 from tightz.uppers.mini_bucket.gpu import DeviceDescent
@@ -117,7 +118,8 @@ class DeviceProposal(Capped):
             bucket_ptr=parts.bucket_ptr,
             cardinalities=parts.cardinalities,
         )
-        excess, magnitude = cap_excess(tables, taken.weights)
+        with switching(LAUNCHES):
+            excess, magnitude = cap_excess(tables, taken.weights)
         magnitude += float(np.abs(taken.levels).sum())  # of log U
         return cls(
             model=model,

@@ -22,8 +22,9 @@ from tightz.judge.cliques import CliquesEvidence
 from tightz.judge.verdict import UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.backends import Backend
-from tightz.runtime.gpu import alone
+from tightz.runtime.gpu import DEVICE
 from tightz.runtime.memory import MAX_MEMORY, format_bytes, parse_memory
+from tightz.runtime.switching import LAUNCHES, switching
 from tightz.uppers.mini_bucket.descent import Steps, predicted_bytes
 from tightz.uppers.mini_bucket.partition import Partition, partition
 from tightz.uppers.mini_bucket.places import WORTH, Place, choose_place, main_memory
@@ -276,9 +277,11 @@ class Run:
         if self._bound is None or self._judged_at != self.descent.best:
             begun = time.perf_counter()
             evidence = self.descent.evidence(self.numbers)
-            # tables on a device are judged there
-            weigh = alone(evidence.verdict) if self.place.device else evidence.verdict
-            verdict = weigh(self.source)
+            if self.place.device:  # tables on a device are judged there
+                with DEVICE, switching(LAUNCHES):
+                    verdict = evidence.verdict(self.source)
+            else:
+                verdict = evidence.verdict(self.source)
             self.judgement = time.perf_counter() - begun
             self.judging += self.judgement
             self._judged_at = self.descent.best
