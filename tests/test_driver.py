@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import tightz as tz
 from tests import naive
 from tightz.bounds import Bound, Proof, Side
+from tightz.interval import portfolio
 from tightz.interval.board import Board, Doubt
 from tightz.interval.lanes import Schedule
 from tightz.interval.opening import opening
@@ -22,7 +25,7 @@ from tightz.runtime.kernels.farm import Farm
 from tightz.workspace import working as working_module
 from tightz.workspace import workspace as workspace_module
 from tightz.workspace.findings import Draws, Finding, Marginals, Mixing, Source
-from tightz.workspace.working import Planned, Working
+from tightz.workspace.working import Planned, Working, name_of
 
 MODEL = tz.ising_grid(3, coupling=(-2, 2), seed=0)
 LOG_Z, TRUTH = naive.enumerate_model(MODEL.cardinalities, MODEL.factors, MODEL.evidence)
@@ -296,6 +299,27 @@ def test_promises_beyond_all_of_the_time_are_kept_in_proportion():
         found.give_back(lane, 1.0)
     for lane, share in zip(found.lanes, shares, strict=True):
         assert lane.here.seconds == pytest.approx(100.0 * share, abs=2.0)
+
+
+def test_a_layer_is_summed_out_beside_all_that_dense_models_promise():
+    """On two cores nothing was left for it, and the lower end stayed at mean field's."""
+    promised = [
+        Planned(idle, portfolio.DENSE_ANNEALING),
+        Planned(idle, portfolio.DENSE_ELIMINATION),
+    ]
+    methods = [*portfolio.LOWER, *portfolio.FROM_STATES_DENSE]
+    names = [name_of(method) for method in methods]
+    methods = [
+        replace(each, method=idle) if isinstance(each, Planned) else partial(idle)
+        for each in methods
+    ]
+    found = Schedule(Working(MODEL, Clock(1000.0)), memory=10.0, farm=Farm())
+    found.add([*promised, *methods])
+    spent = dict(zip(names, (lane.here for lane in found.lanes[2:]), strict=True))
+    for _ in range(60):
+        found.give_back(found.take().lane, 1.0)
+    assert spent["first_layer"].seconds >= 4.0
+    assert spent["layers"].seconds >= 4.0
 
 
 def test_gains_fade():
