@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -365,3 +366,37 @@ def test_a_stream_listed_twice_draws_once():
 
     tz.log_partition(model, only=[draws, draws], methods=[draws], seed=0)
     assert len(drawn) == 1
+
+
+def test_an_interrupt_counts_a_batch_whole_or_not_at_all():
+    """Ctrl-C at any line: zeros that count without the draws beside them move the upper end."""
+    rng = np.random.default_rng(8)
+    first, second = (np.where(rng.random(900) < 0.3, -np.inf, rng.normal(-3, 1, 900)) for _ in "12")
+    whole, interrupted = 0, 0
+    for line in itertools.count(1):
+        account = Account(Source("x", 0.0, log_cap=CAP))
+        account.add(first)
+        before, lines = account.record(), itertools.count(1)
+
+        def strike(frame, event, _, lines=lines, line=line):
+            if not frame.f_code.co_filename.endswith("ledger.py"):
+                return None
+            if event == "line" and next(lines) == line:
+                raise KeyboardInterrupt
+            return strike
+
+        usual = sys.gettrace()
+        sys.settrace(strike)
+        try:
+            account.add(second)
+            whole += 1
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(usual)
+        told, points = account.record()
+        assert told["zeros"] + points[1].sum() == pytest.approx(told["drawn"], rel=1e-12)
+        assert told["drawn"] in (before[0]["drawn"], 1800)
+        if whole:
+            break
+    assert interrupted > 15

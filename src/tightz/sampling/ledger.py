@@ -136,31 +136,25 @@ class Account:
     def add(self, log_weights: ArrayLike) -> None:
         """Count draws. Every one counts; one that cannot takes the track's wealth away for good."""
         logs = np.asarray(log_weights, dtype=np.float64).ravel()
-        self.drawn += logs.size
         positive = logs[logs > -math.inf]
-        self.zeros += int((logs == -math.inf).sum())
+        points, counts, origin, void = self.points, self.counts, self.origin, self.void
         if not (np.isfinite(logs) | (logs == -math.inf)).all():
-            self.void = self.void or "a weight that is no number"
-            return
-        if not positive.size:
-            return
-        if not self.capped and not self.points.size:
-            self.origin = float(positive[0])
-        if self.capped and positive.max() > self.origin + self.margin:
-            self.void = self.void or f"a weight above its cap by {positive.max() - self.origin:.3g}"
-        where = positive - self.origin
-        if self.capped:
-            where = np.minimum(where, 0.0)
-        self._merge(where)
-
-    def _merge(self, where: NDArray[np.float64]) -> None:
-        """Add draws as points of their own, then thin."""
-        points, places = np.unique(np.concatenate([self.points, where]), return_inverse=True)
-        counts = np.zeros(points.size)
-        np.add.at(counts, places, np.concatenate([self.counts, np.ones(where.size)]))
-        if points.size > 2 * POINTS:
-            points, counts = _thinned(points, counts)
-        self.points, self.counts = points, counts
+            void = void or "a weight that is no number"
+        elif positive.size:
+            if not self.capped and not points.size:
+                origin = float(positive[0])
+            if self.capped and positive.max() > origin + self.margin:
+                void = void or f"a weight above its cap by {positive.max() - origin:.3g}"
+            where = positive - origin
+            if self.capped:
+                where = np.minimum(where, 0.0)
+            points, counts = _merged(points, counts, where)
+        zeros, drawn = self.zeros + int((logs == -math.inf).sum()), self.drawn + logs.size
+        # All at once: between two assignments Ctrl-C would leave zeros that count without the
+        # draws beside them, or the reverse.
+        vars(self).update(
+            points=points, counts=counts, origin=origin, zeros=zeros, drawn=drawn, void=void
+        )
 
     def record(self) -> Record:
         """Everything that a later session needs to go on with this wealth."""
@@ -182,6 +176,16 @@ class Account:
         high = float(self.points[-1])
         mean = float(self.counts @ np.exp(self.points - high)) / self.drawn
         return self.origin + high + math.log(mean)
+
+
+def _merged(
+    points: NDArray[np.float64], counts: NDArray[np.float64], where: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Draws as points of their own beside those that are there, thinned."""
+    merged, places = np.unique(np.concatenate([points, where]), return_inverse=True)
+    sums = np.zeros(merged.size)
+    np.add.at(sums, places, np.concatenate([counts, np.ones(where.size)]))
+    return _thinned(merged, sums) if merged.size > 2 * POINTS else (merged, sums)
 
 
 def _thinned(
