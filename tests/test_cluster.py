@@ -253,7 +253,14 @@ def test_which_executor():
         open_executor(2, "tcp://a"),
     ):
         pass
-    with pytest.raises(ParameterError, match="workers is 0; expected at least 1"):
+    begun = time.monotonic()
+    with open_executor(1) as pool:  # a command that has its answer waits for nobody
+        pool.submit(time.sleep, 600.0)
+    assert time.monotonic() < begun + 300.0
+    assert not pool.pids
+    with pytest.raises(ParameterError, match="workers is 1000000;"):
+        LocalWorkers(10**6)
+    with pytest.raises(ParameterError, match="workers is 0; expected between 1 and"):
         LocalWorkers(0)
 
 

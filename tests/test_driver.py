@@ -358,6 +358,14 @@ def test_methods_join_the_portfolio():
     assert result.is_exact
 
 
+def test_a_stream_of_the_portfolio_does_not_run_twice():
+    """Its draws would be the same ones, and count twice."""
+    found = Schedule(Working(MODEL, Clock(100.0)), memory=10.0, farm=Farm())
+    found.add([portfolio.capped])
+    found.add(portfolio.SIDE_BY_SIDE)
+    assert [lane.name for lane in found.lanes].count("capped") == 1
+
+
 def test_one_run_prepares_its_model_once(monkeypatch):
     """encode, collapse, tempering and plan: one each, whatever streams there are."""
     counts: dict[str, int] = {}

@@ -15,6 +15,7 @@ import threading
 import time
 from concurrent.futures import (
     BrokenExecutor,
+    CancelledError,
     Executor,
     Future,
     ProcessPoolExecutor,
@@ -296,6 +297,82 @@ def test_who_waits_for_a_last_life_hears_that_nobody_takes_it(monkeypatch):
 def test_what_is_no_executor_is_refused():
     with pytest.raises(ParameterError, match="executor is 4; expected a concurrent"):
         list(map_ordered(square, range(3), executor=4))
+    with pytest.raises(ParameterError, match="executor is <class"):
+        list(map_ordered(square, range(3), executor=ThreadPoolExecutor))
+
+
+@pytest.mark.parametrize("call", [tz.log_partition, tz.estimate, tz.theorem_run])
+def test_what_is_no_executor_is_refused_before_a_store_is_made(tmp_path, call):
+    store = tmp_path / "run.db"
+    with pytest.raises(ParameterError, match="executor is 4"):
+        call(GRID, executor=4, store=store)
+    assert not store.exists()
+
+
+def test_a_submit_that_waits_for_a_place_keeps_nobody():
+    """A bounded queue that is full: the run ends at its time, not when there is a place."""
+    place, asked, made = threading.Event(), threading.Event(), Future()
+
+    class Full(Executor):
+        def submit(self, *_):
+            asked.set()
+            place.wait(600)
+            return made
+
+    crew = Crew(Full())
+    promise = crew.send(square, 3)
+    assert asked.wait(60)
+    crew.dismiss()
+    assert not promise.done()
+    place.set()
+    with pytest.raises(CancelledError):
+        promise.result(60)
+    assert made.cancelled()
+
+
+LEFT = """
+import os, sys, time
+from tightz.runtime.executors import Crew
+from tightz.runtime.local_workers import LocalWorkers
+pool = LocalWorkers(1)
+crew = Crew(pool)
+crew.send(abs, -3).result()
+((_, parcel),) = crew._parcels.values()
+print(parcel, flush=True)
+time.sleep(600)
+"""
+
+
+def test_parcels_of_a_killed_parent_are_removed_by_its_workers():
+    with subprocess.Popen(
+        [sys.executable, "-c", LEFT], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        parcel = parent.stdout.readline().strip()
+        assert os.path.exists(parcel)
+        parent.kill()
+    until = time.monotonic() + 60
+    while os.path.exists(parcel) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not os.path.exists(parcel)
+
+
+FORKED = """
+import os, sys
+from tightz.runtime.local_workers import LocalWorkers
+pool = LocalWorkers(1)
+first = pool.submit(os.getpid).result()
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+print(pool.submit(os.getpid).result() == first)
+"""
+
+
+def test_a_fork_that_ends_leaves_the_workers_alone():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_work_that_cannot_travel_is_refused():

@@ -178,6 +178,34 @@ def test_an_executor_that_is_shut_down_leaves_the_work_to_threads(after):
     assert failure.startswith("the run went on without its executor: ShutDown takes no tasks")
 
 
+class Never(Gone):
+    """A queue of jobs in which nobody's turn ever comes."""
+
+    _max_workers = 64
+
+    def submit(self, function, /, *args):
+        return Future()
+
+
+@pytest.mark.parametrize("executor", [Never(0), Gone(1)])
+def test_rounds_are_made_for_those_who_are_there(monkeypatch, executor):
+    """Rounds for 64 hands that two threads do would take the whole time."""
+    monkeypatch.setattr("tightz.interval.race.PATIENCE", 0.2)
+    hands = []
+
+    def asks(working, clock):
+        hands.append(working.hands)
+        yield Handout(square, range(3))
+        assert working.alone.wait(60)
+        hands.append(working.hands)
+        yield Handout(square, range(3))
+
+    executor._max_workers = 64
+    r = run(asks, executor=executor, threads=2)
+    assert hands == [64, 2]
+    assert not [each for each in r.failures if "asks" in each]
+
+
 class Forgets(Gone):
     """Gives nothing for what a task returned."""
 
@@ -216,7 +244,8 @@ def test_a_piece_that_kills_every_worker_ends_its_stream_and_nothing_else():
 
 
 def test_pieces_are_taken_by_promise_and_each_once():
-    schedule = Schedule(Working(MODEL, Clock(100.0)), memory=10.0, farm=Farm(), crewed=True)
+    schedule = Schedule(Working(MODEL, Clock(100.0)), memory=10.0, farm=Farm())
+    schedule.working.crewed.set()
     schedule.add([Sum(), Sum()])
     one, two = schedule.lanes
     for lane in schedule.lanes:
@@ -227,7 +256,7 @@ def test_pieces_are_taken_by_promise_and_each_once():
     assert [job.piece.number for job in taken[:3]] == [0, 1, 2]
     assert schedule.take_away() is None
     schedule.return_piece(taken[4])  # the executor is gone: threads take what is left
-    assert not schedule.crewed
+    assert not schedule.working.crewed.is_set()
     assert schedule.take_away() is None
     assert schedule.take().piece is taken[4].piece
 

@@ -39,6 +39,7 @@ from tightz.judge.spins import SpinTerms
 from tightz.paper.coset_sum import coset_sum
 from tightz.reductions.encoding import encode
 from tightz.runtime.clock import Clock
+from tightz.runtime.local_workers import LocalWorkers
 from tightz.splitting import Splitting, SplittingTree
 from tightz.splitting.evidence import cell_of
 from tightz.workspace import workspace
@@ -336,6 +337,15 @@ def test_cosets_counted_twice_or_exchanged_are_refused():
         CosetsEvidence(*parts, e.rhs, e.values, e.roundings, e.qs[::-1]).verdict(model)
     claims = CosetsEvidence(*parts, e.rhs, e.values + 1.0, e.roundings, e.qs)
     assert claims.verdict(model).lower == found.log_z
+
+
+def test_a_coset_sum_on_processes_is_that_of_one_thread():
+    model = tz.ising_grid(4, coupling=(-2, 2), seed=1)
+    here = coset_sum(model, 3, seed=0, threads=1)
+    with LocalWorkers(2) as pool:
+        away = coset_sum(model, 3, seed=0, executor=pool)
+    assert away.log_gammas.tolist() == here.log_gammas.tolist()
+    assert away.log_z == here.log_z
 
 
 def test_assignments_count_once_and_all_of_them_are_z():

@@ -16,6 +16,7 @@ from tightz.interval import log_partition as module
 from tightz.interval.portfolio import tempering
 from tightz.runtime import local_workers
 from tightz.runtime.local_workers import KilledWorker, LocalWorkers
+from tightz.runtime.parcels import ExecutorError
 
 
 @pytest.fixture
@@ -37,6 +38,15 @@ def test_who_gets_processes(monkeypatch):
     monkeypatch.setattr(local_workers, "serving", True)
     assert module._own_workers(None, None, 60.0) is None
     monkeypatch.setattr(local_workers, "serving", False)
+    # an application with an interpreter inside would start itself, and each of these further ones
+    monkeypatch.setenv(local_workers.WORKER, "1")
+    assert module._own_workers(None, None, 60.0) is None
+    monkeypatch.delenv(local_workers.WORKER)
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert module._own_workers(None, None, 60.0) is None
+    with pytest.raises(ExecutorError, match="no local processes can be started by"):
+        LocalWorkers(1)
+    monkeypatch.delattr(sys, "frozen")
     monkeypatch.setattr(module, "usable_cores", lambda: module.MANY_CORES - 1)
     assert module._own_workers(None, None, 60.0) is None
 

@@ -21,3 +21,11 @@ def test_the_least_that_is_asked_for_holds_until_all_have_left():
     assert sys.getswitchinterval() == pytest.approx(usual)
     with switching(10 * usual):
         assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+def test_no_interval_is_shorter_than_python_can_tell():
+    usual = sys.getswitchinterval()
+    for _ in range(2):
+        with switching(1e-9):
+            assert sys.getswitchinterval() > 0.0
+        assert sys.getswitchinterval() == pytest.approx(usual)

@@ -133,6 +133,14 @@ def _no_dask(patch):
     connect("tcp://here:8786")
 
 
+def _frozen():
+    sys.frozen = True
+    try:
+        LocalWorkers(1)
+    finally:
+        del sys.frozen
+
+
 def _run(executor):
     return list(map_ordered(abs, [-1], executor=executor))
 
@@ -144,7 +152,13 @@ def _pack_a_lock():
 CASES = [
     refuses("backend is 'tpu'; expected 'auto', 'cpu' or 'cuda'", on_device, "tpu", lambda _: ""),
     refuses("backend='cuda' cannot be used: no device", on_device, "cuda", lambda _: "no device"),
-    refuses("workers is 0; expected at least 1", LocalWorkers, 0),
+    refuses("workers is 0; expected between 1 and ...", LocalWorkers, 0),
+    Case(
+        ExecutorError,
+        "no local processes can be started by '...', an application with an interpreter inside; "
+        "leave out executor, or use threads",
+        _frozen,
+    ),
     Case(
         ExecutorError,
         "no dask scheduler answers at tcp://here:8786 within 10 s; expected an address like "
@@ -226,6 +240,15 @@ CASES = [
         "executor is 'threads'; expected a concurrent.futures.Executor, a dask client or "
         "another object with `submit`",
         lambda: _run("threads"),
+    ),
+    *(
+        Case(
+            ParameterError,
+            "executor is 4; expected a concurrent.futures.Executor, a dask client or "
+            "another object with `submit`",
+            lambda call=call: call(tz.ising_grid(2, seed=0), executor=4),
+        )
+        for call in (tz.log_partition, tz.estimate, tz.theorem_run)
     ),
     Case(
         ParameterError,

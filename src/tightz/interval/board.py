@@ -269,8 +269,8 @@ class Board:
 
     def _count(self, draws: Draws) -> None:
         """Enter a batch into the ledger; read the interval when there is enough news."""
+        self._unkept = True  # before them: Ctrl-C may come between
         account = self.ledger.add(draws)
-        self._unkept = True
         if self.clock.elapsed - self._kept_at > SECURE_EVERY:
             self.secure()
         source = id(account.source)

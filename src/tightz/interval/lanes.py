@@ -24,7 +24,7 @@ from tightz.interval.board import Ends
 from tightz.interval.opening import opening, reached
 from tightz.runtime.kernels.farm import Farm
 from tightz.runtime.kernels.registry import Kernel, kernels_of, needed
-from tightz.workspace.working import Handout, Method, Working, name_of
+from tightz.workspace.working import Handout, Method, Working, bare, name_of
 
 LEAST_SHARE = 0.15
 """Every stream gets at least this part of an equal share of the time."""
@@ -225,7 +225,6 @@ class Schedule:
     working: Working
     memory: float
     farm: Farm
-    crewed: bool = False  # whether an executor takes the pieces
     confident: float = math.inf  # width of the confident interval
     lanes: list[Lane] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -235,9 +234,9 @@ class Schedule:
         with self.changed:
             # The first streams prepare the model themselves, in their own time.
             kind = self.working.inner_kind if self.lanes else self.working.kind
-            running = [lane.method for lane in self.lanes]
+            running = [bare(lane.method) for lane in self.lanes]
             for method in methods:
-                if any(method is other for other in running):  # equality may be of arrays
+                if any(bare(method) is other for other in running):  # equality may be of arrays
                     continue
                 steps = iter(method(self.working, self.working.clock))
                 credit = CREDIT * self.memory
@@ -277,7 +276,7 @@ class Schedule:
 
     def _for_threads(self, lane: Lane) -> bool:
         """Whether it has pieces that nobody has taken and that are done here."""
-        return _waiting(lane) and (not self.crewed or lane.pieces.near)
+        return _waiting(lane) and (not self.working.crewed.is_set() or lane.pieces.near)
 
     def _job(self, lane: Lane) -> Job:
         if not lane.ready:
@@ -356,7 +355,8 @@ class Schedule:
         """The executor is gone: the threads here do what it had."""
         assert job.piece is not None
         with self.changed:
-            self.crewed = False
+            self.working.crewed.clear()
+            self.working.alone.set()
             job.piece.among.give_up(job.piece)
             self.changed.notify_all()
 

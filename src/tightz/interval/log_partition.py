@@ -34,7 +34,7 @@ from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.ledger import Ledger
 from tightz.workspace.shared import Shared
-from tightz.workspace.working import Method, Working
+from tightz.workspace.working import Method, Working, bare
 
 if TYPE_CHECKING:
     from tightz.paper.stored import Store
@@ -109,6 +109,10 @@ def log_partition(
     on_device(backend, why_no_device, worthwhile=False)  # "cuda" insists, "auto" is asked later
     blas_later()
     memory = parse_memory(max_memory)
+    if executor is not None:
+        from tightz.runtime.executors import require_executor
+
+        require_executor(executor)
     if store is None:
         kept, root = None, seed_sequence(seed)
     else:
@@ -158,7 +162,9 @@ def log_partition(
             if not board.closed or (session is not None and session.lacks_marginals):
                 chosen = [*((opening,) if only is None else only), *methods]
                 # A stream listed twice would make the same draws twice, and they would count twice.
-                chosen = [one for k, one in enumerate(chosen) if one not in chosen[:k]]
+                chosen = [
+                    one for k, one in enumerate(chosen) if bare(one) not in map(bare, chosen[:k])
+                ]
                 _run(working, board, chosen, farm, before=compile == "before")
         except KeyboardInterrupt:
             interrupted = True
@@ -195,9 +201,10 @@ def _own_workers(
     asked = executor is not None or threads is not None
     if asked or cores < MANY_CORES or seconds < LONG:
         return None
-    from tightz.runtime.local_workers import LocalWorkers, is_worker
+    from tightz.runtime.local_workers import LocalWorkers, can_start, is_worker
 
-    return None if is_worker() else LocalWorkers(int(FOR_WORKERS * cores))
+    alone = is_worker() or not can_start()
+    return None if alone else LocalWorkers(int(FOR_WORKERS * cores))
 
 
 def _free_cores(executor: Submits | None) -> int:

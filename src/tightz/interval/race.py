@@ -44,6 +44,11 @@ AHEAD = 4
 of them is free. What waits there waits behind others', however short it is itself."""
 
 
+PATIENCE = 5.0
+"""Seconds in which the executor's first worker should answer. Rounds are made for the threads here
+after that, until it does: a queue of jobs may take minutes."""
+
+
 class _Refused(NamedTuple):
     bound: Bound
     reason: str
@@ -77,15 +82,23 @@ class Away:
             woken, self._woken = self._woken, True
         if not woken:
             self.crew.wake(self.awake)
+            late = threading.Timer(PATIENCE, self._late)
+            late.daemon = True
+            late.start()
+
+    def _late(self) -> None:
+        working = self.schedule.working
+        if not working.crewed.is_set():
+            working.alone.set()
 
     def awake(self, error: BaseException | None) -> None:
         """The first worker is there, or none will be."""
         if error is not None:
+            self.schedule.working.alone.set()
             self.inbox.put((None, _Alone(error)))
             return
-        with self.schedule.changed:
-            self.schedule.crewed = True
         self.schedule.working.crewed.set()
+        self.schedule.working.alone.clear()
         self.fill()
 
     def fill(self) -> None:

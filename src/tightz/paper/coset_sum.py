@@ -26,11 +26,13 @@ from tightz.judge.spins import SpinTerms
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.given import ModelOrPath, given_model
 from tightz.models.prepared import prepared
+from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.paper.setup import Projections
 from tightz.paper.trials import WeightedMoments
 from tightz.projections.coset import Coset, check_level
 from tightz.projections.gf2 import pack, row_reduce
-from tightz.projections.hashing import HashFamily, Parities
+from tightz.projections.hashing import HashFamily, Parities, PivotPolicy
+from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import Model, model_digest
 from tightz.results import OneBound
 from tightz.runtime.executors import Submits, map_ordered
@@ -115,13 +117,9 @@ def coset_sum(
     rhs = (np.arange(2 ** len(rows))[:, None] >> np.arange(len(rows)) & 1).astype(np.uint8)
 
     link = work.link
-
-    def project(number: int) -> tuple[_Judged, NDArray[np.float64], int]:
-        coset = Coset.build(work.polynomial, Parities(rows, rhs[number]), policy)
-        best = chosen.project(coset, generator(root, 2, number), work.states)
-        judged = _judge(link, best, rows, rhs[number])
-        return judged, lifted_means(best, work.collapsed), best.sweeps * coset.n_free
-
+    project = _Project(
+        work.polynomial, rows, rhs, policy, chosen, root, work.states, link, work.collapsed
+    )
     judged: list[_Judged] = []
     held = 8 * work.polynomial.n * len(rhs) <= MAX_HELD
     moments = WeightedMoments(work.original.n)
@@ -151,6 +149,27 @@ def coset_sum(
             collapse=work.k, search_sweeps=work.search_sweeps,
         ),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Project:
+    """What workers do: q on the coset of one right-hand side, judged."""
+
+    polynomial: SpinPolynomial
+    rows: NDArray[np.uint8]
+    rhs: NDArray[np.uint8]
+    pivots: PivotPolicy
+    family: Family
+    root: np.random.SeedSequence
+    states: NDArray[np.int8] | None
+    link: SpinLink
+    collapsed: Collapsed | None
+
+    def __call__(self, number: int) -> tuple[_Judged, NDArray[np.float64], int]:
+        coset = Coset.build(self.polynomial, Parities(self.rows, self.rhs[number]), self.pivots)
+        best = self.family.project(coset, generator(self.root, 2, number), self.states)
+        judged = _judge(self.link, best, self.rows, self.rhs[number])
+        return judged, lifted_means(best, self.collapsed), best.sweeps * coset.n_free
 
 
 class _Judged(NamedTuple):

@@ -22,7 +22,7 @@ from tightz.paper.setup import Projections, Setup, Where, set_up
 from tightz.paper.stored import Store, open_table, opened, through_store
 from tightz.paper.trials import Position, TrialBatch, all_positions
 from tightz.runtime.backends import Backend
-from tightz.runtime.executors import Submits
+from tightz.runtime.executors import Submits, require_executor
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.runtime.store import RunStore
@@ -97,6 +97,7 @@ def estimate(
     algorithm without the aids. Ctrl-C raises; with a `store` the run can be resumed.
     """
     model = given_model(model, "estimate")
+    require_executor(executor)
     start = time.perf_counter()
     kept, root = (None, seed_sequence(seed)) if store is None else opened(store, seed, resume)
     setup = set_up(

@@ -22,7 +22,7 @@ from tightz.paper.trials import TrialBatch
 from tightz.reductions.encoding import Model
 from tightz.results import Result
 from tightz.runtime.backends import Backend
-from tightz.runtime.executors import Submits
+from tightz.runtime.executors import Submits, require_executor
 from tightz.runtime.seeds import Seed, seed_sequence
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def theorem_run(
     levels 0..20 only, a choice made before any trial.
     """
     model = given_model(model, "theorem_run")
+    require_executor(executor)
     start = time.perf_counter()
     kept, root = None, seed_sequence(seed)
     if store is not None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from tightz.errors import MissingExtraError, ParameterError
@@ -83,7 +83,18 @@ def open_executor(
     if cluster is not None:
         client: AbstractContextManager[Submits] = connect(cluster)
         return client
-    return nullcontext() if workers is None else LocalWorkers(workers)
+    return nullcontext() if workers is None else _local(workers)
+
+
+@contextmanager
+def _local(workers: int) -> Iterator[LocalWorkers]:
+    """Processes that end at once: what they still work at when a command has its answer, or is
+    interrupted, nobody wants."""
+    pool = LocalWorkers(workers)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class DaskPool:

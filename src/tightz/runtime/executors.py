@@ -60,6 +60,15 @@ class Submits(Protocol):
         """Run fn(*args) somewhere; a future with `result`, `cancel` and `add_done_callback`."""
 
 
+def require_executor(executor: Any) -> None:
+    """Refuse what takes no tasks; None stands for threads."""
+    if executor is not None and (not hasattr(executor, "submit") or isinstance(executor, type)):
+        raise ParameterError(
+            f"executor is {executor!r}; expected a concurrent.futures.Executor, a dask client or "
+            "another object with `submit`"
+        )
+
+
 def map_ordered(
     function: Callable[[Task], Result],
     tasks: Iterable[Task],
@@ -108,7 +117,8 @@ class Crew:
         self._flying: dict[threading.Event, Any] = {}  # what a thread waits for: its future
         self._over: Exception | None = None  # why nobody waits any more
         self._halted = threading.Event()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._packing = threading.Lock()
         self._last = threading.Lock()  # held by the task that is on its last life
         # Ctrl-C: leave at once; threads are not waited for
         self._stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
@@ -148,6 +158,7 @@ class Crew:
 
     def _engage(self, executor: Any) -> Any:
         """Who takes tasks for this executor."""
+        require_executor(executor)
         client = getattr(executor, "_client", executor)
         if hasattr(client, "get_executor"):
             from tightz.runtime.cluster import DaskPool
@@ -162,12 +173,7 @@ class Crew:
             )
             self._stack.callback(pool.shutdown, wait=False, cancel_futures=True)
             return pool
-        if hasattr(executor, "submit"):
-            return executor
-        raise ParameterError(
-            f"executor is {executor!r}; expected a concurrent.futures.Executor, a dask client or "
-            "another object with `submit`"
-        )
+        return executor
 
     def _see_through(self, function: Callable[[Any], Any], task: Any) -> Done:
         """In a thread that waits for it: send it until it comes back.
@@ -195,13 +201,16 @@ class Crew:
         """Its result, or why there is none this time."""
         pool, ended = self._pool, threading.Event()
         try:
-            with self._lock:
-                if self._over is not None:
-                    raise self._over
-                future = self._flying[ended] = self._submit(function, task)
-            future.add_done_callback(lambda _: ended.set())
-            ended.wait()
             if self._over is not None:
+                raise self._over
+            future = self._submit(function, task)  # may wait for a place as long as it likes
+            with self._lock:
+                self._flying[ended] = future
+            if self._over is None:
+                future.add_done_callback(lambda _: ended.set())
+                ended.wait()
+            if self._over is not None:
+                future.cancel()
                 raise self._over
             done = future.result()  # dask fetches it now, and may have to make it again
         except BrokenExecutor as error:
@@ -228,18 +237,19 @@ class Crew:
 
     def _parcel(self, function: Callable[[Any], Any]) -> Any:
         """What goes with its tasks: packed at the first of them, and put where workers find it."""
-        known = self._parcels.pop(id(function), None)
-        if known is None:
-            parcel: Any = pack(function)
-            if hasattr(self._pool, "share"):
-                parcel = self._pool.share(parcel)
-            elif isinstance(self._pool, LocalWorkers):
-                parcel = on_disk(parcel, self._stack)
-            known = function, parcel  # an id means nothing once its function is gone
-        self._parcels[id(function)] = known
-        while len(self._parcels) > KEPT:
-            del self._parcels[next(iter(self._parcels))]
-        return known[1]
+        with self._packing:
+            known = self._parcels.pop(id(function), None)
+            if known is None:
+                parcel: Any = pack(function)
+                if hasattr(self._pool, "share"):
+                    parcel = self._pool.share(parcel)
+                elif isinstance(self._pool, LocalWorkers):
+                    parcel = on_disk(parcel, self._stack)
+                known = function, parcel  # an id means nothing once its function is gone
+            self._parcels[id(function)] = known
+            while len(self._parcels) > KEPT:
+                del self._parcels[next(iter(self._parcels))]
+            return known[1]
 
     def _watch(self) -> None:
         """Fail what is under way where nobody is left to do it."""

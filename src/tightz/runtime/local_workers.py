@@ -21,13 +21,21 @@ from typing import IO, Any
 import cloudpickle
 
 from tightz.errors import require_range
-from tightz.runtime.parcels import ExecutorError, pack
+from tightz.runtime.cores import usable_cores
+from tightz.runtime.parcels import ExecutorError, forget, pack
+
+MOST = 256
+"""Processes at most, and four a core where that is more: each takes 0.1 GB and a second."""
 
 STARTS = 9
 """Processes that are started one after the other until one of them lives."""
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 """For matrix products on a worker, which has a core of its own and no more."""
+
+WORKER = "TIGHTZ_WORKER"
+"""Set in the environment of workers: where the interpreter is part of an application, starting it
+may run that application, which must not start further ones."""
 
 READY = b"\0tightz answers\0"
 """What a worker says first: whatever starts with Python may have printed something before."""
@@ -51,13 +59,19 @@ class LocalWorkers(Executor):
     """
 
     def __init__(self, n: int, initializer: Callable[[], Any] = int) -> None:
-        require_range("workers", n, 1)
+        require_range("workers", n, 1, max(MOST, 4 * usable_cores()))
+        if not can_start():
+            raise ExecutorError(
+                f"no local processes can be started by {sys.executable or 'this program'!r}, an "
+                "application with an interpreter inside; leave out executor, or use threads"
+            )
         self.size = n
         self._prepare = pack(initializer)
         self._threads = ThreadPoolExecutor(n, thread_name_prefix="tightz process")
         self._processes: dict[int, subprocess.Popen[bytes]] = {}  # by the thread that waits for it
         self._over = False
-        weakref.finalize(self, _end_all, self._processes)  # where nobody has shut it down
+        # where nobody has shut it down; a fork of this process ends without ending them
+        weakref.finalize(self, _end_all, self._processes, os.getpid())
 
     @property
     def pids(self) -> list[int]:
@@ -109,7 +123,7 @@ class LocalWorkers(Executor):
         for left in reversed(range(STARTS)):
             process = self._processes[me] = subprocess.Popen(
                 [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env=ONE_THREAD | dict(os.environ), start_new_session=True,
+                env=ONE_THREAD | dict(os.environ) | {WORKER: "1"}, start_new_session=True,
             )  # fmt: skip
             if self._over:
                 _kill(process)
@@ -128,9 +142,10 @@ class LocalWorkers(Executor):
             raise ExecutorError(f"the initializer of local workers raised {value!r}") from value
 
 
-def _end_all(processes: dict[int, subprocess.Popen[bytes]]) -> None:
-    for thread in list(processes):
-        _end(processes, thread)
+def _end_all(processes: dict[int, subprocess.Popen[bytes]], owner: int | None = None) -> None:
+    if owner in (None, os.getpid()):
+        for thread in list(processes):
+            _end(processes, thread)
 
 
 def _end(processes: dict[int, subprocess.Popen[bytes]], thread: int) -> None:
@@ -150,9 +165,14 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
 
 
+def can_start() -> bool:
+    """Whether the interpreter is a program of its own."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
 def is_worker() -> bool:
     """Whether another process gives this one its work."""
-    return serving or parent_process() is not None
+    return serving or WORKER in os.environ or parent_process() is not None
 
 
 def serve() -> None:
@@ -173,8 +193,9 @@ def serve() -> None:
 
     answers.write(READY)
     answers.flush()
-    while True:
-        _put(answers, _answer(calls.get()))
+    with suppress(BrokenPipeError):  # whoever asked is gone
+        while True:
+            _put(answers, _answer(calls.get()))
 
 
 def _listen(tasks: IO[bytes], take: Callable[[bytes], None]) -> None:
@@ -183,6 +204,7 @@ def _listen(tasks: IO[bytes], take: Callable[[bytes], None]) -> None:
         while True:
             take(_get(tasks))
     finally:
+        forget()  # nobody else is left to do it where the other end was killed
         os._exit(1)
 
 

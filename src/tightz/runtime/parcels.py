@@ -8,7 +8,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,12 +60,25 @@ def on_disk(parcel: bytes, until: ExitStack) -> bytes | Path:
     return Path(name)
 
 
+_read: set[Path] = set()
+
+
 @lru_cache(KEPT)
 def opened(parcel: bytes | Path) -> Callable[[Any], Any]:
     """On a worker: the function, read at its first task."""
     function: Callable[[Any], Any]
-    function = pickle.loads(parcel if isinstance(parcel, bytes) else parcel.read_bytes())
+    if isinstance(parcel, Path):
+        _read.add(parcel)
+        parcel = parcel.read_bytes()
+    function = pickle.loads(parcel)
     return function
+
+
+def forget() -> None:
+    """On a worker whose sender was killed: remove the files that it cannot remove any more."""
+    for path in list(_read):
+        with suppress(OSError):
+            path.unlink()
 
 
 def run_timed(function: Callable[[Any], Any], task: Any) -> Done:

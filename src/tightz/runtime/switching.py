@@ -24,12 +24,17 @@ def switching(seconds: float) -> Iterator[None]:
         if not _asked:
             _asked.append(sys.getswitchinterval())
         _asked.append(seconds)
-        sys.setswitchinterval(min(_asked))
+        _set()
     try:
         yield
     finally:
         with _LOCK:
             _asked.remove(seconds)
-            sys.setswitchinterval(min(_asked))
+            _set()
             if len(_asked) == 1:
                 _asked.clear()
+
+
+def _set() -> None:
+    # below a microsecond Python reads 0, which it does not take back
+    sys.setswitchinterval(max(1e-6, min(_asked)))

@@ -246,6 +246,7 @@ class SplittingTree:
         self.standing.weigh(self.tree, ceiling.proof)
         yield from self._news()
         while not tree.finished and not self.clock.expired:
+            tree.setting = tree.setting._replace(hands=self.hands)  # who drives it may change them
             yield from tree.hand_out()
             # the judge has what was taken last while others look at more
             self.standing.weigh(self.tree)

@@ -100,6 +100,7 @@ class Working:
     backend: Backend = "auto"
     marginals: bool = True  # False: not worth any time once log Z is exact
     crewed: threading.Event = field(default_factory=threading.Event)  # the executor answers
+    alone: threading.Event = field(default_factory=threading.Event)  # it does not, or not any more
     sampled: Sampled = field(default_factory=lambda: Sampled())
     shared: Shared = field(default_factory=Shared)  # with runs on the same factors before and after
     _once: Once = field(default_factory=Once)
@@ -114,8 +115,12 @@ class Working:
 
     @property
     def hands(self) -> int:
-        """How many can work at the same time on what a stream hands out."""
-        return self.threads if self.executor is None else self.crew.size
+        """How many can work at the same time on what a stream hands out.
+
+        It may change: rounds for 64 hands that two threads do take the whole time.
+        """
+        here = self.executor is None or self.alone.is_set()
+        return self.threads if here else self.crew.size
 
     @property
     def uses_device(self) -> bool:
@@ -357,6 +362,11 @@ class Planned:
 
     def __call__(self, working: Working, clock: Clock) -> Iterator[Any]:
         return self.method(working, clock)
+
+
+def bare(method: Method) -> Method:
+    """The stream itself, whatever was promised to it."""
+    return bare(method.method) if isinstance(method, Planned) else method
 
 
 class Launch(tuple[Method, ...]):

@@ -219,6 +219,7 @@ def splitting(working: Working, clock: Clock) -> Generator[Finding | Bound | Han
     look, results = 0.5, None
     steps = tree.shared_run()
     while True:
+        tree.hands = working.hands
         try:
             item = next(steps) if results is None else steps.send(results)
         except StopIteration:

@@ -183,9 +183,13 @@ class _Reshaping:
     seconds: float  # that the narrowest took
 
     def __post_init__(self) -> None:
-        self.count = max(1, self.working.hands // HANDS)
         self.made = 0
         self.sampled: NDArray[np.float64] | None = None
+
+    @property
+    def count(self) -> int:
+        """Shapes at a time."""
+        return max(1, self.working.hands // HANDS)
 
     def run(self) -> Generator[Finding | Handout, Any, None]:
         failed, wider, widths = 0, True, list(WIDTHS)
