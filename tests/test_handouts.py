@@ -202,7 +202,8 @@ def test_rounds_are_made_for_those_who_are_there(monkeypatch, executor):
 
     executor._max_workers = 64
     r = run(asks, executor=executor, threads=2)
-    assert hands == [64, 2]
+    assert hands[0] in (8, 64)  # the latter where the first has answered
+    assert hands[1] == 2
     assert not [each for each in r.failures if "asks" in each]
 
 

@@ -44,7 +44,7 @@ AHEAD = 4
 of them is free. What waits there waits behind others', however short it is itself."""
 
 
-PATIENCE = 5.0
+PATIENCE = 2.0
 """Seconds in which the executor's first worker should answer. Rounds are made for the threads here
 after that, until it does: a queue of jobs may take minutes."""
 

@@ -61,6 +61,9 @@ PLAN_SHARE = 0.05
 LARGE = 20_000
 """Factors above which nothing waits for an elimination plan: it takes seconds there."""
 
+UNSEEN = 4
+"""Workers that an executor is believed to have before the first answers, for each thread here."""
+
 DENSE_SWEEPS = 1000
 """Tempering sweeps on dense models: only tempering finds the modes; the share may cut it short."""
 
@@ -119,8 +122,10 @@ class Working:
 
         It may change: rounds for 64 hands that two threads do take the whole time.
         """
-        here = self.executor is None or self.alone.is_set()
-        return self.threads if here else self.crew.size
+        if self.executor is None or self.alone.is_set():
+            return self.threads
+        size = self.crew.size
+        return size if self.crewed.is_set() else min(size, UNSEEN * self.threads)
 
     @property
     def uses_device(self) -> bool:
