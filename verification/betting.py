@@ -1,8 +1,8 @@
 """Streams of weights and an adversary who bets with them, in one compiled loop.
 
 All weights have mean exactly Z = 1 (those of projections at most 1). After every single draw the
-wealth of the ledger's mixture against the true Z is worked out from the draws themselves: the
-interval at that moment misses Z exactly where this wealth is at least 2 / delta. A run's maximum
+wealth of each track against the true Z, times its share, is worked out from the draws themselves:
+the interval at that moment misses Z exactly where the largest is at least 2 / delta. A run's maximum
 over time is what somebody gets who stops at the worst moment.
 
 The adversary sees everything drawn so far and chooses who draws next, when the next source of a
@@ -140,9 +140,9 @@ def factors_of(stakes, limit, w, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def bold(stakes, total, track, target):  # type: ignore[no-untyped-def]
-    """The value that lifts the lower mixture to `target` at once; it comes with chance 1 / value.
+    """The value that lifts the track to `target` at once; it comes with chance 1 / value.
 
-    `total` is the mixture, `track` (stakes,) the part of it that draws next.
+    `track` (stakes,) is the wealth of the track that draws next, `total` its sum.
     """
     staked = (track * stakes).sum()
     return max(1.0 + 1e-9, BEYOND * (target - total + staked) / staked)
@@ -150,7 +150,7 @@ def bold(stakes, total, track, target):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def chance_of(stakes, track, total, target):  # type: ignore[no-untyped-def]
-    """The chance p of the cap 1 / p with which a draw of 0 lifts the upper mixture to `target`.
+    """The chance p of the cap 1 / p with which a draw of 0 lifts the upper wealth to `target`.
 
     `track` (stakes,) is what a fresh source would bet. Small steps until one will do.
     """
@@ -197,8 +197,7 @@ def play(rng, policy, table, horizon, target, bias, believed, paths, log):  # ty
             fresh = restless and rng.random() < 0.2
         if policy == TUNED_UPPER:
             ahead = shares[1, k] * closed[k, 1] * (1.0 if fresh else now[k, 1].sum())
-            others = parts[1].sum() - parts[1, k]
-            p = chance_of(stakes[0], ahead * weights[0], others + ahead, target)
+            p = chance_of(stakes[0], ahead * weights[0], ahead, target)
             fresh = fresh or p != SMALL
         if fresh:
             if account[k] >= 0:
@@ -222,7 +221,7 @@ def play(rng, policy, table, horizon, target, bias, believed, paths, log):  # ty
         if policy == TUNED_LOWER:
             part = shares[0, k] * closed[k, 0] * now[k, 0]
             parts[0, k] = part.sum()
-            g = bold(c, parts[0].sum(), part, target)
+            g = bold(c, part.sum(), part, target)
             w = g if rng.random() < 1.0 / g else 0.0
         else:
             w = bias * draw(rng, stock[k])
@@ -233,7 +232,7 @@ def play(rng, policy, table, horizon, target, bias, believed, paths, log):  # ty
         # the reading
         for side in range(2):
             parts[side, k] = shares[side, k] * closed[k, side] * now[k, side].sum()
-            wealth = parts[side].sum()
+            wealth = parts[side].max()
             if paths:
                 wealth = 0.0
                 for j in range(size):
@@ -244,7 +243,7 @@ def play(rng, policy, table, horizon, target, bias, believed, paths, log):  # ty
             log.account[t], log.track[t], log.offer[t] = account[k], k, offer[k]
             log.log_cap[t] = math.log(cap)
             log.log_weight[t] = math.log(w) if w > 0.0 else -np.inf
-            log.lower[t], log.upper[t] = parts[0].sum(), parts[1].sum()
+            log.lower[t], log.upper[t] = parts[0].max(), parts[1].max()
     return most
 
 

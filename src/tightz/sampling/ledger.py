@@ -6,10 +6,16 @@ Draws W >= 0 with E[W] = Z, independent of all before them, are bets against can
     against Z >= z    factors 1 + c (1 - W / z),    0 <= c <= z / (cap - z), where W <= cap
 
 Where the hypothesis is true each factor has conditional mean at most 1, so products of them are
-nonnegative supermartingales, and so are mixtures over stakes c and over tracks with weights fixed
-before the draws, and products over sources that follow each other. By Ville's inequality the
-mixture ever reaches 2 / delta with probability at most delta / 2. Every z at which it does is
-rejected; what is left is an interval that holds with confidence 1 - delta, whenever it is read.
+nonnegative supermartingales, and so are mixtures over stakes c with weights fixed before the draws,
+and products over sources that follow each other. A track is a sequence of draws in an order that
+was settled before them. By Ville's inequality the mixture of a track of share w ever reaches
+2 / (w delta) with probability at most w delta / 2. Every z at which one does is rejected; the
+shares sum to at most 1, so what is left is an interval that holds with confidence 1 - delta,
+whenever it is read.
+
+Tracks are not mixed with each other: whose draws come first may depend on what they are, where a
+small weight takes longer to make, and by waiting for the right moment of each of several tracks
+their sum can be made too large (docs/theory.md has a case).
 
 Stakes are chosen by the source's pilot, whose draws do not count. For draws of relative spread s
 that will be N in number the bound that they can reach is about 3 s / sqrt(N) from the mean, and the
@@ -44,7 +50,7 @@ SHARES: Mapping[str, float] = {
     "annealing, fitted start": 0.08,
     **{f"projections: {m}": 0.07 / len(LEVELS) for m in LEVELS},
 }
-"""Weights of the tracks in the mixture from below, the same in all runs.
+"""Shares of the tracks in delta from below, the same in all runs.
 
 The k-th other track to be opened has 1 / (k (k + 1)) of what is left.
 """
@@ -324,7 +330,7 @@ class Ledger:
         return replace(source, expected=source.expected + worth)
 
     def shares(self, *, upper: bool) -> dict[str, float]:
-        """The mixture's weight of every track seen so far; they never change once given."""
+        """The share in delta of every track seen so far; they never change once given."""
         fixed = CAPPED_SHARES if upper else SHARES
         spare = 1.0 - sum(fixed.values())
         out: dict[str, float] = {}
@@ -363,7 +369,7 @@ class Ledger:
         ]  # fmt: skip
 
     def log_wealths(self, log_z: float, *, upper: bool) -> dict[str, float]:
-        """log of each track's part of the mixture at candidate z, its share included."""
+        """log of each track's wealth at candidate z, times its share."""
         return _wealths(self._bets(upper=upper), log_z, upper)
 
     def lower(self) -> float:
@@ -396,11 +402,7 @@ class Ledger:
         return high + max(a.margin for a in sound)
 
     def _rejects(self, bets: list[_Bet], log_z: float, upper: bool) -> bool:
-        values = np.array(list(_wealths(bets, log_z, upper).values()))
-        top = float(values.max(initial=-math.inf))
-        if not math.isfinite(top):
-            return top > 0.0
-        return top + math.log(float(np.exp(values - top).sum())) >= self.target
+        return max(_wealths(bets, log_z, upper).values(), default=-math.inf) >= self.target
 
     def _bisect(
         self, bets: list[_Bet], low: float, high: float, upper: bool
