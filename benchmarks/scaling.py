@@ -3,8 +3,9 @@
 Issue 19: two processes against one at least 1.7 times as fast on sampling and tree streams; the
 curve to 16 cores; a model of the run and what it predicts for more. SCALING_WORKERS="1 2 4" picks
 the numbers of processes, SCALING_ONLY="tree" the streams, SCALING_SECONDS the seconds of each,
-SCALING_SEED the model. Each worker has one thread; the load of the machine is printed, and so is what the machine gives: the same piece
-again and again in so many processes that exchange nothing, against one of them alone.
+SCALING_SEED the model. Each worker has one thread; the load of the machine is printed, and so is
+what the machine gives: the same piece again and again in so many processes that exchange nothing,
+against one of them alone.
 
 Work is counted in the same units for any number of processes: steps of annealing, draws under a
 cap, and for the splitting tree regions bounded from one side, a q refined or mini-buckets run; the

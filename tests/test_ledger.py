@@ -204,7 +204,7 @@ def test_the_best_track_counts_and_the_others_neither_help_nor_harm():
 
 
 def tails(most):
-    """(2^G, chance) of the largest wealth that coins, doubled or lost, ever reach: P(>= x) = 1/x."""
+    """(2^G, chance) of the most that coins, doubled or lost, ever reach: P(>= x) = 1/x."""
     found = [(2.0**k, 2.0 ** -(k + 1)) for k in range(most)]
     return [*found, (2.0**most, 2.0**-most)]
 

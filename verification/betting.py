@@ -2,8 +2,8 @@
 
 All weights have mean exactly Z = 1 (those of projections at most 1). After every single draw the
 wealth of each track against the true Z, times its share, is worked out from the draws themselves:
-the interval at that moment misses Z exactly where the largest is at least 2 / delta. A run's maximum
-over time is what somebody gets who stops at the worst moment.
+the interval at that moment misses Z exactly where the largest is at least 2 / delta. A run's
+maximum over time is what somebody gets who stops at the worst moment.
 
 The adversary sees everything drawn so far and chooses who draws next, when the next source of a
 track begins, its distribution, its cap, and what its pilot is said to have found.
