@@ -14,7 +14,7 @@ import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,9 +59,7 @@ def dask(workers: int) -> Iterator[Any]:
 
 
 def pids(pool: Any) -> list[int]:
-    if isinstance(pool, ProcessPoolExecutor):
-        return list(pool._processes)
-    return list(pool.run(os.getpid).values())
+    return pool.pids if isinstance(pool, LocalWorkers) else list(pool.run(os.getpid).values())
 
 
 POOLS: dict[str, Callable[[int], Any]] = {"dask": dask, "local": LocalWorkers}
@@ -108,29 +106,32 @@ def speed_up() -> None:
 
 def bytes_per_batch() -> None:
     """What travels: the plan once a worker, then positions out and small records back."""
-    sent: list[int] = []
-    came: list[int] = []
 
-    class Counting(ProcessPoolExecutor):
-        def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-            sent.append(len(pickle.dumps((function, args))))
-            return super().submit(function, *args, **kwargs)
+    class Counting(LocalWorkers):
+        plans: list[int]
+        tasks: list[int]
+
+        def share(self, content: bytes) -> Any:
+            self.plans.append(len(content))
+            return super().share(content)
+
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            self.tasks.append(len(pickle.dumps((fn, args))))
+            return super().submit(fn, *args, **kwargs)
 
     tight = tz.Projections(search_sweeps=200)
     for label, how in (("as printed", tz.Projections.as_printed()), ("tight", tight)):
-        sent.clear()
-        came.clear()
-        with Counting(2, mp_context=mp.get_context("spawn")) as pool:
+        with Counting(2) as pool:
+            pool.plans, pool.tasks = [], []
             batches: list[seam.TrialBatch] = []
             tz.estimate(
                 model(), levels=LEVELS, trials=20, seed=0, executor=pool, on_batch=batches.append,
                 projections=how,
             )  # fmt: skip
         came = [len(pickle.dumps(batch)) for batch in batches]
-        small = [size for size in sent if size < 2 * min(sent)]
         print(
-            f"{label}: plan {max(sent):,} bytes, sent {len(sent) - len(small)} times to 2 workers; "
-            f"then {np.mean(small):,.0f} bytes out and {np.mean(came):,.0f} back per batch of "
+            f"{label}: plan {pool.plans} bytes, once to each of 2 workers; then "
+            f"{np.mean(pool.tasks):,.0f} bytes out and {np.mean(came):,.0f} back per batch of "
             f"{len(batches[0])} trials ({len(batches)} batches)"
         )
 

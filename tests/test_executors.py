@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import itertools
 import os
@@ -45,7 +44,7 @@ from tightz.interval.portfolio import tempering
 from tightz.paper.trials import MIN_BATCHES, TrialPlan, batch_size
 from tightz.projections.hashing import DenseParity, FirstColumns
 from tightz.reductions.encoding import encode
-from tightz.runtime import blas_threads, executors, parcels
+from tightz.runtime import blas_threads, executors, local_workers, parcels
 from tightz.runtime.executors import IN_FLIGHT, LIVES, Crew, map_ordered
 from tightz.runtime.local_workers import ONE_THREAD, LocalWorkers
 from tightz.runtime.local_workers import KilledWorker as KilledWorkerHere
@@ -144,32 +143,55 @@ def test_a_parcel_is_packed_once_and_opened_once(monkeypatch):
     assert len(packed) == len(opened) == 1
 
 
-def test_local_workers_read_the_parcel_from_a_file_that_is_gone_afterwards():
+def test_a_parcel_goes_to_each_process_once(monkeypatch):
+    sent, put = [], local_workers._put
+    monkeypatch.setattr(
+        local_workers, "_put", lambda pipe, message: sent.append(len(message)) or put(pipe, message)
+    )
     big = partial(np.add, np.arange(1000.0))
     with LocalWorkers(1) as pool:
         crew = Crew(pool)
-        sent, submit = [], pool.submit
-        pool.submit = lambda *args: sent.append(args) or submit(*args)
-        for future in [crew.send(big, x) for x in range(6)]:
-            future.result()
-        paths = {content for _, _, content, _ in sent}
-        assert len(paths) == 1
-        assert all(path.stat().st_size > 8000 for path in paths)
-        assert max(len(pickle.dumps(args)) for args in sent) < 600
+        for _ in range(2):
+            for wanted in (1, 0):
+                sent.clear()
+                for x in range(6):
+                    np.testing.assert_array_equal(
+                        crew.send(big, x).result().value, np.arange(1000.0) + x
+                    )
+                assert sum(size > 8000 for size in sent) == wanted
+                assert sum(size < 600 for size in sent) >= 6
+            os.kill(pool.pids[0], signal.SIGKILL)  # who comes next has nothing
         crew.dismiss()
-        assert not any(path.exists() for path in paths)
 
 
-def test_workers_keep_few_parcels(tmp_path):
-    paths = [tmp_path / str(i) for i in range(KEPT + 1)]
-    for i, path in enumerate(paths):
-        path.write_bytes(pack(partial(np.add, i)))
-        assert run_parcel(versions(), path, 10).value == 10 + i
-        path.unlink()
+@given(st.lists(st.integers(0, 2 * KEPT), max_size=40))
+def test_workers_keep_few_parcels_and_are_sent_those_that_they_lack(numbers):
+    with Echo() as pool:
+        shared = [pool.share(bytes([k])) for k in range(2 * KEPT + 1)]
+        for k in numbers:
+            assert pool.submit(bytes.hex, shared[k]).result() == f"{k:02x}"
+            assert len(local_workers._kept) <= KEPT
+        local_workers._kept.clear()
+
+
+class Echo(LocalWorkers):
+    """One process, which is this one."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.here = SimpleNamespace(kept=[], ask=local_workers._answer)
+
+    def _start(self, me):
+        return self.here
+
+
+def test_workers_open_few_parcels():
+    packed = [pack(partial(np.add, i)) for i in range(KEPT + 1)]
+    for i, parcel in enumerate(packed):
+        assert run_parcel(versions(), parcel, 10).value == 10 + i
     assert parcels.opened.cache_info().currsize == KEPT
-    assert run_parcel(versions(), paths[1], 10).value == 11  # not read again
-    with pytest.raises(FileNotFoundError):
-        run_parcel(versions(), paths[0], 10)
+    assert run_parcel(versions(), packed[1], 10).value == 11
+    assert parcels.opened.cache_info().hits == 1  # not opened again
 
 
 def test_other_versions_on_a_worker_are_refused_with_both_named(monkeypatch):
@@ -216,15 +238,6 @@ def test_a_thread_that_wants_to_exit_is_heard():
         crew = Crew(pool)
         assert isinstance(crew.send(raise_one, SystemExit).exception(60), SystemExit)
         assert crew.send(square, 3).result(60).value == 9
-
-
-def test_without_room_for_a_file_the_parcel_goes_with_every_task(monkeypatch):
-    def full(**_):
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    monkeypatch.setattr(parcels.tempfile, "mkstemp", full)
-    with LocalWorkers(1) as pool:
-        assert list(map_ordered(square, range(5), executor=pool)) == [0, 1, 4, 9, 16]
 
 
 def test_an_executor_that_takes_no_tasks_says_so():
@@ -328,32 +341,6 @@ def test_a_submit_that_waits_for_a_place_keeps_nobody():
     with pytest.raises(CancelledError):
         promise.result(60)
     assert made.cancelled()
-
-
-LEFT = """
-import os, sys, time
-from tightz.runtime.executors import Crew
-from tightz.runtime.local_workers import LocalWorkers
-pool = LocalWorkers(1)
-crew = Crew(pool)
-crew.send(abs, -3).result()
-((_, parcel),) = crew._parcels.values()
-print(parcel, flush=True)
-time.sleep(600)
-"""
-
-
-def test_parcels_of_a_killed_parent_are_removed_by_its_workers():
-    with subprocess.Popen(
-        [sys.executable, "-c", LEFT], stdout=subprocess.PIPE, text=True
-    ) as parent:
-        parcel = parent.stdout.readline().strip()
-        assert os.path.exists(parcel)
-        parent.kill()
-    until = time.monotonic() + 60
-    while os.path.exists(parcel) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not os.path.exists(parcel)
 
 
 FORKED = """

@@ -35,9 +35,6 @@ def test_who_gets_processes(monkeypatch):
     assert module._own_workers(None, None, 5.0) is None
     with LocalWorkers(1) as pool:
         assert pool.submit(local_workers.is_worker).result()
-    monkeypatch.setattr(local_workers, "serving", True)
-    assert module._own_workers(None, None, 60.0) is None
-    monkeypatch.setattr(local_workers, "serving", False)
     # an application with an interpreter inside would start itself, and each of these further ones
     monkeypatch.setenv(local_workers.WORKER, "1")
     assert module._own_workers(None, None, 60.0) is None

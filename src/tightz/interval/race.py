@@ -74,6 +74,7 @@ class Away:
     inbox: queue.SimpleQueue[Any]
     _flying: int = 0
     _woken: bool = False
+    _heard: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def wake(self) -> None:
@@ -81,7 +82,8 @@ class Away:
         with self._lock:
             woken, self._woken = self._woken, True
         if not woken:
-            self.crew.wake(self.awake)
+            for number in range(self.crew.size):
+                self.crew.send(abs, number).add_done_callback(self._awake)
             late = threading.Timer(PATIENCE, self._late)
             late.daemon = True
             late.start()
@@ -91,9 +93,13 @@ class Away:
         if not working.crewed.is_set():
             working.alone.set()
 
-    def awake(self, error: BaseException | None) -> None:
+    def _awake(self, promise: Future[Done]) -> None:
         """The first worker is there, or none will be."""
-        if error is not None:
+        with self._lock:
+            if self._heard or promise.cancelled():
+                return
+            self._heard = True
+        if (error := promise.exception()) is not None:
             self.schedule.working.alone.set()
             self.inbox.put((None, _Alone(error)))
             return

@@ -11,7 +11,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tightz.errors import MissingExtraError, ParameterError
@@ -20,7 +20,6 @@ from tightz.runtime.parcels import ExecutorError
 
 if TYPE_CHECKING:
     from tightz.runtime.executors import Submits
-
 
 PATIENCE = 10.0
 """Seconds to wait for a scheduler, and then for its first worker."""
@@ -72,29 +71,30 @@ async def _knock(distributed: Any, address: str, timeout: float) -> None:
     await comm.close()
 
 
+@contextmanager
 def open_executor(
     workers: int | None = None, cluster: str | None = None
-) -> AbstractContextManager[Submits | None]:
-    """What --workers and --cluster ask for: local processes, a dask client, or None for threads."""
+) -> Iterator[Submits | None]:
+    """What --workers and --cluster ask for: local processes, a dask client, or None for threads.
+
+    The processes end at once: what they still work at when a command has its answer, or is
+    interrupted, nobody wants.
+    """
     if workers is not None and cluster is not None:
         raise ParameterError(
             f"workers is {workers} and cluster is {cluster}; expected one of the two"
         )
     if cluster is not None:
-        client: AbstractContextManager[Submits] = connect(cluster)
-        return client
-    return nullcontext() if workers is None else _local(workers)
-
-
-@contextmanager
-def _local(workers: int) -> Iterator[LocalWorkers]:
-    """Processes that end at once: what they still work at when a command has its answer, or is
-    interrupted, nobody wants."""
-    pool = LocalWorkers(workers)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        with connect(cluster) as client:
+            yield client
+    elif workers is not None:
+        pool = LocalWorkers(workers)
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    else:
+        yield None
 
 
 class DaskPool:
@@ -114,11 +114,20 @@ class DaskPool:
 
     def why_deserted(self) -> str:
         """Count the workers: that nobody has been there for long, or nothing."""
-        if not self._there:  # what is sent next will say so
+        if self.client.status != "running":  # what is sent next will say so
             return ""
         with suppress(OSError):
             self.size = sum(self.client.nthreads().values())
-        patience = DESERTED * (5.0 if self._restaff() else 1.0)
+        # A cluster that this process started has its own nannies. One whose worker dies while it
+        # starts ends with it, one whose worker stays away is forgotten; dask leaves it at that
+        # until it is told how many there should be.
+        cluster, patience = self.client.cluster, DESERTED
+        if wanted := len(getattr(cluster, "worker_spec", ())):
+            for name, nanny in list(cluster.workers.items()):
+                if nanny.status.name in ENDED:
+                    cluster.workers.pop(name, None)
+            cluster.scale(wanted)
+            patience *= 5.0
         if self.size:
             self._manned = time.monotonic()
         if time.monotonic() < self._manned + patience:
@@ -127,25 +136,6 @@ class DaskPool:
             f"the dask cluster has had no worker for {DESERTED:g} s; see why its workers ended, "
             "and start some"
         )
-
-    def _restaff(self) -> bool:
-        """Whether workers may be on their way: a cluster that this process started has its own.
-
-        A nanny whose worker dies while it starts ends with it, and one whose worker stays away is
-        forgotten; dask leaves it at that until it is told how many there should be.
-        """
-        cluster = self.client.cluster
-        if wanted := len(getattr(cluster, "worker_spec", ())):
-            for name, nanny in list(cluster.workers.items()):
-                if nanny.status.name in ENDED:
-                    cluster.workers.pop(name, None)
-            cluster.scale(wanted)
-        return bool(wanted)
-
-    @property
-    def _there(self) -> bool:
-        """Whether the scheduler is: a client that looks for it takes tasks and says nothing."""
-        return bool(self.client.status == "running")
 
     def share(self, parcel: bytes) -> Any:
         """The parcel as the result of a task: workers fetch it from each other.
@@ -157,7 +147,7 @@ class DaskPool:
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         """As Executor.submit; an argument may be what `share` returned."""
-        if not self._there:
+        if self.client.status != "running":  # while it looks for its scheduler it says nothing
             raise ExecutorError(
                 "the dask cluster stopped answering; see whether its scheduler and workers run "
                 f"(its client is {self.client.status})"

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from tightz.errors import ParameterError, TightzError
 from tightz.runtime.cores import usable_cores
 from tightz.runtime.local_workers import LocalWorkers
-from tightz.runtime.parcels import KEPT, Done, ExecutorError, on_disk, pack, run_parcel, run_timed
+from tightz.runtime.parcels import KEPT, Done, ExecutorError, pack, run_parcel, run_timed
 from tightz.runtime.provenance import versions
 
 Task = TypeVar("Task")
@@ -91,8 +91,7 @@ def map_ordered(
     try:
         for task in tasks:
             pending.append(crew.send(function, task))
-            # A bounded window: results come back in order, memory stays small, and Ctrl-C loses
-            # little.
+            # A bounded window: memory stays small, and Ctrl-C loses little.
             if len(pending) >= IN_FLIGHT * crew.size:
                 yield pending.popleft().result().value
         while pending:
@@ -109,21 +108,21 @@ class Crew:
     """
 
     def __init__(self, executor: Submits | None = None, threads: int | None = None) -> None:
-        self._stack = ExitStack()  # what this crew started or wrote itself
+        self._stack = ExitStack()  # what this crew started itself
         self._pool: Any = None if executor is None else self._engage(executor)
         waiting = threads or usable_cores() if executor is None else WAITING
         self._threads = ThreadPoolExecutor(waiting, thread_name_prefix="tightz crew")
         self._parcels: dict[int, tuple[Callable[[Any], Any], Any]] = {}
         self._flying: dict[threading.Event, Any] = {}  # what a thread waits for: its future
         self._over: Exception | None = None  # why nobody waits any more
-        self._halted = threading.Event()
-        self._lock = threading.Lock()
         self._packing = threading.Lock()
         self._last = threading.Lock()  # held by the task that is on its last life
         # Ctrl-C: leave at once; threads are not waited for
         self._stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
         if hasattr(self._pool, "why_deserted"):  # its tasks wait for ever where nobody comes
-            threading.Thread(target=self._watch, name="tightz watch", daemon=True).start()
+            halted = threading.Event()
+            self._stack.callback(halted.set)
+            threading.Thread(target=self._watch, args=(halted,), daemon=True).start()
 
     @property
     def size(self) -> int:
@@ -135,21 +134,9 @@ class Crew:
         return usable_cores()
 
     def send(self, function: Callable[[Any], Any], task: Any) -> Future[Done]:
-        """function(task) by whoever is free; one function object travels once."""
+        """function(task) by whoever is free; one function object travels to each worker once."""
         run = run_timed if self._pool is None else self._see_through
         return self._threads.submit(run, function, task)
-
-    def wake(self, answered: Callable[[BaseException | None], None]) -> None:
-        """Have the workers started; `answered` is called once, when the first of them is there."""
-        calls = iter([answered])
-
-        def first(promise: Future[Done]) -> None:
-            call = None if promise.cancelled() else next(calls, None)
-            if call is not None:
-                call(promise.exception())
-
-        for number in range(self.size):
-            self.send(abs, number).add_done_callback(first)
 
     def dismiss(self) -> None:
         """Cancel what is under way, and end the workers that this crew started itself."""
@@ -168,9 +155,8 @@ class Crew:
             # It breaks with its first process, and waits for ever where that dies in the middle of
             # an answer. Ours, as many and prepared as its own would be, do neither.
             like: Any = executor
-            pool = LocalWorkers(
-                like._max_workers, partial(like._initializer or int, *like._initargs)
-            )
+            ready = partial(like._initializer or int, *like._initargs)
+            pool = LocalWorkers(like._max_workers, ready)
             self._stack.callback(pool.shutdown, wait=False, cancel_futures=True)
             return pool
         return executor
@@ -199,71 +185,60 @@ class Crew:
 
     def _sent(self, function: Callable[[Any], Any], task: Any) -> Done:
         """Its result, or why there is none this time."""
-        pool, ended = self._pool, threading.Event()
+        if isinstance(self._pool, ThreadPoolExecutor):
+            return self._waited(run_timed, function, task)
+        done = self._waited(run_parcel, versions(), self._parcel(function), task)
+        if not isinstance(done, Done):
+            name, what = type(self._pool).__name__, type(done).__name__
+            raise ExecutorError(f"{name} gave {what} for what a task returned")
+        return done
+
+    def _waited(self, *call: Any) -> Any:
+        """What the pool makes of a call, waited for as long as anybody wants it."""
+        name, ended = type(self._pool).__name__, threading.Event()
         try:
-            if self._over is not None:
-                raise self._over
-            future = self._submit(function, task)  # may wait for a place as long as it likes
-            with self._lock:
-                self._flying[ended] = future
+            future = self._pool.submit(*call)  # may wait for a place as long as it likes
+        except Exception as error:
+            if isinstance(error, TightzError) or type(error).__name__ in LOST:
+                raise
+            what = type(error).__name__
+            raise ExecutorError(f"{name} takes no tasks: {what}: {error}") from error
+        self._flying[ended] = future
+        try:
             if self._over is None:
                 future.add_done_callback(lambda _: ended.set())
                 ended.wait()
             if self._over is not None:
                 future.cancel()
                 raise self._over
-            done = future.result()  # dask fetches it now, and may have to make it again
+            return future.result()  # dask fetches it now, and may have to make it again
         except BrokenExecutor as error:
-            raise ExecutorError(f"{type(pool).__name__} broke: {error}") from error
+            raise ExecutorError(f"{name} broke: {error}") from error
         finally:
-            self._flying.pop(ended, None)
-        if not isinstance(done, Done):
-            name, what = type(pool).__name__, type(done).__name__
-            raise ExecutorError(f"{name} gave {what} for what a task returned")
-        return done
-
-    def _submit(self, function: Callable[[Any], Any], task: Any) -> Any:
-        """A future of the pool's; a refusal is told in our words."""
-        call: tuple[Any, ...] = run_timed, function, task
-        try:
-            if not isinstance(self._pool, ThreadPoolExecutor):
-                call = run_parcel, versions(), self._parcel(function), task
-            return self._pool.submit(*call)
-        except Exception as error:
-            if isinstance(error, TightzError | BrokenExecutor) or type(error).__name__ in LOST:
-                raise
-            name, what = type(self._pool).__name__, type(error).__name__
-            raise ExecutorError(f"{name} takes no tasks: {what}: {error}") from error
+            del self._flying[ended]
 
     def _parcel(self, function: Callable[[Any], Any]) -> Any:
-        """What goes with its tasks: packed at the first of them, and put where workers find it."""
+        """What goes with its tasks: packed at the first of them."""
         with self._packing:
             known = self._parcels.pop(id(function), None)
-            if known is None:
-                parcel: Any = pack(function)
-                if hasattr(self._pool, "share"):
-                    parcel = self._pool.share(parcel)
-                elif isinstance(self._pool, LocalWorkers):
-                    parcel = on_disk(parcel, self._stack)
-                known = function, parcel  # an id means nothing once its function is gone
+            if known is None:  # kept with its function: an id means nothing once that is gone
+                known = function, getattr(self._pool, "share", bytes)(pack(function))
             self._parcels[id(function)] = known
             while len(self._parcels) > KEPT:
                 del self._parcels[next(iter(self._parcels))]
             return known[1]
 
-    def _watch(self) -> None:
+    def _watch(self, halted: threading.Event) -> None:
         """Fail what is under way where nobody is left to do it."""
-        while not self._halted.wait(LOOK):
+        while not halted.wait(LOOK):
             if why := self._pool.why_deserted():
                 self._halt(ExecutorError(why))
+                return
 
     def _halt(self, why: Exception) -> None:
         """Nobody waits any more."""
-        with self._lock:
-            self._over = why
-            flying = dict(self._flying)
-        self._halted.set()
-        for ended, future in flying.items():
+        self._over = why
+        for ended, future in list(self._flying.items()):
             ended.set()
             with suppress(Exception):  # a cluster that is gone has nothing to cancel
                 future.cancel()

@@ -17,12 +17,13 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import parent_process
 from typing import IO, Any
+from uuid import uuid4
 
 import cloudpickle
 
 from tightz.errors import require_range
 from tightz.runtime.cores import usable_cores
-from tightz.runtime.parcels import ExecutorError, forget, pack
+from tightz.runtime.parcels import KEPT, ExecutorError, pack
 
 MOST = 256
 """Processes at most, and four a core where that is more: each takes 0.1 GB and a second."""
@@ -40,12 +41,36 @@ may run that application, which must not start further ones."""
 READY = b"\0tightz answers\0"
 """What a worker says first: whatever starts with Python may have printed something before."""
 
-serving = False
-"""Whether this process is a local worker."""
+GONE = (EOFError, OSError, pickle.UnpicklingError)
+"""What reading from a process, or writing to it, raises where it has died."""
 
 
 class KilledWorker(RuntimeError):
     """The process that had a task is gone."""
+
+
+class Shared:
+    """Bytes that go to a process once: after that it is asked by their name."""
+
+    def __init__(self, content: bytes) -> None:
+        self.name, self.content = uuid4().hex, content
+
+    def __reduce__(self) -> tuple[Callable[[str], bytes], tuple[str]]:
+        return _held, (self.name,)
+
+
+_kept: dict[str, bytes] = {}
+"""In a worker: what is shared, the last KEPT that came; its other end counts along."""
+
+
+def _held(name: str) -> bytes:
+    return _kept[name]
+
+
+def _keep(name: str, content: bytes) -> None:
+    _kept[name] = content
+    for old in list(_kept)[:-KEPT]:
+        del _kept[old]
 
 
 class LocalWorkers(Executor):
@@ -68,10 +93,11 @@ class LocalWorkers(Executor):
         self.size = n
         self._prepare = pack(initializer)
         self._threads = ThreadPoolExecutor(n, thread_name_prefix="tightz process")
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}  # by the thread that waits for it
+        self._processes: dict[int, _Process] = {}  # by the thread that waits for it
         self._over = False
-        # where nobody has shut it down; a fork of this process ends without ending them
-        weakref.finalize(self, _end_all, self._processes, os.getpid())
+        # Where nobody has shut it down. Not at exit: then pipes close and processes end by that,
+        # and a fork that exits would end its parent's.
+        weakref.finalize(self, _end, self._processes).atexit = False
 
     @property
     def pids(self) -> list[int]:
@@ -91,24 +117,31 @@ class LocalWorkers(Executor):
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
         if self._over:
             for process in list(self._processes.values()):
-                _kill(process)
+                process.kill()
         self._threads.shutdown()
-        _end_all(self._processes)
+        _end(self._processes)
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         self.shutdown(cancel_futures=kind is not None)  # Ctrl-C: nobody wants the rest
 
+    def share(self, content: bytes) -> Shared:
+        """An argument of `submit` that goes to each process once."""
+        return Shared(content)
+
     def _serve(self, call: partial[Any]) -> Any:
         task, me = cloudpickle.dumps(call), threading.get_ident()
         try:
-            if me in self._processes and self._processes[me].poll() is not None:
-                _end(self._processes, me)  # it died while nobody needed it
-            if me not in self._processes:
-                self._start(me)
-            answer = _exchange(self._processes[me], task)
+            process = self._processes.get(me)
+            if process is None or process.poll() is not None:  # it died while nobody needed it
+                process = self._start(me)
+            for one in call.args:
+                if isinstance(one, Shared) and one.name not in process.kept:
+                    process.ask(pickle.dumps(partial(_keep, one.name, one.content)))
+                    process.kept = [*process.kept, one.name][-KEPT:]
+            answer = process.ask(task)
         except BaseException as error:  # what is left in its pipes is nobody's answer
             _end(self._processes, me)
-            if isinstance(error, EOFError | OSError):
+            if isinstance(error, GONE):
                 raise KilledWorker(str(error)) from error
             raise
         good, value = pickle.loads(answer)
@@ -116,53 +149,68 @@ class LocalWorkers(Executor):
             return value
         raise value
 
-    def _start(self, me: int) -> None:
+    def _start(self, me: int) -> _Process:
         """A process for this thread; a death before its first answer costs the task nothing."""
-        path = [str(folder) for folder in sys.path]
-        code = f"import sys; sys.path[:] = {path}; import {__name__} as me; me.serve()"
         for left in reversed(range(STARTS)):
-            process = self._processes[me] = subprocess.Popen(
-                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env=ONE_THREAD | dict(os.environ) | {WORKER: "1"}, start_new_session=True,
-            )  # fmt: skip
+            _end(self._processes, me)
+            process = self._processes[me] = _Process()
             if self._over:
-                _kill(process)
+                process.kill()
             try:
-                said = b""
-                while not said.endswith(READY):
-                    said += _read(process.stdout, 1)
-                good, value = pickle.loads(_exchange(process, self._prepare))
-            except (EOFError, OSError) as error:
-                _end(self._processes, me)
+                good, value = pickle.loads(process.ask(self._prepare, first=True))
+                break
+            except GONE as error:
                 if self._over or not left:
                     raise EOFError("it dies while it starts") from error
-                continue
-            if good:
-                return
+        if not good:
             raise ExecutorError(f"the initializer of local workers raised {value!r}") from value
+        return process
 
 
-def _end_all(processes: dict[int, subprocess.Popen[bytes]], owner: int | None = None) -> None:
-    if owner in (None, os.getpid()):
-        for thread in list(processes):
-            _end(processes, thread)
+class _Process(subprocess.Popen[bytes]):
+    """An interpreter that serves."""
+
+    def __init__(self) -> None:
+        path = [str(folder) for folder in sys.path]
+        code = f"import sys; sys.path[:] = {path}; import {__name__} as me; me.serve()"
+        super().__init__(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=ONE_THREAD | dict(os.environ) | {WORKER: "1"}, start_new_session=True,
+        )  # fmt: skip
+        self.kept: list[str] = []
+
+    def ask(self, call: bytes, *, first: bool = False) -> bytes:
+        """What it answers; one of GONE where it died."""
+        assert self.stdin is not None
+        assert self.stdout is not None
+        _put(self.stdin, call)
+        said = b"" if first else READY
+        while not said.endswith(READY):
+            if not (more := self.stdout.read(1)):
+                raise EOFError
+            said += more
+        answer: bytes = pickle.load(self.stdout)
+        return answer
+
+    def kill(self) -> None:
+        """With what its tasks have started: a session of its own is a group of its own."""
+        if hasattr(os, "killpg") and self.returncode is None:  # then nobody else has its number
+            with suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+        super().kill()
 
 
-def _end(processes: dict[int, subprocess.Popen[bytes]], thread: int) -> None:
-    if process := processes.pop(thread, None):
-        _kill(process)
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):  # what was not written yet
-                pipe.close()  # type: ignore[union-attr]
-        process.wait()
+def _end(processes: dict[int, _Process], *threads: int) -> None:
+    for thread in threads or list(processes):
+        if process := processes.pop(thread, None):
+            process.kill()
+            with suppress(OSError), process:  # closes its pipes and waits
+                pass
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With what its tasks have started: a session of its own is a group of its own."""
-    if hasattr(os, "killpg") and process.returncode is None:  # then nobody else has its number
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
+def _put(pipe: IO[bytes], message: bytes) -> None:
+    pickle.dump(message, pipe)  # for its length
+    pipe.flush()
 
 
 def can_start() -> bool:
@@ -172,13 +220,11 @@ def can_start() -> bool:
 
 def is_worker() -> bool:
     """Whether another process gives this one its work."""
-    return serving or WORKER in os.environ or parent_process() is not None
+    return WORKER in os.environ or parent_process() is not None
 
 
 def serve() -> None:
     """What a local worker does: answer call by call, until nobody is there to call."""
-    global serving
-    serving = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where there are no sessions
     tasks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -192,7 +238,6 @@ def serve() -> None:
     import numba  # noqa: F401  # it takes long: no task is blamed for it
 
     answers.write(READY)
-    answers.flush()
     with suppress(BrokenPipeError):  # whoever asked is gone
         while True:
             _put(answers, _answer(calls.get()))
@@ -202,9 +247,8 @@ def _listen(tasks: IO[bytes], take: Callable[[bytes], None]) -> None:
     """Also while a task runs: without anybody who waits for its answer it ends."""
     try:
         while True:
-            take(_get(tasks))
+            take(pickle.load(tasks))
     finally:
-        forget()  # nobody else is left to do it where the other end was killed
         os._exit(1)
 
 
@@ -214,28 +258,3 @@ def _answer(call: bytes) -> bytes:
     except BaseException as error:
         error.add_note(f"on a local worker:\n{traceback.format_exc()}")
         return cloudpickle.dumps((False, error))
-
-
-def _exchange(process: subprocess.Popen[bytes], call: bytes) -> bytes:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    _put(process.stdin, call)
-    return _get(process.stdout)
-
-
-def _put(pipe: IO[bytes], message: bytes) -> None:
-    pipe.write(len(message).to_bytes(8, "little"))
-    pipe.write(message)
-    pipe.flush()
-
-
-def _get(pipe: IO[bytes]) -> bytes:
-    return _read(pipe, int.from_bytes(_read(pipe, 8), "little"))
-
-
-def _read(pipe: IO[bytes] | None, size: int) -> bytes:
-    assert pipe is not None
-    found = pipe.read(size)
-    if len(found) < size:
-        raise EOFError("its process ended")
-    return found

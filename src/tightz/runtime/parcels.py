@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import platform
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -48,39 +45,6 @@ def pack(function: Callable[..., Any]) -> bytes:
         ) from error
 
 
-def on_disk(parcel: bytes, until: ExitStack) -> bytes | Path:
-    """A file with the parcel for workers on this machine; the parcel itself where none has room."""
-    try:
-        handle, name = tempfile.mkstemp(prefix="tightz-", suffix=".parcel")
-        until.callback(Path(name).unlink, missing_ok=True)
-        with os.fdopen(handle, "wb") as file:
-            file.write(parcel)
-    except OSError:
-        return parcel
-    return Path(name)
-
-
-_read: set[Path] = set()
-
-
-@lru_cache(KEPT)
-def opened(parcel: bytes | Path) -> Callable[[Any], Any]:
-    """On a worker: the function, read at its first task."""
-    function: Callable[[Any], Any]
-    if isinstance(parcel, Path):
-        _read.add(parcel)
-        parcel = parcel.read_bytes()
-    function = pickle.loads(parcel)
-    return function
-
-
-def forget() -> None:
-    """On a worker whose sender was killed: remove the files that it cannot remove any more."""
-    for path in list(_read):
-        with suppress(OSError):
-            path.unlink()
-
-
 def run_timed(function: Callable[[Any], Any], task: Any) -> Done:
     """function(task), and how long it took."""
     begun = time.perf_counter()
@@ -88,34 +52,34 @@ def run_timed(function: Callable[[Any], Any], task: Any) -> Done:
     return Done(value, time.perf_counter() - begun)
 
 
-def run_parcel(sent_by: dict[str, str], parcel: bytes | Path, task: Any) -> Done:
+@lru_cache(KEPT)
+def opened(parcel: bytes) -> Callable[[Any], Any]:
+    """On a worker: the function, read at its first task."""
+    function: Callable[[Any], Any] = pickle.loads(parcel)
+    return function
+
+
+def run_parcel(sent_by: dict[str, str], parcel: bytes, task: Any) -> Done:
     """On a worker: the task through the parcel's function.
 
     `sent_by` are the sender's versions; others than this worker's are refused.
     """
     if sent_by != versions():
+        mine, theirs = (", ".join(map(" ".join, v.items())) for v in (versions(), sent_by))
         raise ExecutorError(
-            f"worker process {os.getpid()} on {platform.node()} has {_words(versions())}; this run "
-            f"was started with {_words(sent_by)}. Install the same versions on both, since numbers "
-            "depend on them"
+            f"worker process {os.getpid()} on {platform.node()} has {mine}; this run was started "
+            f"with {theirs}. Install the same versions on both, since numbers depend on them"
         )
     function = opened(parcel)
     try:
         return run_timed(function, task)
     except BaseException as error:
-        if _travels(error):
+        try:
+            travels = isinstance(pickle.loads(cloudpickle.dumps(error)), Exception)
+        except Exception:
+            travels = False
+        if travels:
             raise
         # An exception that cannot be read at the other end would pass for a dead worker, one that
         # ends processes would end the sender's.
         raise TaskError(f"{type(error).__name__} on a worker: {error}") from error
-
-
-def _travels(error: BaseException) -> bool:
-    try:
-        return isinstance(pickle.loads(cloudpickle.dumps(error)), Exception)
-    except Exception:
-        return False
-
-
-def _words(numbers: dict[str, str]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in numbers.items())
