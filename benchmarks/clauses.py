@@ -69,7 +69,7 @@ def random_sat(n: int, density: float, seed: int) -> FactorGraph:
     for _ in range(int(density * n)):
         table = np.zeros(8)
         table[rng.integers(8)] = -np.inf
-        factors.append((tuple(rng.permutation(n)[:3].tolist()), table))
+        factors.append((tuple(rng.choice(n, 3, replace=False).tolist()), table))
     return FactorGraph([2] * n, factors)
 
 

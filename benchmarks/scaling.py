@@ -206,12 +206,18 @@ class Measured(NamedTuple):
     ceiling: float  # times one that so many do without a word between them
     rate: float  # units of work per second
     pieces: int
+    wall: float  # seconds that they took together
     piece: float  # seconds
     home: float  # seconds of this process for a piece
     sent: int  # bytes with a task, back, and once with the function
     back: int
     once: int
     reached: str
+
+    @property
+    def predicted(self) -> float:
+        """Pieces a second by the model of docs/scaling.md, from what a piece and home took."""
+        return min(self.workers / self.piece, 1.0 / self.home)
 
 
 def measure(name: str, workers: int) -> Measured:
@@ -249,7 +255,7 @@ def measure(name: str, workers: int) -> Measured:
         reached = job.reached()
         crew.dismiss()
     return Measured(
-        workers, sum(together) / alone, units / wall, pieces, work / pieces, home / pieces,
+        workers, sum(together) / alone, units / wall, pieces, wall, work / pieces, home / pieces,
         sent, back, once, reached,
     )  # fmt: skip
 
@@ -276,7 +282,8 @@ def main() -> None:
             print(
                 f"{name:15s} {k:2d} processes: {m.rate / base:5.2f} times one (nothing shared "
                 f"{m.ceiling:.2f}); {m.pieces} pieces of {1e3 * m.piece:.0f} ms, home "
-                f"{1e3 * m.home:.2f} ms each; {m.sent:,} bytes out, {m.back:,} back, "
+                f"{1e3 * m.home:.2f} ms each, {m.pieces / m.wall:.2f} a second (the model says "
+                f"{m.predicted:.2f}); {m.sent:,} bytes out, {m.back:,} back, "
                 f"{m.once:,} once; {m.rate:.1f} units a second{m.reached}",
                 flush=True,
             )

@@ -22,11 +22,17 @@ from tightz.workspace.working import LARGE, Launch, Method, Working, name_of
 
 def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch]:
     """The exact answer where it is within reach, with all streams beside it where not soon."""
+    early = False
+    if working.model.n_factors > LARGE:
+        for state in first_state(working, clock, early=True):
+            early = True
+            yield state
     yield from solved(working, clock)
     if not working.graph.n_variables:
         yield from barren_marginals(working, clock)
         return
-    yield from first_state(working, clock)
+    if not early:
+        yield from first_state(working, clock)
     large = working.graph.n_factors > LARGE
     if large:
         yield quick()

@@ -315,7 +315,10 @@ def _judged(finding: Finding, working: Working, board: Board) -> Finding | _Refu
         bound = None
     if bound is not None:
         try:
-            bound = judged(bound, working.graph, working.reduction.rounding)
+            if finding.of_model:  # it may be there before the model is reduced
+                bound = judged(bound, working.model)
+            else:
+                bound = judged(bound, working.graph, working.reduction.rounding)
         except RefutedError as refusal:
             return _Refused(bound, str(refusal))  # what else it found rests on the same ground
     if finding.states is not None:

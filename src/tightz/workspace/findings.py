@@ -126,9 +126,9 @@ class Clamped:
 class Finding:
     """One step of a stream; every part is optional.
 
-    All of it is about `working.graph`, except with `of_model`: marginals and sampler are then
-    those of the model itself and are not lifted. `states` (S, variables): some that are heavy,
-    for whoever starts from such; they prove nothing.
+    All of it is about `working.graph`, except with `of_model`: bound, marginals and sampler are
+    then those of the model itself and are not lifted. `states` (S, variables) of `graph`: some that
+    are heavy, for whoever starts from such; they prove nothing.
     """
 
     bound: Bound | None = None

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.judge import Audited, StatesEvidence
 from tightz.judge.verdict import UNIT
+from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import stream
 from tightz.workspace.findings import Finding, Marginals, Mixing
@@ -35,19 +36,23 @@ def solved(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         yield Finding(marginals=Marginals([], "exact", math.inf, Mixing.EXACT, 0.0))
 
 
-def first_state(working: Working, clock: Clock) -> Iterator[Bound]:
-    """A state of positive weight at once where zeros hide them: before anything is planned."""
-    if not working.graph.n_variables or not working.graph.has_zeros:
+def first_state(working: Working, clock: Clock, *, early: bool = False) -> Iterator[Finding]:
+    """A state of positive weight at once where zeros hide them: before anything is planned.
+
+    early: before the model is reduced, which may take longer.
+    """
+    seen = observe(working.model) if early else None
+    graph = working.graph if seen is None else seen.reduced
+    if not graph.n_variables or not graph.has_zeros:
         return
     from tightz.search.feasible import feasible_state
 
     # A small part of the time: a state is worth little beside a bound, but where zeros hide them
     # it is the difference between -inf and a number.
-    found = feasible_state(
-        working.graph, time_limit=0.05 * clock.left, seed=stream(working.seed, KEY, 0)
-    )
+    found = feasible_state(graph, time_limit=0.05 * clock.left, seed=stream(working.seed, KEY, 0))
     if found.state is not None:
-        yield one_state(found.state, found.log_weight)
+        state = found.state if seen is None else seen.lift_states(found.state[None])[0]
+        yield Finding(bound=one_state(state, found.log_weight), of_model=early)
 
 
 def one_state(state: NDArray[np.int64], log_weight: float) -> Bound:
