@@ -59,6 +59,19 @@ CEILING = 3.0
 PIECES = 2
 """Of the samplers in a round, for each worker."""
 
+_counts: dict[str, int] = {}
+"""Of a sampler's piece: the same for any number of processes."""
+
+
+def counted(name: str, draw: Callable[[int], object]) -> int:
+    """How many draws take a PIECE, by the second of two looks: the first loads the kernels."""
+    if name not in _counts:
+        for _ in range(2):
+            begun = time.perf_counter()
+            draw(4)
+            _counts[name] = max(1, int(4 * PIECE / (time.perf_counter() - begun)))
+    return _counts[name]
+
 
 class Job(NamedTuple):
     """A stream's work: a handout after the other, `take` what the run does with the results."""
@@ -80,7 +93,7 @@ def annealing(run: Working, workers: int) -> Job:
     plan = annealing._plan("fields", annealing.path, 20.0)
     assert plan is not None
     drawer = Drawer(plan, annealing.collapsed, annealing._most)
-    count = max(1, int(PIECE / (annealing.pace * plan.shape.work)))
+    count = counted("annealing", lambda groups: drawer(annealing._lot(plan, groups)))
 
     def handouts() -> Iterator[Handout]:
         while True:
@@ -103,9 +116,7 @@ def capped(run: Working, workers: int) -> Job:
     proposal = Proposal.of(mini_buckets.model, mini_buckets.descent)
     level = proposal.log_u - 1.0
     sampler, tally = Sampler(proposal, level), Tally.of(proposal, level)
-    begun = time.perf_counter()
-    sampler(Lot(stream(SEED, 0), 4, 0.0))
-    batches = max(1, int(4 * PIECE / (time.perf_counter() - begun)))
+    batches = counted("capped", lambda few: sampler(Lot(stream(SEED, 0), few, 0.0)))
 
     def handouts() -> Iterator[Handout]:
         number = 1
