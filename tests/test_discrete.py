@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 
 import tightz as tz
 from tests import naive
+from tests.large_models import clauses
 from tightz.bounds import Proof, Side
 from tightz.elimination.conditioning import ConditionedElimination, choose_cutset
 from tightz.errors import ModelError, ParameterError, UnsupportedModelError
 from tightz.families.block import BlockMeanField, block_mean_field, evaluate_tables
 from tightz.families.clustered import ClusterMeanField, cluster_labels
+from tightz.families.priced import freest_first, priced
+from tightz.interval.board import judged
 from tightz.interval.portfolio import LOWER, UPPER
 from tightz.interval.streams.cutset_sum import CutsetSum
 from tightz.interval.streams.first import solved
@@ -28,7 +31,8 @@ from tightz.reductions.bits import state_of_code, to_bits
 from tightz.reductions.encoding import encode
 from tightz.reductions.zeros import possible_states, simplify
 from tightz.runtime.clock import Clock
-from tightz.search.feasible import Feasibility, feasible_state
+from tightz.search.feasible import Feasibility, feasible_state, feasible_states
+from tightz.workspace.working import Working
 
 DISCRETE = (solved, blocks, cutset_sums)
 
@@ -525,3 +529,60 @@ def test_observed_variables_of_many_states_keep_their_length():
     for result in (tz.mean_field(model, seed=0), tz.estimate(model, levels=[0], seed=0)):
         np.testing.assert_array_equal(result.marginals[0], [0, 0, 0, 1])
         np.testing.assert_allclose(result.marginals[1], np.exp([6, 7]) / np.exp([6, 7]).sum())
+
+
+def _either():
+    """Two variables of which one must be 1."""
+    return tz.FactorGraph([2, 2], [((0, 1), [[-np.inf, 0.0], [0.0, 0.0]])])
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_between_zeros_who_comes_first_is_freed(order):
+    r = block_mean_field(_either(), states=[[1, 1]], order=np.array(order))
+    assert r.log_z == pytest.approx(math.log(2.0))
+    np.testing.assert_allclose(r.marginals[order[0]], 0.5)
+    np.testing.assert_allclose(r.marginals[order[1]], [0.0, 1.0])
+
+
+def test_the_order_is_of_all_variables_also_the_observed_ones():
+    factors = [((0,), [1.0, 2.0]), *(((v, 3), [[-np.inf, 0.0], [0.0, 0.0]]) for v in (1, 2))]
+    model = tz.FactorGraph([2, 2, 2, 2], factors, evidence={0: 1})
+    r = block_mean_field(model, states=[[1, 1, 1, 1]], order=np.array([0, 3, 1, 2]))
+    np.testing.assert_allclose(r.marginals[3], 0.5)
+    assert r.log_z == pytest.approx(2.0 + math.log(2.0))
+
+
+@given(discrete_models())
+def test_opened_products_are_below_z(model):
+    log_z, _ = enumerated(model)
+    working = Working(model, Clock(5.0))
+    if not working.graph.has_zeros:
+        return
+    for found in blocks(working, Clock(5.0)):
+        if found.bound is not None:
+            assert below(judged(found.bound, working.graph).log_z, log_z)
+
+
+def test_zeros_at_a_price_leave_more_free_than_the_first_state():
+    model = clauses(1500, seed=5)
+    state = feasible_state(model, time_limit=20.0, seed=0).state
+    alone = block_mean_field(model, states=state).log_z
+    *_, tables = priced(model, 32, 0)
+    start = next(feasible_states(model, clock=Clock(20.0), seed=0, beliefs=tables))
+    opened = block_mean_field(model, states=start.state, order=freest_first(tables)).log_z
+    assert opened > 1.3 * alone
+
+
+def test_prices_are_below_what_a_table_allows():
+    """Also where all it allows weighs e^-500; and a table of zeros alone has no least entry."""
+    table = np.full((2, 2), -500.0)
+    table[0, 0] = -np.inf
+    model = tz.FactorGraph([2, 2, 2], [((0, 1), table), ((2,), [-np.inf, -np.inf])])
+    *_, tables = priced(model, 60, 0)
+    assert tables[0][0] * tables[1][0] < 0.01
+    np.testing.assert_allclose(tables[2], 0.5, atol=0.03)
+
+
+def test_the_freest_variables_come_first():
+    tables = [np.array([1.0, 0.0]), np.array([0.5, 0.5]), np.array([1.0]), np.array([0.1, 0.9])]
+    assert freest_first(tables).tolist()[:2] == [1, 3]

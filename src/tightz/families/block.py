@@ -92,8 +92,10 @@ def family_for(
 
 
 class _Arrays(NamedTuple):
-    """The model as the kernel reads it; factors of variable v are touch[touch_ptr[v]:...]."""
+    """The model as the kernel reads it; factors of variable v are touch[touch_ptr[v]:...], and a
+    sweep visits the variables in their `order`."""
 
+    order: NDArray[np.int64]
     ptr: NDArray[np.int64]
     scope_ptr: NDArray[np.int64]
     scope_vars: NDArray[np.int32]
@@ -108,12 +110,15 @@ def block_mean_field(
     *,
     config: BlockMeanField | None = None,
     states: NDArray | None = None,
+    order: NDArray | None = None,
     seed: Seed = None,
 ) -> MeanFieldResult:
     """The best product of tables from the given `states` (S, n) and from random starts.
 
     Evidence is observed first; marginals cover observed variables too. Random starts are of no
     use with zero potentials and left out there; without `states` such a model is refused.
+    `order`: of all variables, in which a sweep visits them. With zeros it matters: who comes first
+    is given freedom that others then lack.
     """
     as_model(model, "block_mean_field", only="FactorGraph")
     start = time.perf_counter()
@@ -137,6 +142,9 @@ def block_mean_field(
                 "positive weight. tightz.search.feasible.feasible_state(model) looks for one"
             )
     arrays = _arrays(reduced)
+    if order is not None:
+        place = np.argsort(order)[variables]
+        arrays = arrays._replace(order=np.argsort(place))
     root = seed_sequence(seed)
     rng = generator(root)
     best: tuple[float, NDArray[np.float64], bool] | None = None
@@ -210,6 +218,7 @@ def _arrays(model: FactorGraph) -> _Arrays:
     by_variable = np.argsort(model.scope_vars, kind="stable")
     counts = np.bincount(model.scope_vars, minlength=model.n_variables)
     return _Arrays(
+        np.arange(model.n_variables),
         state_ptr(model.cardinalities),
         model.scope_ptr,
         model.scope_vars,
@@ -270,7 +279,7 @@ def _ascend(m, q, max_sweeps, annealing, tol):  # type: ignore[no-untyped-def]
     for sweep in range(max_sweeps):
         beta = min(1.0, (sweep + 1.0) / (annealing + 1.0))
         moved = 0.0
-        for v in range(n):
+        for v in m.order:
             _expected_logs(m, q, v, g)
             states = m.ptr[v + 1] - m.ptr[v]
             top = -np.inf

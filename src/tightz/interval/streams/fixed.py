@@ -43,6 +43,9 @@ set from small tables is far better than none, and what comes later is less for 
 LOOK = 0.25
 """Part of all its time that looking for the orders of one set may take."""
 
+LOOKING = 2e-5
+"""Seconds a factor until one order is found and its cost is known."""
+
 FIRST = 6
 """The ibound from which on tables that are as large as the time allows are looked for."""
 
@@ -76,8 +79,10 @@ def fixed_states(working: Working, clock: Clock) -> Iterator[Finding | Bound | H
         return
     if graph.n_factors > max(MANY, DENSE * graph.n_variables):
         return
-    sides = (Side.UPPER,) if graph.has_zeros else (Side.UPPER, Side.LOWER)
     ways = Ways(working, clock)
+    if LOOKING * graph.n_factors > LOOK * ways.whole:
+        return
+    sides = (Side.UPPER,) if graph.has_zeros else (Side.UPPER, Side.LOWER)
     for number in itertools.count():
         part = ROUGH if number < len(sides) else SET
         seconds = part * ways.whole

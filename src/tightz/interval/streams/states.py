@@ -14,6 +14,7 @@ from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.families.block import BlockMeanField, block_mean_field
 from tightz.families.clustered import ClusterMeanField, cluster_labels
+from tightz.families.priced import freest_first, priced
 from tightz.interval.streams.cutset_sum import CutsetSum
 from tightz.interval.streams.first import KEY, one_state
 from tightz.judge import Audited
@@ -41,6 +42,12 @@ _MOST_SPLIT = 5_000
 _FIRST_SWEEPS, _SWEEPS = 5, 0.3
 """Sweeps of the first ascent on a large model, and the part of the time left for the second."""
 
+_FEW_PRICES, _GROWTH, _MANY_PRICES = 8, 4, 512
+"""Sweeps with zeros at a price: at first, times that with each round, at most."""
+
+_OPENING, _SETTLING = 0.05, 20
+"""Part of the time left for a state that agrees with them; sweeps that settle what it leaves free."""
+
 TEMPERED, _MOST_TEMPERED = 0.05, 2.0
 """Part of the time left, and seconds at most, for a heavy state to start cutset sums from."""
 
@@ -55,7 +62,10 @@ _CLUSTER_SIZES = (10.0, 14.0, 17.0, 20.0)
 def blocks(working: Working, clock: Clock) -> Iterator[Finding]:
     """A table per variable, then tables per cluster, each started from the last marginals."""
     graph = working.graph
-    if not _beyond_spins(working) or graph.has_zeros:
+    if not _beyond_spins(working):
+        return
+    if graph.has_zeros:
+        yield from _opened(working, clock)
         return
     seed = stream(working.seed, KEY, 1)
     config = BlockMeanField(restarts=2)
@@ -77,6 +87,40 @@ def blocks(working: Working, clock: Clock) -> Iterator[Finding]:
         return
     if graph.arities.max(initial=0) == 2:
         yield from _clusters(working, clock, r.marginals)
+
+
+def _opened(working: Working, clock: Clock) -> Iterator[Finding]:
+    """A table per variable between zeros: what zeros at a price leave free, opened from a state."""
+    graph, sweeps = working.graph, _FEW_PRICES
+    for number in itertools.count():
+        begun = clock.elapsed
+        tables: list[NDArray[np.float64]] = []
+        for tables in priced(graph, sweeps, stream(working.seed, KEY, 6, number)):
+            if number:  # the first bound before all else
+                yield Finding()
+        states = feasible_states(
+            graph,
+            clock=Clock(_OPENING * clock.left),
+            seed=stream(working.seed, KEY, 7, number),
+            beliefs=tables,
+        )
+        for found in states:
+            if found.status is not Feasibility.UNKNOWN:
+                break
+            yield Finding()
+        if found.state is None:
+            return
+        r = block_mean_field(
+            graph,
+            config=BlockMeanField(restarts=0, max_sweeps=_SETTLING),
+            states=found.state,
+            order=freest_first(tables),
+        )
+        yield Finding(r.bound, Marginals(r.marginals, "block mean field", r.log_z))
+        sweeps *= _GROWTH
+        seconds = clock.elapsed - begun
+        if sweeps > _MANY_PRICES or _GROWTH * seconds > _SWEEPS * clock.left:
+            return
 
 
 def reversed_tables(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
