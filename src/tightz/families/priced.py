@@ -20,10 +20,11 @@ from tightz.models.observed import per_variable
 from tightz.runtime.seeds import Seed, generator
 
 LEAST, MOST = 0.5, 10.0
-"""Nats below a table's least finite entry at which its zeros stand, at first and at last. 3-SAT, 3
-clauses a variable, 30,000 variables, 22 sweeps, nats that came of it: 4,722; 1 to 30 4,645, 0.3 to 4
-4,639, all at 4 4,428; 6 sweeps 4,221, 44 4,821, 220 4,935; opened in the order of their numbers from
-a state that repair found, 3,405."""
+"""Nats below a table's least finite entry at which its zeros stand, at first and at last.
+
+3-SAT, 3 clauses a variable, 30,000 variables, 22 sweeps, nats that came of it: 4,722; 1 to 30
+4,645, 0.3 to 4 4,639, all at 4 4,428; 6 sweeps 4,221, 44 4,821, 220 4,935; opened in the order of
+their numbers from a state that repair found, 3,405."""
 
 JITTER = 0.1
 """Of the first q, which is nearly uniform: symmetries must break."""

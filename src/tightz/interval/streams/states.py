@@ -46,7 +46,7 @@ _FEW_PRICES, _GROWTH, _MANY_PRICES = 8, 4, 512
 """Sweeps with zeros at a price: at first, times that with each round, at most."""
 
 _OPENING, _SETTLING = 0.05, 20
-"""Part of the time left for a state that agrees with them; sweeps that settle what it leaves free."""
+"""Part of the time left for a state that agrees with them; sweeps of opening it."""
 
 TEMPERED, _MOST_TEMPERED = 0.05, 2.0
 """Part of the time left, and seconds at most, for a heavy state to start cutset sums from."""
@@ -95,9 +95,11 @@ def _opened(working: Working, clock: Clock) -> Iterator[Finding]:
     for number in itertools.count():
         begun = clock.elapsed
         tables: list[NDArray[np.float64]] = []
-        for tables in priced(graph, sweeps, stream(working.seed, KEY, 6, number)):
+        for settled in priced(graph, sweeps, stream(working.seed, KEY, 6, number)):
+            tables = settled
             if number:  # the first bound before all else
                 yield Finding()
+        pace = (clock.elapsed - begun) / sweeps
         states = feasible_states(
             graph,
             clock=Clock(_OPENING * clock.left),
@@ -117,10 +119,10 @@ def _opened(working: Working, clock: Clock) -> Iterator[Finding]:
             order=freest_first(tables),
         )
         yield Finding(r.bound, Marginals(r.marginals, "block mean field", r.log_z))
-        sweeps *= _GROWTH
-        seconds = clock.elapsed - begun
-        if sweeps > _MANY_PRICES or _GROWTH * seconds > _SWEEPS * clock.left:
+        more = min(_GROWTH * sweeps, _MANY_PRICES, int(_SWEEPS * clock.left / max(pace, 1e-9)))
+        if more < 2 * sweeps:
             return
+        sweeps = more
 
 
 def reversed_tables(working: Working, clock: Clock) -> Iterator[Finding | Bound]:

@@ -62,6 +62,9 @@ second or two."""
 SETUP = 6e-5
 """Seconds a factor until a first bound is judged: order, tables, iterations, judgement."""
 
+JUDGING = 6e-5
+"""Seconds a clique until a bound is judged. Where many clauses meet there are six a variable."""
+
 ROUGH = 8
 """Iterations at a new ibound before the next decision."""
 
@@ -147,6 +150,9 @@ class Tightening:
         tried = list({one.order.tobytes(): one for one in reversed(tried)}.values())[::-1]
         runs = [(one, run) for one in tried if (run := self._run(FIRST, [one]))]
         exact = [run for _, run in runs if run.candidates[0][1].exact]
+        cliques = [run.candidates[0][1].table_sizes.size for _, run in runs]
+        if JUDGING * min(cliques, default=0) > LONGEST * self.clock.left:
+            return None
         if exact or not runs:
             return exact[0] if exact else self._run(2, tried)
         least = min(run.entries for _, run in runs)
