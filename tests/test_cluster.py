@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -28,23 +27,11 @@ from tightz.runtime.executors import Crew, map_ordered
 from tightz.runtime.local_workers import LocalWorkers
 from tightz.runtime.parcels import ExecutorError, run_parcel
 from tightz.runtime.provenance import versions
+from verification.clusters import QUIET, local_cluster
 
 dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
 
 __all__ = ["until_trials"]  # a fixture of both files
-
-QUIET = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 60}
-
-
-@contextmanager
-def local_cluster(workers):
-    """A cluster that may take its time to end: dask gives a worker five seconds, at any load."""
-    cluster = distributed.LocalCluster(n_workers=workers, **QUIET)
-    try:
-        yield cluster
-    finally:
-        with suppress(TimeoutError):
-            cluster.close()
 
 
 @pytest.fixture(scope="module")

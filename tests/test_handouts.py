@@ -32,6 +32,7 @@ from tightz.uppers.mini_bucket import MiniBucket
 from tightz.uppers.mini_bucket.run import Run
 from tightz.workspace.findings import Draws, Finding, Source
 from tightz.workspace.working import Handout, Working, alone
+from verification.clusters import local_cluster
 
 MODEL = tz.ising_grid(8, coupling=(-2, 2), field=(-1, 1), seed=5)
 LONG = 300.0
@@ -448,9 +449,8 @@ def test_local_workers_that_are_killed_change_no_certificate(undisturbed):
 
 def test_a_dask_cluster_whose_workers_are_killed_changes_no_certificate(undisturbed):
     distributed = pytest.importorskip("distributed")
-    options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 60}
     with (
-        distributed.LocalCluster(n_workers=2, **options) as cluster,
+        local_cluster(2) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
 

@@ -44,6 +44,7 @@ from tightz.uppers.mini_bucket import MiniBucket
 from tightz.uppers.mini_bucket.run import Run
 from tightz.workspace.findings import Draws
 from tightz.workspace.working import Handout, Underway, Working
+from verification.clusters import local_cluster
 from verification.rows import Row
 
 KILLS, SECONDS, LEAST_SECONDS = 60, 240.0, 60.0
@@ -105,9 +106,8 @@ def local() -> Iterator[Place]:
 def dask() -> Iterator[Place]:
     import distributed
 
-    options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": ":0"}
     with (
-        distributed.LocalCluster(n_workers=WORKERS, silence_logs=60, **options) as cluster,
+        local_cluster(WORKERS) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         client.wait_for_workers(WORKERS)
