@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from collections import Counter
 from itertools import pairwise
@@ -111,6 +112,25 @@ def test_a_hundred_thousand_variables_have_a_finite_interval(kind):
     assert not r.failures
     if kind != "clauses":  # there a state has to be found first, which takes a free processor
         assert np.isfinite(r.lower)
+
+
+def test_an_answer_in_time_does_not_wait_for_what_nobody_has_made(monkeypatch):
+    answered = threading.Event()
+
+    def late(model, **options):
+        answered.wait(60.0)
+        return prepare(model, **options)
+
+    monkeypatch.setattr("tightz.workspace.working.prepare", late)
+    model = regular(10_000).with_evidence({7: 1})
+    try:
+        r = tz.log_partition(model, time_limit=1.0, seed=0)
+    finally:
+        answered.set()
+    assert r.seconds < 30.0
+    assert r.lower > -np.inf
+    np.testing.assert_array_equal(r.marginal_bounds[7], [[0.0, 0.0], [1.0, 1.0]])
+    np.testing.assert_array_equal(r.marginal_bounds[8], [[0.0, 1.0], [0.0, 1.0]])
 
 
 def test_a_state_of_many_clauses_is_found():

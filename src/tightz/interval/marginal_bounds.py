@@ -14,7 +14,7 @@ from tightz.models.ends import Ends, around, nearest, unknown
 from tightz.models.observed import observe, per_variable
 from tightz.sampling.shares import bounded
 from tightz.workspace.findings import Clamped, Mixing
-from tightz.workspace.working import Working
+from tightz.workspace.working import LARGE, Working
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,10 @@ def _found(working: Working, board: Board) -> MarginalBounds:
     if board.ends.upper == -math.inf:  # no state has weight: nothing can be said
         nothing = unknown(model.cardinalities)
         return MarginalBounds(nothing, nothing)
+    if model.n_factors > LARGE and not working.is_reduced:  # the time is up: nobody waits for that
+        seen = observe(model)
+        ends = seen.lift_ends(unknown(seen.reduced.cardinalities))
+        return MarginalBounds(ends, ends)
     slack = working.reduction.rounding
     cards = working.graph.cardinalities
     always = np.tile([0.0, 1.0], (int(cards.sum()), 1))

@@ -96,7 +96,10 @@ def through(conditional: NDArray[np.float64], given: NDArray[np.float64]) -> NDA
 
 def unknown(cardinalities: NDArray) -> Ends:
     """[0, 1] for every state: nothing is proven."""
-    return [np.tile([0.0, 1.0], (int(d), 1)) for d in cardinalities]
+    flat = np.tile([0.0, 1.0], (int(np.sum(cardinalities)), 1))
+    return [
+        flat[end - d : end] for d, end in zip(cardinalities, np.cumsum(cardinalities), strict=True)
+    ]
 
 
 def width(ends: Ends) -> NDArray[np.float64]:

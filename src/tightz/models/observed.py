@@ -35,20 +35,22 @@ class Observed:
         state[list(self.model.evidence)] = list(self.model.evidence.values())
         return state
 
+    def _certain(self, flat: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Zeros, and ones for every variable's `only_state`; an array for each variable."""
+        cards = self.model.cardinalities
+        flat[np.cumsum(cards) - cards + self.only_state] = 1.0
+        return per_variable(flat, cards)
+
     def lift_marginals(self, marginals: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """Marginals of the kept variables as marginals of all; certainty for the others."""
-        out = [np.zeros(int(d)) for d in self.model.cardinalities]
-        for vector, state in zip(out, self.only_state.tolist(), strict=True):
-            vector[state] = 1.0
+        out = self._certain(np.zeros(int(self.model.cardinalities.sum())))
         for v, marginal in zip(self.kept.tolist(), marginals, strict=True):
             out[v] = np.asarray(marginal)
         return out
 
     def lift_ends(self, ends: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """(states, 2) ends of the kept variables' marginals as those of all."""
-        known = [np.zeros((int(d), 2)) for d in self.model.cardinalities]
-        for each, state in zip(known, self.only_state.tolist(), strict=True):
-            each[state] = 1.0
+        known = self._certain(np.zeros((int(self.model.cardinalities.sum()), 2)))
         for v, found in zip(self.kept.tolist(), ends, strict=True):
             known[v] = found
         return known

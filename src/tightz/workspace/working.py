@@ -152,6 +152,11 @@ class Working:
         return made
 
     @property
+    def is_reduced(self) -> bool:
+        """Whether anybody has come to the end of that."""
+        return self._once.made("reduction") is not None
+
+    @property
     def _small(self) -> float:
         """log2 of the joint states of a component that is solved by itself."""
         return 16.0 if self.exact else float(NARROW)

@@ -97,6 +97,8 @@ def _opened(working: Working, clock: Clock) -> Iterator[Finding]:
         tables: list[NDArray[np.float64]] = []
         for settled in priced(graph, sweeps, stream(working.seed, KEY, 6, number)):
             tables = settled
+            if clock.expired:
+                return
             if number:  # the first bound before all else
                 yield Finding()
         pace = (clock.elapsed - begun) / sweeps
