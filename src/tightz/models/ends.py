@@ -80,14 +80,11 @@ def through(conditional: NDArray[np.float64], given: NDArray[np.float64]) -> NDA
     """
     low, high = given[:, 0], given[:, 1]
     missing = max(0.0, 1.0 - float(low.sum()))
-    out = np.empty((len(conditional), 2))
-    for s, rows in enumerate(conditional):
-        for side, sign in ((0, 1.0), (1, -1.0)):
-            cost = rows[:, side]
-            order = np.argsort(sign * cost)
-            room = (high - low)[order]
-            added = np.minimum(room, np.maximum(0.0, missing - (np.cumsum(room) - room)))
-            out[s, side] = cost @ low + cost[order] @ added
+    order = np.argsort(conditional * np.array([1.0, -1.0]), axis=1)
+    room = (high - low)[order]
+    added = np.minimum(room, np.maximum(0.0, missing - (np.cumsum(room, axis=1) - room)))
+    more = (np.take_along_axis(conditional, order, axis=1) * added).sum(axis=1)
+    out: NDArray[np.float64] = (conditional * low[:, None]).sum(axis=1) + more
     loose = DIGITS * (2 + len(given))
     out[:, 0] = np.maximum(0.0, out[:, 0] - loose)
     out[:, 1] = np.minimum(1.0, out[:, 1] + loose)

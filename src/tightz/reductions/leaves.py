@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tightz.judge.verdict import LIBRARY, UNIT, log_weight
 from tightz.models.ends import Ends, around, through
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.observed import per_variable
 from tightz.models.selection import naming, selected
 
 
@@ -54,9 +55,16 @@ class Leaves:
         out: Ends = [np.ones((1, 2))] * self.model.n_variables
         for v, found in zip(self.kept.tolist(), ends, strict=True):
             out[v] = found
-        for leaf in reversed(self.leaves):
+        if not self.leaves:
+            return out
+        shapes = [leaf.conditional.shape for leaf in self.leaves]
+        every = np.concatenate([leaf.conditional.ravel() for leaf in self.leaves])
+        tables = per_variable(
+            around(every, 8.0 * self.rounding), np.array(list(map(math.prod, shapes)))
+        )
+        for leaf, table, shape in reversed([*zip(self.leaves, tables, shapes, strict=True)]):
             given = out[leaf.neighbour] if leaf.neighbour >= 0 else np.ones((1, 2))
-            out[leaf.variable] = through(around(leaf.conditional, 8.0 * self.rounding), given)
+            out[leaf.variable] = through(table.reshape(*shape, 2), given)
         return out
 
     def lift_states(self, states: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -138,8 +138,12 @@ class Known:
 
 def structured(working: Working, clock: Clock) -> Generator[Finding | Handout, Any, None]:
     """Mean field from the states found, then families of growing width, on the collapsed model."""
-    if encoding_of(working) is None:
+    encoding = encoding_of(working)
+    if encoding is None:
         return
+    many = encoding.polynomial.n_terms >= MANY_TERMS
+    if many and encoding.bits is not None:
+        return  # tables of states do better, and one step of bits took minutes
     spins, known = working.spins, Known(working)
     if working.sampled.states is None and not is_dense(spins.original):
         drawn = yield from heavy_states(working)
@@ -160,8 +164,6 @@ def structured(working: Working, clock: Clock) -> Generator[Finding | Handout, A
         if best is None or q.log_gamma > best.log_gamma:
             best = q
             yield _structured_finding(spins, q)
-        if restarts == 1 and working.encoding.bits is not None:
-            return  # tables of states do better, and one width of bits took 50 s of 60
     assert best is not None
     if math.isfinite(best.log_gamma):
         yield from _Reshaping(working, clock, known, Fit(coset, tol), best, seconds).run()

@@ -62,8 +62,9 @@ second or two."""
 SETUP = 6e-5
 """Seconds a factor until a first bound is judged: order, tables, iterations, judgement."""
 
-JUDGING = 6e-5
-"""Seconds a clique until a bound is judged. Where many clauses meet there are six a variable."""
+JUDGING = 1e-4
+"""Seconds a clique until a bound is judged, beside another thread. Where many clauses meet there
+are six cliques a variable."""
 
 ROUGH = 8
 """Iterations at a new ibound before the next decision."""
@@ -150,9 +151,11 @@ class Tightening:
         tried = list({one.order.tobytes(): one for one in reversed(tried)}.values())[::-1]
         runs = [(one, run) for one in tried if (run := self._run(FIRST, [one]))]
         exact = [run for _, run in runs if run.candidates[0][1].exact]
-        cliques = [run.candidates[0][1].table_sizes.size for _, run in runs]
-        if JUDGING * min(cliques, default=0) > LONGEST * self.clock.left:
+        if runs and all(_judging(run) > self.clock.left for _, run in runs):
             return None
+        if len(runs) == 1:  # nothing to compare
+            self.ranking = [Scouted(math.inf, runs[0][0])]
+            return runs[0][1]
         if exact or not runs:
             return exact[0] if exact else self._run(2, tried)
         least = min(run.entries for _, run in runs)
@@ -265,7 +268,7 @@ class Tightening:
             took = time.perf_counter() - begun  # the stream waits between its steps
             self.busy += took
             spent += took
-            if self.settled or self.clock.expired:
+            if self.settled or self.clock.left < _judging(run):
                 break
             if done == scouts:  # setting up tables is no iteration
                 spent, before = 0.0, run.passes
@@ -442,3 +445,8 @@ class Tightening:
             return 0.88
         (a, gap_a), (b, gap_b) = self.gaps[-2:]
         return min(0.97, max(0.7, (gap_b / gap_a) ** (1.0 / max(1, b - a))))
+
+
+def _judging(run: Run) -> float:
+    """Seconds that a judgement of the run may take."""
+    return JUDGING * run.candidates[0][1].table_sizes.size
