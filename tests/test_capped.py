@@ -293,6 +293,26 @@ def test_the_next_step_needs_no_measured_pace():
     assert outcome(bounds.larger(run, 1)) is not None
 
 
+@pytest.mark.parametrize(("a_clique", "starts"), [(1e-4, True), (1.0, False)])
+def test_tables_that_cannot_be_judged_in_the_time_do_not_start(monkeypatch, a_clique, starts):
+    monkeypatch.setattr("tightz.sampling.capped.tightening.JUDGING", a_clique)
+    working = Working(tz.ising_grid(9, seed=1), Clock(30.0), exact=False)
+    bounds = CappedDraws(working, working.clock).bounds
+    assert bool(list(alone(bounds.scout()))) == starts
+
+
+def test_iterations_end_while_there_is_time_for_a_judgement(monkeypatch):
+    working = Working(tz.ising_grid(9, seed=1), Clock(30.0), exact=False)
+    bounds = CappedDraws(working, working.clock).bounds
+    run = Run(working.orders, MiniBucket(2, 10**6), 0.0)
+    monkeypatch.setattr("tightz.sampling.capped.tightening.JUDGING", 1.0)
+    list(bounds.iterate(run))
+    assert run.passes <= 1 + len(run.candidates)
+    monkeypatch.setattr("tightz.sampling.capped.tightening.JUDGING", 1e-4)
+    list(bounds.iterate(run))
+    assert run.passes > 4
+
+
 def test_draws_that_begin_after_all_tables_have_a_share():
     """Where no proposal was any good while tightening, the first outlook comes after it."""
     working = Working(random_model(seed=1), Clock(30.0), exact=False)

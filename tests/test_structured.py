@@ -685,3 +685,12 @@ def test_no_shape_and_no_start_lifts_the_end_above_log_z(model, seed):
         task = Shaped(width, shaped, start, np.random.SeedSequence(seed))
         bound = lower_bound_of(fit(task).q, "q", JENSEN)
         assert bound.log_z <= log_z_on(coset)
+
+
+@pytest.mark.parametrize(("many", "finds"), [(20_000, True), (10, False)])
+def test_bits_of_many_states_are_left_to_tables_where_terms_are_many(monkeypatch, many, finds):
+    monkeypatch.setattr("tightz.interval.streams.structured.MANY_TERMS", many)
+    rng = np.random.default_rng(3)
+    ends = [(v, v + step) for v in range(36) for step in (1, 6) if v + step < 36]
+    working = working_on(FactorGraph([4] * 36, [(pair, rng.normal(0, 1, (4, 4))) for pair in ends]))
+    assert any(f.bound for f in alone(structured(working, Clock(60.0)))) == finds
