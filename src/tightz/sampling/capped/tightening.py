@@ -66,6 +66,10 @@ JUDGING = 1e-4
 """Seconds a clique until a bound is judged, beside another thread. Where many clauses meet there
 are six cliques a variable."""
 
+HASTE = 0.2
+"""Part of the time left from which, if a judgement takes that, the first comes without a look at
+what an order's few iterations give."""
+
 ROUGH = 8
 """Iterations at a new ibound before the next decision."""
 
@@ -153,7 +157,7 @@ class Tightening:
         exact = [run for _, run in runs if run.candidates[0][1].exact]
         if runs and all(_judging(run) > self.clock.left for _, run in runs):
             return None
-        if len(runs) == 1:  # nothing to compare
+        if len(runs) == 1 and _judging(runs[0][1]) > HASTE * self.clock.left:
             self.ranking = [Scouted(math.inf, runs[0][0])]
             return runs[0][1]
         if exact or not runs:
