@@ -20,6 +20,7 @@ from verification.memory import memory
 from verification.rows import Row
 from verification.stopping import stopping
 from verification.suites import suites
+from verification.tracks import tracks
 from verification.violations import hunt
 
 
@@ -32,6 +33,7 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "stopping": lambda scale, progress: stopping(scale, workers, progress),
         "drawn": lambda scale, progress: drawn(scale, workers, progress),
         "ledger": lambda scale, progress: ledger(scale, workers, progress),
+        "tracks": lambda scale, progress: tracks(scale, workers, progress),
         "bounds": lambda scale, progress: hunt(scale, workers, progress),
         "marginals": lambda scale, progress: marginals(scale, workers, progress),
         "calibration": calibration,

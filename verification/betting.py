@@ -298,7 +298,7 @@ def normal_ever_misses(rng, stock, horizon, first):  # type: ignore[no-untyped-d
 
 @njit(cache=True)
 def follow(log_weights, log_cap, stakes, weights, shares):  # type: ignore[no-untyped-def]
-    """(largest wealth below, above) over draws that are given: one steady source, log Z = 0."""
+    """Largest wealth and last, each (below, above), over given draws of a source; log Z = 0."""
     wealth = np.stack((weights, weights))
     most = np.zeros(2)
     limit = 1.0 / math.expm1(log_cap) if log_cap > 0.0 else 1.0
@@ -306,4 +306,4 @@ def follow(log_weights, log_cap, stakes, weights, shares):  # type: ignore[no-un
         factors_of(stakes, limit, math.exp(log_w), wealth)
         for side in range(2):
             most[side] = max(most[side], shares[side] * wealth[side].sum())
-    return most
+    return most, wealth.sum(axis=1)

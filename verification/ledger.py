@@ -278,11 +278,11 @@ def drawn_misses(numbers: range) -> Counter[str]:
     for _ in numbers:
         logs = draws()
         cap = proposal.log_u - log_z
-        below, above = follow(logs, cap, stakes, weights, shares)
+        (below, above), _ = follow(logs, cap, stakes, weights, shares)
         found["lower"] += int(below >= TARGET)
         found["upper"] += int(above >= TARGET)
         found["both"] += int(max(below, above) >= TARGET)
-        shifted = follow(logs + 0.1, cap + 0.1, stakes, weights, shares)
+        shifted, _ = follow(logs + 0.1, cap + 0.1, stakes, weights, shares)
         found["control"] += bool(shifted[0] >= TARGET)
         total += float(np.exp(logs).mean())
         square += float(np.exp(logs).mean() ** 2)
