@@ -34,6 +34,16 @@ def small_rbm(seed: int) -> FactorGraph:
     return tz.rbm(rng.normal(size=(7, 5)), rng.normal(size=7), rng.normal(size=5))
 
 
+def triples(n: int, seed: int) -> FactorGraph:
+    """Factors of three spins and of one, none of two."""
+    rng = np.random.default_rng(seed)
+    signs = np.array([1.0, -1.0])
+    cube = np.einsum("a,b,c->abc", signs, signs, signs)
+    scopes = itertools.combinations(range(n), 3)
+    fields = [([v], rng.normal() * signs) for v in range(n)]
+    return FactorGraph([2] * n, [(list(s), 0.5 * rng.normal() * cube) for s in scopes] + fields)
+
+
 MODELS = {
     "weak": dense(10, 0.3, 0),
     "strong": dense(10, 2.0, 1),
@@ -84,8 +94,9 @@ def test_the_lower_end_holds_at_every_stopping_time(name, hands):
         assert (best + math.log(1.05) > truth).sum() > limit
 
 
-def test_both_starts_bet_and_all_draws_are_handed_over():
-    ((run, draws),) = runs(MODELS["weak"], 7)
+@pytest.mark.parametrize("model", [MODELS["weak"], triples(8, 4)], ids=["pairs", "triples"])
+def test_both_starts_bet_and_all_draws_are_handed_over(model):
+    ((run, draws),) = runs(model, 7)
     assert {d.source.track for d in draws} == set(TRACKS.values()) <= set(SHARES)
     for start, track in TRACKS.items():
         drawn = [d.log_weights for d in draws if d.source.track == track]

@@ -39,7 +39,7 @@ def forest_base(
     chosen = np.flatnonzero(couplings)
     pairs = terms.spins[terms.ptr[chosen][:, None] + np.arange(2)]
     rows, columns = np.concatenate([pairs, pairs[:, ::-1]]).T
-    graph = coo_array((np.tile(chosen + 1.0, 2), (rows, columns)), shape=(n, n)).tocsr()
+    graph = coo_array((np.ones(rows.size), (rows, columns)), shape=(n, n)).tocsr()
     _, component = connected_components(graph, directed=False)
     parent, link = np.full(n, -1, dtype=np.int64), np.zeros(n)
     order = []
@@ -48,8 +48,8 @@ def forest_base(
         order.append(nodes)
         parent[nodes[1:]] = above[nodes[1:]]
     joined = np.concatenate(order).astype(np.int64)
-    below = np.flatnonzero(parent >= 0)
-    link[below] = couplings[np.asarray(graph[below, parent[below]]).ravel().astype(np.int64) - 1]
+    first, second = pairs.T
+    link[np.where(parent[first] == second, first, second)] = couplings[chosen]
     pull = fields.copy()
     for i in joined[::-1]:
         if parent[i] >= 0:
