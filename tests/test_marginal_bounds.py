@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import tightz as tz
 from tests import naive
+from tests.precise import precise_log_z
 from tests.strategies import binary_models, models_with_zeros
 from tightz.cli.main import main
 from tightz.interval import query
@@ -31,6 +33,7 @@ from tightz.runtime.clock import Clock
 from tightz.runtime.store import RunReader
 from tightz.sampling.annealed import annealed
 from tightz.sampling.capped.stream import capped
+from tightz.workspace.findings import Mixing
 from tightz.workspace.working import Working
 
 WAYS = {
@@ -47,6 +50,35 @@ WAYS = {
 
 def inside(values, ends):
     return all(((e[:, 0] <= q) & (q <= e[:, 1])).all() for q, e in zip(values, ends, strict=True))
+
+
+def cancelling(size: float, n: int) -> tz.FactorGraph:
+    """Three tables of numbers of this size on one pair that cancel; all pairs have one more."""
+    rng = np.random.default_rng(1)
+    a, b = size * rng.normal(size=(2, 2, 2))
+    pairs = [((i, j), rng.normal(size=(2, 2))) for i in range(n) for j in range(i + 1, n)]
+    tables = [a, b, rng.normal(size=(2, 2)) - (a + b)]
+    return tz.FactorGraph([2] * n, [((0, 1), table) for table in tables] + pairs)
+
+
+@pytest.mark.parametrize("n", [2, 4])  # summed by the reductions, and by elimination
+@pytest.mark.parametrize("size", [1.0, 1e9, 1e12, 1e15])
+def test_what_is_summed_says_what_rounding_leaves_of_it(size, n):
+    model = cancelling(size, n)
+    r = tz.log_partition(model, time_limit=5.0, seed=0)
+    truth = precise_log_z(model)
+    assert r.is_exact
+    assert abs(Decimal(r.estimate) - truth) <= Decimal(r.estimate_error)
+    assert r.estimate_error == r.lower_proof.rounding
+    clamped = [[precise_log_z(model.with_evidence({v: s})) for s in (0, 1)] for v in range(n)]
+    shares = [np.array([float((log - truth).exp()) for log in logs]) for logs in clamped]
+    assert inside(shares, r.marginal_bounds)
+    if size <= 1e9:
+        assert r.marginal_status is Mixing.EXACT
+        assert width(r.marginal_bounds).max() < 0.01
+    else:
+        assert r.marginal_status is not Mixing.EXACT
+        assert "marginals: " in r.summary()
 
 
 @settings(max_examples=40, deadline=None)

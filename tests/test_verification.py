@@ -10,7 +10,9 @@ import pytest
 
 import tightz as tz
 from tightz.runtime.local_workers import LocalWorkers
-from verification import Row, drawn, hostile, killing, marginals
+from tightz.sampling.ledger import CAPPED_SHARES, SHARES, Ledger
+from tightz.workspace.findings import Draws, Source
+from verification import Row, drawn, hostile, killing, marginals, tracks
 from verification.__main__ import main, summary
 from verification.agreement import ROUTES, agreement
 from verification.coverage import coverage
@@ -71,6 +73,42 @@ def test_a_crash_is_a_failure(monkeypatch):
 )
 def test_violation(side, value, log_z, wrong):
     assert (violation(side, value, log_z) > 0.0) is wrong
+
+
+@pytest.mark.parametrize(("bias", "passed"), [(0.0, True), (0.2, False)])
+def test_tracks_of_whole_runs_are_held_against_the_truth(bias, passed):
+    """Made-up draws of known mean in place of runs, which a busy machine may give none."""
+    outcomes = []
+    for i in range(400):
+        rng = np.random.default_rng([23, i])
+        source = Source("annealing", 0.0, spread=0.5, expected=100.0)
+        logs = rng.normal(-0.125, 0.5, (20, 5)) + bias
+        batches = [(source, part) for part in logs]
+        track = tracks.Track(
+            source.track, logs.size, (667.0, math.inf), tracks.most(batches, 0.0),
+            tracks.most(batches, 0.0, tracks.SHIFT), tracks.most(tracks.rising(batches), 0.0)[0],
+        )  # fmt: skip
+        run = tracks.Run("", 0.0, i, 2, 1.0)
+        outcomes.append(tracks.Outcome(run, (False, False), [track], []))
+    row, whole = tracks.rows_of(outcomes)
+    assert (row.check, row.cases) == ("tracks: annealing, lower", 400)
+    assert row.passed is passed
+    assert row.control_caught
+    assert "0 chosen" not in row.detail
+    assert whole.passed
+
+
+def test_the_wealth_of_a_track_is_the_ledgers():
+    rng = np.random.default_rng(24)
+    book, batches, largest = Ledger(0.05), [], [1.0, 1.0]
+    for cap in (3.0, 2.0):  # one source after the other
+        source = Source("mini-bucket", 0.0, log_cap=cap, spread=0.5, expected=100.0)
+        for log_weight in np.minimum(rng.normal(0.0, 0.5, (40, 1)), cap):
+            batches.append((book.add(Draws(source, log_weight)).source, log_weight))
+            for side, shares in enumerate((SHARES, CAPPED_SHARES)):
+                wealth = book.log_wealths(0.0, upper=bool(side))["mini-bucket"]
+                largest[side] = max(largest[side], math.exp(wealth) / shares["mini-bucket"])
+    assert tracks.most(batches, 0.0) == pytest.approx(largest, rel=1e-9)
 
 
 def test_hostile_models_depend_on_their_numbers_alone():

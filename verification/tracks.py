@@ -8,8 +8,8 @@ the wealth of each track against the true Z is worked out afterwards from the dr
 after the other. Whatever the draws are and whoever decides when to stop, a track's wealth ever
 reaches x with probability at most 1 / x: at x = 2 / (share delta) the track misses.
 
-Controls that must be caught: weights too large by SHIFT nats (too small, against the upper end),
-and runs that leave out the smallest draw of every batch.
+Controls: weights too large by SHIFT nats (too small, against the upper end) must be caught, and it
+says how often batches that enter only where they raise the mean would be.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.stats import poisson
 
 import tightz as tz
+from tightz.sampling.calibration import log_mean
 from tightz.sampling.ledger import Ledger, stakes_of
 from tightz.workspace.findings import Draws, Source
 from verification.betting import follow
@@ -43,6 +44,9 @@ DELTA = 0.05
 SHIFT = 0.5
 LEVELS = (5.0, 20.0, 100.0)
 """Wealth that is asked for beside a track's own level, which few runs can reach."""
+
+CONTROLLED, ENOUGH = ("mini-bucket", "annealing", "annealing, fitted start", "glance"), 100
+"""Tracks with draws enough in a run for the controls to show, in so many runs."""
 
 CROWD = 1.5
 """Processes for each core; each of them has two to four threads."""
@@ -99,7 +103,7 @@ class Run(NamedTuple):
 class Track(NamedTuple):
     """The largest wealth of a track against the truth, below and above, and under the controls.
 
-    `levels` are what it takes to miss.
+    `levels` are what it takes to miss, `chosen` is of batches that raise the mean.
     """
 
     name: str
@@ -141,12 +145,11 @@ def whole(run: Run) -> Outcome:
     tracks = []
     for name, entered in batches.items():
         levels = [2.0 / DELTA / share[name] if name in share else math.inf for share in shares]
-        fewer = [(source, np.sort(logs)[1:]) for source, logs in entered if logs.size > 1]
         tracks.append(
             Track(
                 name, sum(logs.size for _, logs in entered), (levels[0], levels[1]),
                 most(entered, run.log_z), (most(entered, run.log_z, SHIFT)[0],
-                most(entered, run.log_z, -SHIFT)[1]), most(fewer, run.log_z)[0],
+                most(entered, run.log_z, -SHIFT)[1]), most(rising(entered), run.log_z)[0],
             )
         )  # fmt: skip
     low, high = r.confident.lower, r.confident.upper
@@ -173,6 +176,16 @@ def most(batches: list[Batch], log_z: float, shift: float = 0.0) -> tuple[float,
         largest = np.maximum(largest, wealth * reached)
         wealth = wealth * end
     return float(largest[0]), float(largest[1])
+
+
+def rising(batches: list[Batch]) -> list[Batch]:
+    """Those whose mean is no less than that of all kept before: what a selection would leave."""
+    kept: list[Batch] = []
+    for source, logs in batches:
+        before = [each for _, each in kept]
+        if not kept or log_mean(logs) >= log_mean(np.concatenate(before)):
+            kept.append((source, logs))
+    return kept
 
 
 class Side(NamedTuple):
@@ -226,14 +239,13 @@ def rows_of(outcomes: list[Outcome]) -> Iterator[Row]:
                 continue
             levels = np.array([t.levels[k] for t in betting])
             side = Side(levels, np.array([t.most[k] for t in betting]))
-            control = Side(levels, np.array([t.shifted[k] for t in betting])).beyond
-            chosen = Side(levels, np.array([t.chosen for t in betting])).beyond if k == 0 else 0
-            yield Row(
-                f"tracks: {kind}, {name}", len(betting), side.beyond,
-                f"{sum(t.draws for t in betting):,} draws, {side}; control {control}, chosen "
-                f"{chosen} beyond",
-                bool(control or chosen) if kind in ("mini-bucket", "annealing") else None,
-            )  # fmt: skip
+            shifted = Side(levels, np.array([t.shifted[k] for t in betting])).beyond
+            chosen = Side(levels, np.array([t.chosen for t in betting])).beyond
+            detail = f"{sum(t.draws for t in betting):,} draws, {side}; controls: {shifted} shifted"
+            detail += "" if k else f", {chosen} chosen"
+            controlled = kind in CONTROLLED and len(betting) >= ENOUGH
+            caught = bool(shifted > 0) if controlled else None
+            yield Row(f"tracks: {kind}, {name}", len(betting), side.beyond, detail, caught)
     allowed = int(poisson.ppf(0.9999, DELTA * len(outcomes)))
     missed = Counter[str]()
     for outcome in outcomes:

@@ -45,7 +45,7 @@ SECURE_EVERY = 3.0
 
 BETS = "a mixture of bets over streams and stakes reached 2/delta (Ville)"
 
-_TRUST = {Mixing.EXACT: 3, Mixing.MIXED: 2, Mixing.VARIATIONAL: 1, Mixing.NOT_MIXED: 0}
+_TRUST = {Mixing.EXACT: 3, Mixing.ROUNDED: 3, Mixing.MIXED: 2, Mixing.VARIATIONAL: 1, Mixing.NOT_MIXED: 0}
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,8 @@ class Board:
 
     @property
     def knows_marginals(self) -> bool:
-        return self.marginals is not None and self.marginals.mixing is Mixing.EXACT
+        """Whether they are summed, and nothing better is to come."""
+        return self.marginals is not None and _TRUST[self.marginals.mixing] == 3
 
     def merge(self, finding: Finding) -> None:
         """Take what is better than what is there; bounds have been judged before."""
@@ -399,7 +400,7 @@ class Board:
     def point_estimate(self) -> PointEstimate:
         """Exact, or what the streams' estimates and the interval together allow to say."""
         if self.closed:
-            return PointEstimate(self.lower.log_z, 0.0, "exact", "exact")
+            return PointEstimate(self.lower.log_z, self.lower.rounding, "exact", "exact")
         point = combine(list(self.estimates.values()), self.ends.lower, self.ends.upper)
         low, high = self.confident_lower.low, self.confident_upper.high
         # The middle of an interval that holds in 19 of 20 runs lies within half of its width.

@@ -83,8 +83,8 @@ class LogPartition(ByVariable, Result):
     confident        the interval that holds with confidence 1 - delta, both ends together, at any
                      stopping time; inside [lower, upper]
     estimate         a point inside [lower, upper], labelled by `estimate_source`, and its error:
-                     the truth lies within two of them in about 19 of 20 runs; inf where nothing
-                     honest is known
+                     the truth lies within two of them in about 19 of 20 runs; the rounding where
+                     it is exact, inf where nothing honest is known
     marginals        one probability vector per variable, from `marginal_source`; None where no
                      method gave any; `marginal_status` says how far to trust them
     marginal_bounds  one (states, 2) array per variable: lower and upper ends of its marginals that

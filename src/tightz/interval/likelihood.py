@@ -320,7 +320,10 @@ class _Rows:
             (logs,) = block.logs
             ends.lower[block.rows] = ends.confident_lower[block.rows] = logs.low
             ends.upper[block.rows] = ends.confident_upper[block.rows] = logs.high
-            ends.estimate[block.rows], ends.estimate_error[block.rows] = logs.values, 0.0
+            ends.estimate[block.rows] = logs.values
+            with np.errstate(invalid="ignore"):
+                off = np.maximum(logs.high - logs.values, logs.values - logs.low)
+            ends.estimate_error[block.rows] = np.where(logs.high == -np.inf, 0.0, off)
             found.known[block.rows] = True
             found.sources[block.how] += len(block.rows)
         return found
@@ -333,12 +336,11 @@ class _Rows:
         return found
 
     def put(self, rows: NDArray[np.int64], found: LogPartition) -> None:
-        ends, exact = self.ends, found.is_exact
+        ends = self.ends
         ends.lower[rows], ends.upper[rows] = found.lower, found.upper
         ends.confident_lower[rows] = found.confident.lower
         ends.confident_upper[rows] = found.confident.upper
-        ends.estimate[rows] = found.lower_proof.log_z if exact else found.estimate
-        ends.estimate_error[rows] = 0.0 if exact else found.estimate_error
+        ends.estimate[rows], ends.estimate_error[rows] = found.estimate, found.estimate_error
         self.known[rows] = True
         self.sources[INTERVAL] += len(rows)
 

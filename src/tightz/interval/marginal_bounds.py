@@ -13,7 +13,7 @@ from tightz.interval.marginal_ends import combined
 from tightz.models.ends import Ends, around, nearest, unknown
 from tightz.models.observed import observe, per_variable
 from tightz.sampling.shares import bounded
-from tightz.workspace.findings import Clamped, Mixing
+from tightz.workspace.findings import Clamped
 from tightz.workspace.working import LARGE, Working
 
 
@@ -54,9 +54,8 @@ def marginal_bounds(working: Working, board: Board) -> MarginalBounds:
 def _found(working: Working, board: Board) -> MarginalBounds:
     model = working.model
     found = board.marginals
-    if found is not None and found.mixing is Mixing.EXACT and math.isfinite(found.rounding):
-        nats = found.rounding + 8.0 * working.reduction.rounding
-        ends = [around(np.asarray(q), nats) for q in found.vectors]
+    if found is not None and math.isfinite(found.rounding):
+        ends = [around(np.asarray(q), found.rounding) for q in found.vectors]
         return MarginalBounds(ends, ends)
     if board.ends.upper == -math.inf:  # no state has weight: nothing can be said
         nothing = unknown(model.cardinalities)

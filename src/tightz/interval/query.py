@@ -271,9 +271,9 @@ def estimated(model: FactorGraph, v: int, whole: LogPartition) -> Table:
         return Table(
             v, np.full(states, math.nan), always, likely, "unknown: no marginals in this time"
         )
-    source = f"estimate: {whole.marginal_origin}"
-    if whole.marginal_status is Mixing.EXACT:
-        source = "exact"
+    source = whole.marginal_origin
+    if whole.marginal_status not in (Mixing.EXACT, Mixing.ROUNDED):
+        source = f"estimate: {source}"
     if (always[:, 1] - always[:, 0] < 1.0).all():
         source += "; `in` holds always" if (likely != always).any() else "; the ends hold always"
     if (likely != always).any():

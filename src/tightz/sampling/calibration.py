@@ -169,7 +169,7 @@ def combine(estimates: Sequence[PointEstimate], lower: float, upper: float) -> P
     proven = math.isfinite(lower) and math.isfinite(upper)
     if lower == upper or (proven and upper - lower <= ROUNDING * max(1.0, abs(lower))):
         error = 0.0 if lower == upper else (upper - lower) / 2.0
-        return PointEstimate(lower, error, "exact", "exact")
+        return PointEstimate(lower + error, error, "exact", "exact")
     middle = from_interval(lower, upper) if proven else None
     latest = list({e.family: e for e in estimates}.values())
     # First throw out what contradicts a proof, then ask who supports whom, then pool, and last cut

@@ -30,9 +30,14 @@ class Mixing(enum.Enum):
     """Whether draws can stand for the model; the value is shown to people."""
 
     EXACT = "exact"
+    ROUNDED = "but for rounding, which leaves few digits: the proven ends say how few"
     MIXED = "the sampler's runs agree"
     NOT_MIXED = "the sampler's runs disagree: give it more time, or read these as one valley's"
     VARIATIONAL = "of the q behind the best bound: may sit in one valley, carries no error"
+
+
+FEW_DIGITS = 1e-3
+"""Nats of rounding above which marginals are not called exact: their ends are 0.0025 apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +60,13 @@ class Marginals:
     def lifted(self) -> Marginals:
         """The same as marginals of the model that was asked about; may take a second."""
         return self if self.lift is None else self.lift(replace(self, lift=None))
+
+    def rounded(self, nats: float) -> Marginals:
+        """The same where `nats` come to the rounding; no longer called exact if that is much."""
+        rounding = self.rounding + nats
+        much = (rounding if math.isfinite(rounding) else nats) > FEW_DIGITS
+        mixing = Mixing.ROUNDED if much and self.mixing is Mixing.EXACT else self.mixing
+        return replace(self, rounding=rounding, mixing=mixing)
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,7 @@ class Working:
             status = Mixing.VARIATIONAL if self.graph.n_variables else Mixing.MIXED
             source = f"{found.source}, completed by draws"
             return Marginals(lifted, source, found.quality, status)
-        return replace(found, vectors=lifted)
+        return replace(found, vectors=lifted).rounded(8.0 * self.reduction.rounding)
 
     def lift_sampler(self, sampler: Sampler) -> Sampler:
         """A sampler of `graph`'s states as one of the model's, spread over known symmetries."""

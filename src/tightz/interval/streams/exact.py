@@ -137,6 +137,5 @@ def barren_marginals(working: Working, clock: Clock) -> Iterator[Finding]:
         for found in exact_marginals(result):
             if found.marginals is not None:
                 vectors = full.lift_marginals(found.marginals.vectors)
-                rounding = found.marginals.rounding + 8.0 * full.rounding
-                lifted = replace(found.marginals, vectors=vectors, rounding=rounding)
-                yield Finding(marginals=lifted, of_model=True)
+                lifted = replace(found.marginals, vectors=vectors)
+                yield Finding(marginals=lifted.rounded(8.0 * full.rounding), of_model=True)

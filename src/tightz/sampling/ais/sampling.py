@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ParameterError, require_probability, require_range
+from tightz.judge.claims import sum_rounding
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.given import GraphOrPath, given_model
 from tightz.models.prepared import prepared
@@ -49,9 +50,9 @@ class AisResult(OneBound):
     """An estimate of log Z and the weights behind it.
 
     `log_z` is log mean w, `standard_error` its delta-method error sd(w) / (mean(w) sqrt(chains)),
-    `effective_sample_size` (sum w)^2 / sum w^2. `lower_in_expectation` is mean log w: its
-    expectation is at most log Z. `betas` is the schedule used; passing it back as `temperatures`
-    with the same seed repeats the run to the last digit.
+    or its rounding where it is exact, `effective_sample_size` (sum w)^2 / sum w^2.
+    `lower_in_expectation` is mean log w: its expectation is at most log Z. `betas` is the schedule
+    used; passing it back as `temperatures` with the same seed repeats the run to the last digit.
     """
 
     log_z: float
@@ -85,7 +86,7 @@ class AisResult(OneBound):
         exact = self.status is AisStatus.EXACT
         return Bound(
             side=Side.LOWER,
-            log_z=self.log_z if exact else max(values),
+            log_z=self.log_z - self.standard_error if exact else max(values),
             proof=Proof.CONFIDENCE,
             method="ais",
             seconds=self.seconds,
@@ -172,13 +173,15 @@ def ais(
         root, model.digest, chains=chains, temperatures=count, time_limit=time_limit
     )
     if isinstance(path, float):
-        return _result(np.full(chains, path), np.array([0.0, 1.0]), "none", start, record, True)
+        logs, betas = np.full(chains, path), np.array([0.0, 1.0])
+        rounding = 0.0 if path == -np.inf else 4.0 * sum_rounding(model)
+        return _result(logs, betas, "none", start, record, exact=rounding)
     if betas is None:
         # Random numbers of its own: a schedule chosen by the chains that count would bias their
         # weights.
         betas = _pilot(path, root, chains, count, time_limit, start, threads)
     log_w = path.walk(betas, _states(root, _MAIN, chains), with_slopes=False, threads=threads)
-    return _result(log_w.log_weights, betas, path.name, start, record, False)
+    return _result(log_w.log_weights, betas, path.name, start, record)
 
 
 def _path(model: FactorGraph) -> Path | float:
@@ -269,22 +272,23 @@ def _result(
     kernel: str,
     start: float,
     record: dict[str, Any],
-    exact: bool,
+    exact: float | None = None,
 ) -> AisResult:
+    """exact: the rounding of weights that are all log Z itself."""
     chains = log_weights.size
     log_z = _log_mean(log_weights)
     # Without a weight above 0 nothing is known, not even that Z is 0.
-    none = log_z == -np.inf and not exact
-    relative = np.ones(chains) if exact or none else np.exp(log_weights - log_z)
+    none = log_z == -np.inf and exact is None
+    relative = np.ones(chains) if log_z == -np.inf else np.exp(log_weights - log_z)
     effective = 0.0 if none else float(relative.sum() ** 2 / (relative**2).sum())
     error = float(relative.std(ddof=1) / np.sqrt(chains)) if chains > 1 else float("nan")
     status = AisStatus.STEADY if effective >= _FEW else AisStatus.FEW_EFFECTIVE
     return AisResult(
         log_z=log_z,
-        standard_error=0.0 if exact else np.inf if none else error,
+        standard_error=np.inf if none else error if exact is None else exact,
         effective_sample_size=effective,
         lower_in_expectation=float(log_weights.mean()),
-        status=AisStatus.EXACT if exact else status,
+        status=status if exact is None else AisStatus.EXACT,
         log_weights=log_weights,
         betas=betas,
         kernel=kernel,
