@@ -32,8 +32,8 @@ from scipy.stats import poisson
 
 import tightz as tz
 from tightz.sampling.calibration import log_mean
-from tightz.sampling.ledger import Ledger, stakes_of
-from tightz.workspace.findings import Draws, Source
+from tightz.sampling.ledger import Account, Ledger, stakes_of
+from tightz.workspace.findings import Draws
 from verification.betting import follow
 from verification.rows import Row
 from verification.workers import spread
@@ -56,7 +56,7 @@ SLACK = 1e-6
 
 ONES = np.ones(2)
 
-Batch = tuple[Source, NDArray[np.float64]]
+Batch = tuple[Account, NDArray[np.float64]]
 
 
 def _glass(n: int, beta: float, seed: int) -> tz.FactorGraph:
@@ -132,7 +132,7 @@ def whole(run: Run) -> Outcome:
 
     def add(ledger: Ledger, draws: Draws) -> Any:
         account = enter(ledger, draws)
-        batches[draws.source.track].append((account.source, draws.log_weights - run.log_z))
+        batches[draws.source.track].append((account, draws.log_weights - run.log_z))
         return account
 
     # Draws of a run are nowhere else to be had one by one.
@@ -160,31 +160,32 @@ def whole(run: Run) -> Outcome:
 def most(batches: list[Batch], log_z: float, shift: float = 0.0) -> tuple[float, float]:
     """The largest wealth (below, above) of a track, its sources one after the other.
 
-    What draws under a cap may miss of Z (`log_lost`) is less than 1e-20 of it and left aside.
+    Weights are what they may really be by their declared rounding, which the ledger takes off its
+    ends. What draws under a cap may miss of Z (`log_lost`) is less than 1e-20 of it.
     """
-    by_source: dict[int, list[Batch]] = defaultdict(list)
-    for source, logs in batches:
-        by_source[id(source)].append((source, logs))
+    accounts = list(dict.fromkeys(account for account, _ in batches))
     wealth, largest = np.ones(2), np.ones(2)
-    for entered in by_source.values():
-        source = entered[0][0]
-        logs = np.concatenate([logs for _, logs in entered]) + shift
-        cap = source.log_cap - log_z + shift
-        if cap <= 0.0:  # the shifted cap excludes the truth at once
-            return math.inf, math.inf
-        reached, end = follow(np.minimum(logs, cap), cap, *stakes_of(source), ONES)
-        largest = np.maximum(largest, wealth * reached)
-        wealth = wealth * end
+    for account in accounts:
+        logs = np.concatenate([logs for owner, logs in batches if owner is account])
+        for side, moved in enumerate((shift - account.margin, shift + account.margin)):
+            cap = account.source.log_cap - log_z + moved
+            if side == 1 and cap <= 0.0:  # the shifted cap excludes the truth at once
+                return float(largest[0]), math.inf
+            reached, end = follow(
+                np.minimum(logs + moved, cap), cap, *stakes_of(account.source), ONES
+            )
+            largest[side] = max(largest[side], wealth[side] * reached[side])
+            wealth[side] *= end[side]
     return float(largest[0]), float(largest[1])
 
 
 def rising(batches: list[Batch]) -> list[Batch]:
     """Those whose mean is no less than that of all kept before: what a selection would leave."""
     kept: list[Batch] = []
-    for source, logs in batches:
+    for account, logs in batches:
         before = [each for _, each in kept]
         if not kept or log_mean(logs) >= log_mean(np.concatenate(before)):
-            kept.append((source, logs))
+            kept.append((account, logs))
     return kept
 
 
