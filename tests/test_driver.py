@@ -129,7 +129,7 @@ def test_certificates_that_contradict_each_other_or_a_proof():
     board.take(lower(3.0))
     board.take(upper(4.0))
     assert (board.confident_lower.log_z, board.confident_upper.log_z) == (3.0, 4.0)
-    assert "first: 2.0 was certified and is refuted by" in board.notes[1]
+    assert "first: 2.0 was certified with confidence 0.99 and is refuted by" in board.notes[1]
 
 
 def test_draws_are_written_down_before_what_they_lead_to_is_shown():

@@ -380,7 +380,12 @@ class Board:
                 self.confident_lower, news = bound, True
         if proven and self.confident_lower.low > self.confident_upper.high:
             wrong = self.confident_upper if bound.side is Side.LOWER else self.confident_lower
-            self._failed(wrong, f"was certified and is refuted by {bound.method}")
+            likely = wrong.confidence or 0.0
+            self._failed(
+                wrong,
+                f"was certified with confidence {likely:g} and is refuted by {bound.method}: up to "
+                f"{1.0 - likely:.2g} of such certificates may fail",
+            )
             self.confident_lower, self.confident_upper = self.lower, self.upper
         if news:
             self.bounds.append(bound)
