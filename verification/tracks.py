@@ -1,6 +1,6 @@
 """Whole threaded runs under load: how often each track of the ledger ever misses, at any moment.
 
-`python -m verification.tracks RUNS [--processes N] [--seconds S] [--seed K] [--json FILE]`
+`python -m verification.tracks RUNS [--processes N] [--seconds S] [--model PART] [--json FILE]`
 
 Every run is `log_partition` as users call it, without exact answers, on a model whose log Z is
 known, with more threads than cores. What enters the ledger is written down, batch by batch, and
@@ -260,10 +260,14 @@ def rows_of(outcomes: list[Outcome]) -> Iterator[Row]:
 
 
 def measured(
-    runs: int, seed: int, seconds: float, processes: int, progress: Callable[[str], None]
+    runs: int,
+    names: list[str],
+    seed: int,
+    seconds: float,
+    processes: int,
+    progress: Callable[[str], None],
 ) -> Iterator[Outcome]:
     """Runs of `processes` processes at a time."""
-    names = list(MODELS)[: max(1, runs)]
     for name in (names[0], names[-1]):
         progress(f"kernels and log Z: {name}")
         whole(Run(name, truth(name), 0, 2, 0.5))
@@ -279,7 +283,9 @@ def measured(
 def tracks(scale: float, workers: int, progress: Callable[[str], None]) -> Iterator[Row]:
     """The suite's part: rows over RUNS * scale runs."""
     runs = max(8, int(RUNS * scale))
-    yield from rows_of(list(measured(runs, 0, SECONDS, math.ceil(CROWD * workers), progress)))
+    names = list(MODELS)[:: max(1, len(MODELS) // runs)]
+    processes = math.ceil(CROWD * workers)
+    yield from rows_of(list(measured(runs, names, 0, SECONDS, processes, progress)))
 
 
 def main(arguments: list[str]) -> int:
@@ -289,6 +295,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--processes", type=int, default=math.ceil(CROWD * (os.cpu_count() or 1)))
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model", default="", help="part of a name in MODELS")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
 
@@ -296,7 +303,10 @@ def main(arguments: list[str]) -> int:
         print(f"\r\033[K{text}", end="", file=sys.stderr)
 
     outcomes = []
-    for outcome in measured(given.runs, given.seed, given.seconds, given.processes, progress):
+    names = [name for name in MODELS if given.model in name]
+    for outcome in measured(
+        given.runs, names, given.seed, given.seconds, given.processes, progress
+    ):
         outcomes.append(outcome)
         if given.json:
             with given.json.open("a") as file:
