@@ -16,8 +16,9 @@ from tightz.judge.proposals import cap_excess, check_weights
 from tightz.runtime.clock import Clock
 from tightz.sampling.capped.forecast import Outlook
 from tightz.sampling.capped.proposal import Proposal
-from tightz.sampling.capped.stream import CappedDraws, capped
+from tightz.sampling.capped.stream import BESIDE, MAIN, CappedDraws, capped
 from tightz.sampling.capped.tally import Tally
+from tightz.sampling.capped.wide import WideDraws
 from tightz.sampling.ledger import Ledger
 from tightz.uppers.mini_bucket.run import MiniBucket, Run, Tried
 from tightz.workspace.findings import Draws, Source
@@ -364,3 +365,38 @@ def test_huge_numbers_are_bounded_but_not_drawn():
     assert r.ledger is not None
     assert not r.ledger.accounts
     assert not r.failures
+
+
+def drawing_stream(kind: type[CappedDraws], working: Working) -> CappedDraws:
+    """The stream at the moment when its draws until the end begin."""
+    found = kind(working, working.clock)
+    found.best = proposal_of(working.graph), Outlook(1.0, 0.5, 1e6)
+    found._prepare(*found.best)
+    return found
+
+
+def test_of_two_streams_one_draws_for_a_track():
+    """What the second drew enters after all that the first had begun: the proof asks for an order
+    of a track's draws that does not depend on them."""
+    working = Working(random_model(seed=1), Clock(60.0), exact=False, threads=2)
+    first, second = drawing_stream(CappedDraws, working), drawing_stream(WideDraws, working)
+    cores = alone(first.draws(working, working.clock))
+    device = second.draws(working, working.clock)
+    entered = [next(cores).draws.source.track for _ in range(2)]
+    assert set(entered) == {MAIN}
+    assert next(device).draws is None  # a batch of the cores is under way
+    entered = [next(cores).draws.source.track for _ in range(3)]
+    assert entered == [MAIN, BESIDE, BESIDE]  # that one, and the next go elsewhere
+    held = [next(device).draws for _ in range(2)]  # the batch that waited, and one more
+    assert all(draws.source.track == MAIN for draws in held)
+
+
+def test_a_stream_that_ends_leaves_the_track_to_the_other():
+    working = Working(random_model(seed=1), Clock(60.0), exact=False, threads=2)
+    first, second = drawing_stream(CappedDraws, working), drawing_stream(WideDraws, working)
+    cores = alone(first.draws(working, working.clock))
+    device = second.draws(working, working.clock)
+    next(cores)
+    assert next(device).draws is None
+    cores.close()
+    assert next(device).draws.source.track == MAIN

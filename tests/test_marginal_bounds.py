@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from decimal import Decimal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tests import naive
 from tests.precise import precise_log_z
 from tests.strategies import binary_models, models_with_zeros
 from tightz.cli.main import main
+from tightz.interval import marginal_bounds as marginal_bounds_module
 from tightz.interval import query
 from tightz.interval.board import Board
 from tightz.interval.log_partition import log_partition
@@ -302,3 +304,19 @@ def test_many_error_bars_are_thinned():
     assert len(chart["series"]) == 2  # nothing is said with confidence only
     assert len(chart["series"][0]["x"]) == 250
     assert "one in 4 of them" in chart["title"]
+
+
+def test_draws_of_a_device_bet_on_marginals_by_themselves(monkeypatch):
+    """They come beside those of the cores, in an order that draws may decide: sums of both bets
+    would not do. Without a device there are none, so what is asked of `bounded` is looked at."""
+    working = Working(tz.ising_grid(3, coupling=(-1, 1), seed=0), exact=False)
+    board, asked = Board(working.clock), []
+    board.shares = {t: SimpleNamespace(track=t) for t in ("glance 1", "wide 1", "mini-bucket")}
+
+    def bounded(shares, *rest):
+        asked.append([each.track for each in shares])
+        return np.tile([0.0, 1.0], (int(working.graph.cardinalities.sum()), 1))
+
+    monkeypatch.setattr(marginal_bounds_module, "bounded", bounded)
+    marginal_bounds(working, board)
+    assert asked == [["glance 1", "mini-bucket"], ["wide 1"]]

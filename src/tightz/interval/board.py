@@ -45,7 +45,13 @@ SECURE_EVERY = 3.0
 
 BETS = "a mixture of bets over streams and stakes reached 2/delta (Ville)"
 
-_TRUST = {Mixing.EXACT: 3, Mixing.ROUNDED: 3, Mixing.MIXED: 2, Mixing.VARIATIONAL: 1, Mixing.NOT_MIXED: 0}
+_TRUST = {
+    Mixing.EXACT: 3,
+    Mixing.ROUNDED: 3,
+    Mixing.MIXED: 2,
+    Mixing.VARIATIONAL: 1,
+    Mixing.NOT_MIXED: 0,
+}
 
 
 @dataclass(frozen=True)

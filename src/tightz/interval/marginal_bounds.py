@@ -74,12 +74,15 @@ def _found(working: Working, board: Board) -> MarginalBounds:
     confident = always
     # a weight above its cap says that weights are not what they are said to be
     void = any(account.void for account in board.ledger.accounts if account.capped)
-    shares = list(board.shares.values())
-    if shares and not void:
-        drawn = bounded(shares, board.marginal_delta, board.ends.lower, slack)
-        seen = observe(working.graph, single_states=False)
-        ends = seen.lift_ends(per_variable(drawn, seen.reduced.cardinalities))
-        confident = _both(always, np.concatenate(ends))
+    # Sources are mixed in an order that their draws do not decide: those of the cores follow each
+    # other, those of a device run beside them. By the names the weights of all come to 1 at most.
+    for wide in (False, True):
+        shares = [s for s in board.shares.values() if s.track.startswith("wide") == wide]
+        if shares and not void:
+            drawn = bounded(shares, board.marginal_delta, board.ends.lower, slack)
+            seen = observe(working.graph, single_states=False)
+            ends = seen.lift_ends(per_variable(drawn, seen.reduced.cardinalities))
+            confident = _both(confident, np.concatenate(ends))
     lift = working.reduction.lift_ends
     proven = lift(per_variable(always, cards))
     if confident is always:

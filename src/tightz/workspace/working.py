@@ -80,6 +80,43 @@ class Sampled:
     states: NDArray | None = None
 
 
+@dataclass(eq=False)
+class Succession:
+    """Two streams that draw for one track of the ledger, one after the other.
+
+    The ledger's proof takes the draws of a track in an order that does not depend on them, and
+    which of two streams is ahead may: small weights may take longer to make. So once the second
+    begins, the first begins no batch for the track any more, and what the second draws enters after
+    all that the first had begun.
+    """
+
+    _begun: int = 0  # batches of the first that have not entered
+    _taken: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self) -> bool:
+        """The first begins a batch; False where the track is the second's."""
+        with self._lock:
+            self._begun += not self._taken
+            return not self._taken
+
+    def entered(self) -> None:
+        """A batch of the first has entered."""
+        with self._lock:
+            self._begun -= 1
+
+    def leave(self) -> None:
+        """The first has ended; what it had begun will not enter."""
+        with self._lock:
+            self._begun, self._taken = 0, True
+
+    def take(self) -> bool:
+        """The second has the track; whether its draws may enter yet."""
+        with self._lock:
+            self._taken = True
+            return self._begun == 0
+
+
 @dataclass(frozen=True, eq=False)
 class Working:
     """What streams read. Nothing in it changes while they run: they answer by yielding findings.
@@ -105,6 +142,7 @@ class Working:
     crewed: threading.Event = field(default_factory=threading.Event)  # the executor answers
     alone: threading.Event = field(default_factory=threading.Event)  # it does not, or not any more
     sampled: Sampled = field(default_factory=lambda: Sampled())
+    capped: Succession = field(default_factory=Succession)  # draws under caps: cores, then a device
     shared: Shared = field(default_factory=Shared)  # with runs on the same factors before and after
     _once: Once = field(default_factory=Once)
 

@@ -13,6 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,9 @@ BLUR = 0.01
 
 TOLD = 256
 """Drawn states that others are told of: put together, so many are as good as more."""
+
+MAIN, BESIDE = "mini-bucket", "mini-bucket beside a device"
+"""Tracks of the draws until the end, and of those that go on when a device has taken over."""
 
 FEWEST = 50.0
 """Effective draws below which marginals are not called mixed."""
@@ -258,8 +262,10 @@ class CappedDraws:
 
     def _prepare(self, proposal: Capped, outlook: Outlook) -> None:
         """Fix source and stakes of the draws until the end."""
-        source = self._source("mini-bucket", proposal, outlook, outlook.rate * self.left)
-        self.final = Final(source, self._tally(source, proposal, outlook), time.perf_counter())
+        source = self._source(MAIN, proposal, outlook, outlook.rate * self.left)
+        tally = self._tally(source, proposal, outlook)
+        tally.name = MAIN
+        self.final = Final(source, tally, time.perf_counter())
 
     def _tally(self, source: Source, proposal: Capped, outlook: Outlook) -> Tally:
         tally = Tally.of(proposal, source.level)
@@ -270,19 +276,43 @@ class CappedDraws:
     def draws(
         self, working: Working, clock: Clock
     ) -> Generator[Finding | Handout, list[Portion], None]:
-        """Draw until the clock ends, by as many hands as there are; all feed one source."""
+        """Draw until the clock ends, by as many hands as there are."""
+        assert self.final is not None
+        try:
+            if isinstance(self.final.tally.proposal, Proposal):
+                yield from self._by_hands(working, clock)
+                return
+            # tables on a device, which draws by the thousand
+            tally = self.final.tally
+            drawing = tally.proposal.drawing(self._words(tally.proposal.lanes))
+            while not clock.expired:
+                source, for_main = self._belongs(clock)
+                yield self._drawn(source, tally, drawing)
+                if for_main:
+                    working.capped.entered()
+        finally:
+            working.capped.leave()
+
+    def _belongs(self, clock: Clock) -> tuple[Source, bool]:
+        """Where the draws that begin now belong, and whether that is the main track."""
+        assert self.final is not None
+        for_main = self.working.capped.begin()
+        if not for_main and self.final.source.track == MAIN:
+            self.final.source = replace(self.final.source, track=BESIDE)
+        return self.final.current(clock), for_main
+
+    def _by_hands(
+        self, working: Working, clock: Clock
+    ) -> Generator[Finding | Handout, list[Portion], None]:
+        """Draws handed out; each piece comes back as a `Portion`."""
         assert self.final is not None
         tally = self.final.tally
         proposal = tally.proposal
-        if not isinstance(proposal, Proposal):  # tables on a device, which draws by the thousand
-            drawing = proposal.drawing(self._words(proposal.lanes))
-            while not clock.expired:
-                yield self._drawn(self.final.current(clock), tally, drawing)
-            return
+        assert isinstance(proposal, Proposal)
         sampler = Sampler(proposal, tally.level)
         near = proposal.tables.nbytes > TRAVELS
         pace = LANES / self.best[1].rate if self.best is not None else STEP
-        begun, ahead = clock.elapsed, deque[tuple[Source, int]]()
+        begun, ahead = clock.elapsed, deque[tuple[Source, bool, int]]()
         while not clock.expired:
             # Whose draws they are and how many is settled before they are made; all of them count.
             seconds = min(LONGEST, max(STEP, GROWING * (clock.elapsed - begun)), clock.left)
@@ -290,17 +320,19 @@ class CappedDraws:
             hands = working.threads if near else working.hands
             seeds = [stream(working.seed, self.key, next(self._lane)) for _ in range(hands)]
             lots = [Lot(seed, batches, tally.least) for seed in seeds]
-            ahead.append((self.final.current(clock), batches))
+            ahead.append((*self._belongs(clock), batches))
             # Nobody waits for this stream: the next lots are under way while it counts the last.
             portions = yield Handout(sampler, lots, near=near, keep=hands)
             if not portions:
                 continue
-            source, batches = ahead.popleft()
+            source, for_main, batches = ahead.popleft()
             for portion in portions:
                 tally.merge(portion)
             pace = max(1e-6, sum(p.seconds for p in portions) / (batches * len(portions)))
             draws = Draws(source, np.concatenate([p.log_weights for p in portions]))
             yield self._finding(draws, tally) if tally.news() else Finding(draws=draws)
+            if for_main:
+                working.capped.entered()
 
     def _drawn(self, source: Source, tally: Tally, drawing: Lanes) -> Finding:
         """STEP seconds of draws; now and then with what all draws say so far."""

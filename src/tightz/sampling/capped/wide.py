@@ -6,8 +6,8 @@ Where buckets are cut matters as much as how large tables are (50x50 grid, w = 1
 nats by the order at one size), so several orders are tried for a few iterations, and what falls
 behind the best so far at equal work is left. Then tables grow, as long as the time allows it.
 
-Draws are those of `tightz.sampling.capped.stream`, from tables that stay on the device. They bet in
-the same track: wealth multiplies over sources whose draws are independent, in whatever order.
+Draws are those of `tightz.sampling.capped.stream`, from tables that stay on the device. They take
+the track of those over: from then on the cores draw for a track of their own.
 """
 
 from __future__ import annotations
@@ -295,6 +295,7 @@ class WideDraws(CappedDraws):
 
         Which tables is settled by pilots, whose draws do not count.
         """
+        held: list[Draws] = []
         while not clock.expired and self.best is not None:
             proposal, outlook = self.best
             self.tables += 1
@@ -311,7 +312,14 @@ class WideDraws(CappedDraws):
                     logs.append(tally.weigh(many.batch()))
                     logs.append(counted.batch() + proposal.log_u)
                     tally.add(counted, self._noise)
-                found = Draws(source, np.concatenate(logs))
+                held.append(Draws(source, np.concatenate(logs)))
+                if not working.capped.take():
+                    yield Finding()
+                    continue
+                *earlier, found = held
+                held = []
+                for each in earlier:
+                    yield Finding(draws=each)
                 yield self._finding(found, tally) if tally.news() else Finding(draws=found)
 
     def _prepare(self, proposal: Capped, outlook: Outlook) -> None:
