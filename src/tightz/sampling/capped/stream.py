@@ -280,7 +280,7 @@ class CappedDraws:
         assert self.final is not None
         try:
             if isinstance(self.final.tally.proposal, Proposal):
-                yield from self._by_hands(working, clock)
+                yield from self._in_portions(working, clock)
                 return
             # tables on a device, which draws by the thousand
             tally = self.final.tally
@@ -301,7 +301,7 @@ class CappedDraws:
             self.final.source = replace(self.final.source, track=BESIDE)
         return self.final.current(clock), for_main
 
-    def _by_hands(
+    def _in_portions(
         self, working: Working, clock: Clock
     ) -> Generator[Finding | Handout, list[Portion], None]:
         """Draws handed out; each piece comes back as a `Portion`."""
