@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.clique_zeros import proven_zeros
-from tightz.judge.verdict import UNIT, RefutedError, Verdict
+from tightz.judge.verdict import UNIT, RefutedError, Verdict, log_summation, summation
 from tightz.models.factor_graph import FactorGraph
 
 _LEAST_WEIGHT = 1e-12
@@ -321,7 +321,7 @@ class CliqueTree:
             total = math.fsum(parts)
         except OverflowError:  # of finite parts
             return side * math.inf
-        return total + side * 4.0 * UNIT * abs(total)
+        return total + side * summation(2, abs(total))
 
     def _root_messages(self, side: float) -> list[float]:
         roots: list[float] = []
@@ -373,7 +373,7 @@ class CliqueTree:
         # Rounding is charged entry by entry where it matters: a single huge entry must not loosen
         # all the others. Where even the largest charge is negligible one number serves for the
         # table.
-        share = side * 2.0 * (len(terms) + 1) * UNIT
+        share = side * summation(len(terms) + 1, 1.0)
         sizes = [self.sizes(term) for term in terms]
         largest = sum(float(size.max()) for size in sizes)
         self.magnitude += largest
@@ -423,17 +423,12 @@ def power_sum(
     """shift + w log sum_v exp(table / w) over the last axis, moved to `side` by its rounding.
 
     w = 0: the largest entry, which rounds only when it is moved.
-
-    With a = (table - top) / w <= 0 computed to 2 u |a|, each of n terms exp(a) is off by at most
-    (2 u |a| + 8 u) exp(a) <= (2 u / e) + 8 u exp(a), their sum, which is at least 1, by (n - 1) u
-    relatively more, its logarithm (at most log n) by 8 u relatively, the product with w by u: in
-    all |w| u (2 n + 8 + 10 log n), and u of the result for the last sums. Half as much again covers
-    the higher orders and the rounding of the padding.
+    The last sums round by u of the result, the others as `log_summation` says.
     """
     states = table.shape[-1]
     if weight == 0.0:
         out: NDArray[np.float64] = table.reshape(-1, states).max(axis=1)
-        out += shift + side * 4.0 * UNIT * np.abs(np.where(np.isneginf(out), 0.0, out))
+        out += shift + side * summation(2, np.abs(np.where(np.isneginf(out), 0.0, out)))
         return out
     columns = table.reshape(-1, states).T.copy()  # sums over a short last axis are slow
     top = columns.max(axis=0) if weight > 0 else columns.min(axis=0)
@@ -444,7 +439,7 @@ def power_sum(
     columns /= weight
     np.exp(columns, out=columns)
     out = top + weight * np.log(columns.sum(axis=0))
-    pad = abs(weight) * UNIT * (3 * states + 12 + 15 * math.log(states))
-    out += shift + side * (pad + 4.0 * UNIT * np.abs(out))
+    pad = log_summation(states, weight)
+    out += shift + side * (pad + summation(2, np.abs(out)))
     out[empty] = -np.inf
     return out

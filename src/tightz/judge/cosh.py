@@ -132,8 +132,8 @@ def _enumerated(
         sign = 1.0 - 2.0 * ((code >> np.arange(count)) & 1)
         weight = ((1.0 + sign * means) / 2.0).prod(axis=1)
         total += weight * log_2cosh(field + couplings @ sign)
-    error = UNIT * ((count + 2.0) * reach + (2.0 * count + (1 << count) + 16.0) * total)
-    return total - 2.0 * error
+    error = UNIT * ((count + 2.0) * reach + (2.0 * count + (1 << count) + 8.0) * total)
+    return total - 2.0 * (error + LIBRARY * total)
 
 
 def _quadrature(
