@@ -10,6 +10,7 @@ import pytest
 
 import tightz as tz
 from tightz.families.clustered import ClusterMeanField, cluster_labels
+from tightz.families.evidence import link_of
 from tightz.interval.evidence import log_z_of_network
 from tightz.interval.marginal_ends import shares
 from tightz.interval.streams.cutset_sum import CutsetSum
@@ -18,6 +19,7 @@ from tightz.judge.clamps import ClampedCliques
 from tightz.judge.rows import RowSums
 from tightz.judge.units import UnitSums
 from tightz.reductions.barren import drop_barren
+from tightz.reductions.encoding import encode
 from tightz.reductions.leaves import sum_out_leaves
 from tightz.reductions.private import sum_out_private
 from tightz.runtime.clock import Clock
@@ -82,6 +84,10 @@ ROUNDINGS = {
     "log cosh": lambda: float(
         cosh.expected_log_2cosh(np.ones(1), np.ones((1, 2)), np.zeros((1, 2)))[0]
     ),
+    "log cosh, many spins": lambda: float(
+        cosh.expected_log_2cosh(np.ones(1), np.ones((1, 12)), np.zeros((1, 12)))[0]
+    ),
+    "codes of three states": lambda: link_of(encode(PAIR, multivalued=True)).rounding(PAIR),
     "collapse": projected(projections=tz.Projections(collapse=2, search_sweeps=0)),
     "network": clustered,
     "attractive": lambda: tz.bethe(GRID).bound.rounding,

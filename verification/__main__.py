@@ -28,9 +28,7 @@ from verification.suites import suites
 from verification.violations import hunt
 
 
-def checks(
-    workers: int, places: Sequence[str] = ()
-) -> dict[str, Callable[..., Iterator[Row]]]:
+def checks(workers: int, places: Sequence[str] = ()) -> dict[str, Callable[..., Iterator[Row]]]:
     """The parts of the suite by name, each a function of (scale, progress).
 
     places   where faults are planted; everywhere if there are none

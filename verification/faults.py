@@ -12,15 +12,17 @@ import ast
 import json
 import os
 import queue
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
+from typing import NamedTuple
 
 from verification.rows import Row
 
@@ -85,8 +87,7 @@ class Copy:
     """A copy of the library and its tests, in a folder of its own."""
 
     folder: Path
-    fingerprint: str = ""
-    sound: dict[str, bool] = field(default_factory=dict)
+    fingerprint: str
 
     @classmethod
     def made(cls, folder: Path, fingerprint: str) -> Copy:
@@ -120,33 +121,44 @@ class Copy:
         failed = [x[7:].split(" - ")[0] for x in lines if x.startswith("FAILED ")]
         return done.returncode, failed, lines[-1]
 
-    def judged(self, fault: Fault) -> Row:
-        """Killed, survived, or something is wrong with the table."""
+    def judged(self, fault: Fault) -> Judged:
+        """The tests with the fault in the copy."""
         text = (ROOT / PACKAGE / fault.file).read_text(encoding="utf-8")
         try:
             planted = fault.planted(text)
         except ValueError as error:
-            return Row(fault.name, 1, 1, f"out of date: {error}")
+            return Judged(fault, -1, "", f"out of date: {error}")
         compiled = not fault.in_kernel(text)
         self.write(fault.file, planted)
         try:
-            status, failed, last = self.run(["-x", *fault.tests.split()], compiled)
+            status, failed, last = self.run(["-x", *shlex.split(fault.tests)], compiled)
         finally:
             self.write(fault.file, text)
-        if status == 0 and fault.equivalent:
-            return Row(fault.name, 1, 0, f"equivalent: {fault.equivalent}")
-        if status == 0:
-            return Row(fault.name, 1, 1, f"SURVIVED {fault.tests}")
-        if status != 1 or not failed:
-            return Row(fault.name, 1, 1, f"the tests did not run: {last}")
-        killer = failed[0]
-        if killer not in self.sound:
-            self.sound[killer] = self.run([killer], compiled)[0] == 0
-        if not self.sound[killer]:
-            return Row(fault.name, 1, 1, f"{killer} fails without the fault too")
-        if fault.equivalent:
-            return Row(fault.name, 1, 1, f"called equivalent, but killed by {killer}")
-        return Row(fault.name, 1, 0, f"killed by {killer}")
+        return Judged(fault, status, failed[0] if status == 1 and failed else "", last, compiled)
+
+
+class Judged(NamedTuple):
+    """What the tests said of a fault: pytest's exit status, the first that failed."""
+
+    fault: Fault
+    status: int = 0
+    killer: str = ""
+    last: str = ""
+    compiled: bool = True
+
+    def row(self, unsound: Collection[str]) -> Row:
+        """`unsound` are tests that fail without any fault."""
+        fault, why = self.fault, ""
+        if self.killer in unsound:
+            why = f"{self.killer} fails without the fault too"
+        elif self.killer and fault.equivalent:
+            why = f"called equivalent, but killed by {self.killer}"
+        elif not self.killer and self.status:
+            why = f"no answer: {self.last}"
+        elif not self.killer and not fault.equivalent:
+            why = f"SURVIVED {fault.tests}"
+        good = f"killed by {self.killer}" if self.killer else f"equivalent: {fault.equivalent}"
+        return Row(fault.name, 1, int(bool(why)), why or good)
 
 
 def chosen(scale: float, parts: Sequence[str]) -> list[Fault]:
@@ -175,17 +187,26 @@ def plant(
     planned = chosen(scale, parts) if faults is None else list(faults)
     free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
 
-    def one(fault: Fault) -> Row:
+    def one(fault: Fault) -> Judged:
         copy = free.get()
         try:
-            progress(fault.name)
-            return copy.judged(fault)
+            found = copy.judged(fault)
         finally:
             free.put(copy)
+        progress(f"{fault.name}: {found.killer or found.last}")
+        return found
 
     with tempfile.TemporaryDirectory(prefix="tightz-faults-") as base:
         count = max(1, min(workers, len(planned)))
         for k in range(count):
             free.put(Copy.made(Path(base, str(k)), fingerprint() or ""))
         with ThreadPoolExecutor(count) as pool:
-            yield from pool.map(one, planned)
+            found = list(pool.map(one, planned))
+        # The tests that killed some fault have to pass without any.
+        unsound: list[str] = []
+        sound = free.get()
+        for compiled in (True, False):
+            killers = sorted({f.killer for f in found if f.killer and f.compiled == compiled})
+            if killers:
+                unsound += sound.run(killers, compiled)[1]
+    yield from (f.row(unsound) for f in found)
