@@ -55,14 +55,14 @@ def summation(count: int, magnitude: Any) -> Any:
     return 2.0 * max(count, 1) * UNIT * magnitude
 
 
-def log_summation(count: Any, weight: float = 1.0) -> Any:
+def log_summation(count: Any, weight: Any = 1.0) -> Any:
     """Error of w log sum exp((x - top) / w) over `count` numbers x, top the one that gives most.
 
     With a = (x - top) / w <= 0 computed to 2 u |a|, each of n terms exp(a) is off by at most
     (2 u |a| + L) exp(a) <= 2 u / e + L exp(a), L = LIBRARY, their sum, which is at least 1, by
     (n - 1) u relatively more, its logarithm (at most log n) by L relatively, the product with w by
     u: in all |w| (u (2 n + log n) + L (1 + log n)). Twice that covers the higher orders and the
-    rounding of the padding; what adding top rounds is not in it. For an array of counts, too.
+    rounding of the padding; what adding top rounds is not in it. For arrays, too.
     """
     logs = np.log(count)
     return 2.0 * abs(weight) * (UNIT * (2.0 * count + logs) + LIBRARY * (1.0 + logs))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tightz.judge.cliques import FACTOR, MESSAGE, SHIFT
 from tightz.judge.verdict import RefutedError, log_summation, summation
 
 if not hasattr(np, "row_stack"):  # gone from numpy 2.5, still asked for by numba.cuda
@@ -33,8 +34,6 @@ BLOCKS = 2 if SIMULATED else 1 << 14
 
 MOST_TERMS = 64
 """Of a clique: factors, shifts and messages."""
-
-_FACTOR, _SHIFT, _MESSAGE = 0, 1, 2
 
 
 @cuda.jit
@@ -78,9 +77,9 @@ def _send(logs, shifts, messages, book, at, weight, side, charges):
                 for t in range(terms):
                     term = first + t * (3 + axes)
                     place = places[t] + v * book[term + 2 + axes]
-                    if book[term] == _FACTOR:
+                    if book[term] == FACTOR:
                         x = logs[place]
-                    elif book[term] == _SHIFT:
+                    elif book[term] == SHIFT:
                         x = np.float64(shifts[place])
                     else:
                         x = messages[place]
@@ -162,26 +161,14 @@ def root_messages(tree: _DeviceTree, side: float) -> list[float]:
 
 def _page(tree: _DeviceTree, c: int, places: dict[int, int]) -> list[int]:
     """What `_send` reads of clique c."""
-    scope, shape = tree.scopes[c], tree.shapes[c]
-    terms: list[list[int]] = []
-    for f in tree.evidence.factors[c]:
-        first, strides = tree.factor_place(f)
-        terms.append([_FACTOR, 1, first, *(strides.get(v, 0) for v in scope)])
-    for sign, at, other in tree.shifted[c]:
-        shared = tree.shared_shape(c, other)
-        terms.append([_SHIFT, sign, at, *_strides(shared)])
-    for child in tree.children[c]:
-        held = tree.shared_shape(c, child)
-        terms.append([_MESSAGE, 1, places[child], *_strides(held)])
-    if len(terms) > MOST_TERMS or math.prod(shape) >= 2**32:
-        raise ValueError(f"clique {c} has {len(terms)} terms over {shape}: numpy judges it")
-    return [places[c], len(scope), len(terms), *shape, *(word for term in terms for word in term)]
-
-
-def _strides(shape: tuple[int, ...]) -> list[int]:
-    """Of a table of this shape; 0 for axes of size 1."""
-    out, stride = [], 1
-    for size in reversed(shape):
-        out.append(stride if size > 1 else 0)
-        stride *= size
-    return out[::-1]
+    shape, terms = tree.shapes[c], tree.terms_of
+    of_c = range(terms.ptr[c], terms.ptr[c + 1])
+    if len(of_c) > MOST_TERMS or math.prod(shape) >= 2**32:
+        raise ValueError(f"clique {c} has {len(of_c)} terms over {shape}: numpy judges it")
+    book = [places[c], len(shape), len(of_c), *shape]
+    for t in of_c:
+        start = int(terms.start[t])
+        first = places[start] if terms.kind[t] == MESSAGE else start
+        strides = terms.strides[t, : len(shape)].tolist()
+        book += [int(terms.kind[t]), int(terms.sign[t]), first, *strides]
+    return book
