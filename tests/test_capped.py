@@ -103,6 +103,26 @@ def test_weights_are_unbiased_and_capped_over_all_states(kind):
         assert (q * product).sum() == pytest.approx(weights.sum(), rel=1e-5)
 
 
+def test_weights_at_the_cap_are_within_what_is_said_of_them():
+    """Tables that couple nothing: every weight is U, to the seven digits that tables have."""
+    rng = np.random.default_rng(0)
+    beyond = off = 0.0
+    for _ in range(20):
+        own = [((v,), rng.normal(size=3)) for v in range(12)]
+        flat = [((0, 1), np.zeros((3, 3))), ((0, 2), np.zeros((3, 3))), ((1, 2), np.zeros((3, 3)))]
+        model = tz.FactorGraph([3] * 12, [*own, *flat])
+        p = proposal_of(model)
+        x = rng.integers(3, size=12)
+        q, product = by_hand(p, x)
+        beyond = max(beyond, math.log(product))
+        assert math.log(product) <= p.log_cap - p.log_u
+        wrong = abs(float(model.log_weight(x[None])[0]) - math.log(q) - p.log_u - math.log(product))
+        off = max(off, wrong)
+        assert wrong <= p.rounding
+    assert beyond > 1e-9
+    assert off > 1e-9
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_kernel_draws_from_that_distribution(kind):
     model = random_model(**kind)

@@ -70,6 +70,18 @@ def test_ends_are_true_to_the_last_digit(seed, side, ibound, iterations):
     assert not beyond(ends, fixed_log_z(model), judge.side)
 
 
+def test_large_constants_cost_what_they_round():
+    """A message near 1e9 gives way to a small one beside a constant that takes it back."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        large = 1e9 * rng.random()
+        factors = [((0, 1), rng.normal(size=(2, 2))), ((0,), [large, rng.normal()]), ((), -large)]
+        model = tz.FactorGraph([2, 2], factors)
+        for side in (Side.UPPER, Side.LOWER):
+            judge = judged(model, side, 2, 0)
+            assert beyond(all_ends(judge), fixed_log_z(model), judge.side) == []
+
+
 def test_sums_without_outward_rounding_are_caught(monkeypatch):
     """Negative control: the same ends without the judge's rounding lie on some of these models."""
     monkeypatch.setattr("tightz.judge.cliques.UNIT", 0.0)

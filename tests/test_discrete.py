@@ -111,6 +111,27 @@ def test_equalities_and_negations_are_merged():
     assert (enumerated(closed)[0] == -np.inf) == simplify(closed).contradiction
 
 
+@pytest.mark.parametrize("shift", [1, 2])
+def test_ties_of_three_states_are_followed_the_right_way(shift):
+    """x_j = x_i + shift mod 3: the inverse is another permutation, which two states never show."""
+    rng = np.random.default_rng(shift)
+    tie = np.where(np.roll(np.eye(3), shift, axis=1) > 0, rng.normal(size=(3, 3)), -np.inf)
+    tables = [((0, 1), tie), ((1, 2), tie)]
+    tables += [((v,), 2.0 * rng.normal(size=3)) for v in range(4)]
+    tables += [((0, 3), rng.normal(size=(3, 3))), ((3, 2), rng.normal(size=(3, 3)))]
+    model = tz.FactorGraph([3] * 4, tables)
+    log_z, marginals = enumerated(model)
+    simple = simplify(model)
+    assert simple.removed == 2
+    reduced_log_z, reduced = enumerated(simple.reduced)
+    assert reduced_log_z == pytest.approx(log_z, abs=1e-12)
+    np.testing.assert_allclose(simple.lift_marginals(reduced), marginals, atol=1e-12)
+    found = tz.log_partition(model, time_limit=5, seed=0)
+    assert found.lower <= log_z + 1e-12
+    assert found.upper >= log_z - 1e-12
+    assert found.width < 1e-9
+
+
 @given(discrete_models())
 def test_arc_consistency_is_the_fixed_point_of_its_definition(model):
     """A state is possible when each factor has a positive entry over possible states."""

@@ -310,6 +310,24 @@ def test_constant_weights_close_both_ends():
     assert -4.0 - 1e-3 < ledger.lower() < -4.0 < ledger.upper() < -4.0 + 0.6
 
 
+@pytest.mark.parametrize("lost", [1e-3, 0.2, 5.0])
+def test_what_draws_may_miss_is_added_to_the_upper_end(lost):
+    """E[W] >= Z - lost: the least Z that is refuted lies exactly `lost` above the least mean."""
+    logs = np.random.default_rng(2).normal(0.0, 0.3, 4000)
+    source, logs = simple(np.minimum(logs, CAP), spread=0.3, expected=4000.0)
+    whole, missing = (
+        ledger_of((replace(source, log_lost=log_lost), logs))
+        for log_lost in (-math.inf, math.log(lost))
+    )
+    expected = math.log(math.exp(whole.upper()) + lost)
+    assert missing.upper() == pytest.approx(expected, abs=1e-6)
+    assert missing.upper() > whole.upper() + 1e-4
+    assert missing.lower() == whole.lower()  # E[W] <= Z all the same
+    # beside a source that misses nothing each is held against its own mean
+    both = ledger_of((source, logs), (replace(source, level=1.0, log_lost=math.log(lost)), logs))
+    assert whole.upper() - 0.05 < both.upper() <= missing.upper() + 1e-6
+
+
 def test_a_cap_further_off_than_floats_reach():
     ledger = ledger_of(simple(np.zeros(1000), 5000.0, spread=0.1))
     assert ledger.lower() > -0.1

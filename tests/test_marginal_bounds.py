@@ -25,7 +25,7 @@ from tightz.interval.board import Board
 from tightz.interval.log_partition import log_partition
 from tightz.interval.marginal_bounds import marginal_bounds
 from tightz.interval.streams.spins import plain_mean_field
-from tightz.interval.streams.states import blocks, state_splitting
+from tightz.interval.streams.states import blocks
 from tightz.models.ends import nearest, width
 from tightz.reports import notebook
 from tightz.reports.data import as_marginals
@@ -43,7 +43,6 @@ WAYS = {
     "all": {"exact": False},
     "mean field": {"only": [plain_mean_field]},
     "blocks": {"only": [blocks]},
-    "tree": {"only": [state_splitting]},
     "annealing": {"only": [annealed]},
     "capped draws": {"only": [capped], "exact": False},
     "nothing": {"only": []},

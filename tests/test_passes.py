@@ -12,9 +12,10 @@ import pytest
 from tests import hostile
 from tightz.elimination.exact import adjoints, chains, passes, planning, tables
 from tightz.elimination.exact import run as running
+from tightz.elimination.exact.passes import Turn, pass_layout
 from tightz.elimination.exact.planning import build_plan
 from tightz.elimination.exact.run import Elimination
-from tightz.elimination.exact.schedule import checkpointed_steps
+from tightz.elimination.exact.schedule import Placed, checkpointed_steps
 from tightz.elimination.exact.skeleton import Skeleton
 from tightz.elimination.exact.slices import Sliced, run_slices
 from tightz.elimination.graph import scopes_of
@@ -221,6 +222,38 @@ def test_chains_end_before_their_states_are_too_many():
     other = build_plan(model, order[::-1].copy(), "the other way")
     again = run_within(other, model, list(checkpointed_steps(other.buckets, other.sizes(), ())))
     assert abs(run.log_z - again.log_z) <= run.rounding + again.rounding < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("main", "summed", "sides", "run"),
+    [
+        ((0, 1, 2, 3, 4, 5), (0,), [(0, 3)], 16),  # a touched axis parts the tile into long runs
+        ((0, 1, 2, 3, 4, 5), (1,), [(1,)], 96),
+        ((0, 1, 2, 3, 4, 5), (0,), [(0, 3), (0, 5)], 1),
+        ((0, 1, 2, 3, 4, 5), (0, 1), [(0, 6), (1, 3)], 16),  # another axis comes in
+    ],
+)
+def test_a_pass_sums_products_whatever_runs_it_copies(main, summed, sides, run):
+    cards, rng = [3, 4, 3, 2, 4, 4, 2], np.random.default_rng(0)
+    out = tuple(sorted({*main, *(a for side in sides for a in side)} - {*summed}))
+    scopes = [main, *sides, out]
+    sizes = [math.prod(cards[a] for a in scope) for scope in scopes]
+    *starts, end = itertools.accumulate(sizes, initial=0)
+    placed = [Placed(start, scope) for start, scope in zip(starts, scopes, strict=True)]
+    arena = rng.random(end)
+    layout = pass_layout(placed[0], [Turn(summed, tuple(placed[1:-1]))], placed[-1], cards)
+    assert layout.source.run == run < layout.source.tile.size
+    operands = [
+        part
+        for table, size in zip(placed[:-1], sizes, strict=False)
+        for part in (
+            arena[table.start : table.start + size].reshape([cards[a] for a in table.axes]),
+            list(table.axes),
+        )
+    ]
+    passes.run_pass(arena, layout, 0, layout.n_outer)
+    expected = np.einsum(*operands, list(out))
+    np.testing.assert_allclose(arena[starts[-1] :], expected.ravel(), rtol=1e-13)
 
 
 # What must be noticed --------------------------------------------------------------------------

@@ -258,7 +258,8 @@ def relational(draw):
     pairs = [(i, j) for i in range(things) for j in range(things) if i != j][:5]
     cards = rng.integers(2, 4, size=things + len(pairs))
     share = draw(st.sampled_from([0.0, 0.3]))
-    factors = [((v,), rng.normal(size=cards[v])) for v in range(len(cards)) if rng.random() < 0.7]
+    twice = np.repeat(np.arange(len(cards)), 2)  # up to two tables of its own for a variable
+    factors = [((v,), rng.normal(size=cards[v])) for v in twice if rng.random() < 0.6]
     for fact, (i, j) in enumerate(pairs, start=things):
         scope = rng.permutation([i, j, fact])
         table = 3.0 * rng.normal(size=tuple(cards[scope]))

@@ -312,6 +312,29 @@ def test_rounding_covers_exact_arithmetic():
         assert verdict.rounding <= 1e-9 * max(1.0, scale)
 
 
+def test_the_last_spins_are_within_the_rounding_of_their_own_sum():
+    """The sum over all states alone: what the steps before it charge would cover it by luck."""
+    off = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        n = 6
+        j, h = 1e6 * np.triu(rng.normal(size=(n, n)), 1), 1e6 * rng.normal(size=n)
+        steps = judge._Elimination(j, h, 0.0, 0.0)
+        steps._last(0)
+        energies = [
+            sum(Fraction(h[a]) * s[a] for a in range(n))
+            + sum(Fraction(j[a, b]) * s[a] * s[b] for a in range(n) for b in range(a + 1, n))
+            for s in (states(n).astype(int)).tolist()
+        ]
+        top = max(energies)
+        log_sum = Fraction(math.log(math.fsum(math.exp(float(e - top)) for e in energies)))
+        value = sum(Fraction(x) for part in steps.constants for x in part.tolist())
+        miss = float(top + log_sum - value)
+        assert abs(miss) <= steps.error < 1e-6
+        off += miss > 1e-11
+    assert off > 0  # the sum itself was below the truth: without its error the bound would be
+
+
 @pytest.mark.parametrize("error", [1e-17, 1e-9, 1.0])
 def test_rows_that_are_not_right_prove_no_less(monkeypatch, error):
     """Nothing rests on how rows and fields were found: what they miss is added."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -62,6 +63,20 @@ def test_ends_cover_as_often_as_they_say_and_bold_ones_do_not(monkeypatch):
             bold += not low <= p <= high
     assert outside <= DELTA * runs
     assert bold > DELTA * runs
+
+
+@pytest.mark.parametrize("states", [2, 3])
+def test_many_marginals_share_the_error(states):
+    """Each of n questions has the n-th part: those of a model of one have ends that are as wide."""
+    rng, grid, n = np.random.default_rng(3), Grid.of(1.0, 2), 6
+    ones, log_x = draws(rng, 0.5, 0.3, 2000, 1.0)
+    one = counted(rng, ones, log_x, grid, stake(-1.0, 0.3, 2000, 1, 0.05))
+    rows = np.concatenate([one.counts, np.zeros((states - 2, grid.count), dtype=np.int64)])
+    many = replace(one, pointers=states * np.arange(n + 1), counts=np.tile(rows, (n, 1)))
+    asked = n if states == 2 else n * states
+    alone = bounded([one], 0.05 / asked, 0.0)
+    np.testing.assert_allclose(bounded([many], 0.05, 0.0)[:2], alone, atol=1e-8)
+    assert (np.diff(bounded([one], 0.05, 0.0)) < np.diff(alone) - 1e-3).all()
 
 
 def test_ends_meet_with_more_draws_and_stay_inside_the_unit_interval():

@@ -12,7 +12,7 @@ import tightz as tz
 from tests import naive
 from tests.strategies import models_with_zeros
 from tightz.bounds import Side
-from tightz.interval.streams.states import reversed_tables, state_splitting
+from tightz.interval.streams.states import reversed_tables
 from tightz.judge.domains import DomainCourt, DomainsEvidence, Part, Summed, whole, within
 from tightz.judge.verdict import RefutedError
 from tightz.runtime.clock import Clock
@@ -176,21 +176,6 @@ def test_domains_and_the_model_within_them():
 
 
 # --- Streams ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("model", [hard(4), tz.potts_grid(4, 4, states=3, seed=1)])
-def test_the_stream_closes_in_on_log_z(model):
-    log_z = tz.exact(model).log_z
-    working = Working(model, Clock(60.0), exact=False)
-    ends = [-math.inf, math.inf]
-    for found in state_splitting(working, working.clock):
-        bound = found.bound if isinstance(found, Finding) else found
-        if bound is not None:
-            verdict = bound.evidence.verdict(working.graph)
-            assert verdict.lower <= log_z + 1e-9
-            assert verdict.upper >= log_z - 1e-9
-            ends = [max(ends[0], verdict.lower), min(ends[1], verdict.upper)]
-    assert ends[1] - ends[0] < 1e-6
 
 
 def test_tables_from_below_are_lower_ends_that_rise():

@@ -26,6 +26,7 @@ from tightz.sampling.state_search import search_states
 from tightz.search.ground_state import Found, Search, SearchStatus
 from tightz.uppers.mini_bucket import heaviest as colder
 from tightz.workspace.findings import Mixing
+from verification.hostile_models import KINDS
 
 
 @st.composite
@@ -121,6 +122,17 @@ def test_the_judge_bounds_every_state_that_is_not_given(model, count):
     assert value >= most
     assert value == most or value <= most + 1e-9 * (1.0 + abs(most))
     assert largest_entries(model) >= logs.max()
+
+
+def test_the_judge_bounds_other_states_to_the_last_digit():
+    """Tables near 1e9 that cancel: what weights are told apart by is rounding."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        model = KINDS["cancellations"](rng)
+        states, logs = every_state(model)
+        first = np.argsort(-logs)[: int(rng.integers(1, 4))]
+        others = np.delete(logs, first).max(initial=-math.inf)
+        assert heaviest(uncut(model, max_bytes=1e9), model, states[first]) >= others
 
 
 def test_shifts_that_do_not_cancel_and_states_that_are_none_are_refuted():

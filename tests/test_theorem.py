@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -84,6 +85,13 @@ def test_heaviest_states_establish_both_theorems() -> None:
         assert statement.lower_holds
         assert statement.upper_holds
         assert statement.lower <= exact <= statement.upper
+    # the factors of the two theorems, 4 * 32 (n + 1) and 32^2, whatever the medians are
+    one, two = r.theorem_1, r.theorem_2
+    assert one.upper - one.lower == pytest.approx(math.log(128 * (4 + 1)), abs=1e-12)
+    assert two.upper - two.lower == pytest.approx(2 * math.log(32), abs=1e-12)
+    medians = np.sort(r.table.log_gammas[:, :, -1], axis=1)[:, (T - 1) // 2]
+    best = float((medians + r.table.levels * math.log(2)).max())
+    assert one.lower == pytest.approx(best - math.log(4), abs=1e-12)
 
 
 def test_the_certificate_bets_on_levels_fixed_in_advance() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from decimal import Context, Decimal
 
 import numpy as np
@@ -17,6 +18,8 @@ from verification.__main__ import main, summary
 from verification.agreement import ROUTES, agreement
 from verification.coverage import coverage
 from verification.events import TINY, Events
+from verification.fault_table import FAULTS, PLACES
+from verification.faults import PACKAGE, ROOT, Fault, chosen, plant
 from verification.hostile_models import KINDS as HOSTILE_KINDS
 from verification.hostile_models import hostile_model
 from verification.ledger import CASES, CONTROLS, ledger
@@ -315,3 +318,46 @@ def test_the_books_of_a_run_balance_and_those_of_a_forgetful_one_do_not():
         assert wrong == []
         *_, wrong = killing.whole(pool, 200.0, enough=8, forget=True)
     assert "a batch was lost" in wrong
+
+
+def test_every_fault_can_be_planted():
+    """The table is that of these sources and tests: a text that is gone, or not alone, is seen."""
+    assert len(FAULTS) >= 40
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    for fault in FAULTS:
+        text = (ROOT / PACKAGE / fault.file).read_text(encoding="utf-8")
+        compile(fault.planted(text), fault.file, "exec")
+        files = [word for word in shlex.split(fault.tests) if word.startswith("tests/")]
+        assert files
+        assert all((ROOT / file).is_file() for file in files), fault.name
+    assert {fault.part for fault in chosen(0.0, ())} == set(PLACES)
+    assert {fault.part for fault in chosen(1.0, ("ends", "gpu"))} == {"ends", "gpu"}
+
+
+def test_planted_faults_are_killed_or_not_and_the_table_may_be_wrong():
+    old = "    return np.where(codes < states, codes, codes - states)\n"
+    new = "    return np.minimum(codes, states - 1)\n"
+    tests = "tests/test_discrete.py -k codes_repeat_real_states"
+
+    def fault(why, text=old, other=new, equivalent=""):
+        return Fault("reductions", "reductions/bits.py", text, other, tests, why, equivalent)
+
+    faults = [
+        fault("killed"),
+        fault("lives", other=old + "\n"),
+        fault("is no fault", other=old + "\n", equivalent="an empty line"),
+        fault("is one", equivalent="a mistake"),
+        fault("is gone", text="no such text"),
+        fault("does not run", other="    return undefined(\n"),
+    ]
+    killed, lives, none, wrong, gone, broken = plant(1.0, 2, quiet, faults=faults)
+    assert killed.passed
+    assert "killed by tests/test_discrete.py::test_codes_repeat" in killed.detail
+    assert not lives.passed
+    assert lives.detail.startswith("SURVIVED")
+    assert none.passed
+    assert not wrong.passed
+    assert not gone.passed
+    assert "out of date" in gone.detail
+    assert not broken.passed
+    assert "no answer" in broken.detail

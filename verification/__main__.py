@@ -1,17 +1,22 @@
-"""`python -m verification [SCALE] [NAME ...]`: run the trust suite and print one table."""
+"""`python -m verification [SCALE] [NAME ...]`: run the trust suite and print one table.
+
+After `faults` the parts of the library whose faults are planted may be named: `faults judge ends`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from verification.agreement import agreement
 from verification.calibration import calibration
 from verification.coverage import coverage
 from verification.drawn import drawn
+from verification.fault_table import PLACES
+from verification.faults import plant
 from verification.hostile import attack
 from verification.killing import killing
 from verification.ledger import ledger
@@ -24,8 +29,11 @@ from verification.tracks import tracks
 from verification.violations import hunt
 
 
-def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
-    """The parts of the suite by name, each a function of (scale, progress)."""
+def checks(workers: int, places: Sequence[str] = ()) -> dict[str, Callable[..., Iterator[Row]]]:
+    """The parts of the suite by name, each a function of (scale, progress).
+
+    places   where faults are planted; everywhere if there are none
+    """
     return {
         "agreement": agreement,
         "memory": memory,
@@ -40,6 +48,7 @@ def checks(workers: int) -> dict[str, Callable[..., Iterator[Row]]]:
         "hostile": lambda scale, progress: attack(scale, workers, progress),
         "killing": killing,
         "suites": suites,
+        "faults": lambda scale, progress: plant(scale, workers, progress, places),
     }
 
 
@@ -63,8 +72,9 @@ def main(arguments: list[str]) -> int:
     """Exit status 1 if anything failed."""
     numbers = [a for a in arguments if a.replace(".", "", 1).isdigit()]
     scale = float(numbers[0]) if numbers else 1.0
-    parts = checks(os.cpu_count() or 1)
-    unknown = [a for a in arguments if a not in parts and a not in numbers]
+    places = [a for a in arguments if a in PLACES] if "faults" in arguments else []
+    parts = checks(os.cpu_count() or 1, places)
+    unknown = [a for a in arguments if a not in (*parts, *places, *numbers)]
     if unknown:
         print(f"unknown: {', '.join(unknown)}; expected a scale and any of {', '.join(parts)}")
         return 2

@@ -359,6 +359,26 @@ def machines(rng: Rng) -> tz.FactorGraph:
     )
 
 
+def cancellations(rng: Rng) -> tz.FactorGraph:
+    """Tables near 1e9 over shared scopes that cancel but for N(0, 1): sums are all rounding.
+
+    The third of each scope may come as two, one over part of the scope: no merging of equal scopes
+    takes them together.
+    """
+    n = int(rng.integers(2, 7))
+    cards = np.maximum(_cards(rng, n, 3, 512), 2)
+    factors: Factors = []
+    for scope in [*(list(p) for p in _pairs(rng, n, 0.6)), *([v] for v in range(n))]:
+        shape, large = tuple(cards[scope]), _scale(rng, 8.5, 9.5)
+        one, two = (large * rng.normal(size=shape) for _ in range(2))
+        part = large * rng.normal(size=shape[:1]) * (rng.random() < 0.5)
+        spread = part.reshape(-1, *(1,) * (len(shape) - 1))
+        rest = -(one + two + spread) + rng.normal(size=shape)
+        factors += [(scope, one), (scope, two), (scope, rest), (scope[:1], part)]
+    order = rng.permutation(len(factors))
+    return tz.FactorGraph(cards, [factors[k] for k in order])
+
+
 KINDS: dict[str, Callable[[Rng], tz.FactorGraph]] = {
     make.__name__.replace("_", " "): make
     for make in (
@@ -366,7 +386,7 @@ KINDS: dict[str, Callable[[Rng], tz.FactorGraph]] = {
         strong_couplings, quantised_cliques, huge_couplings, strong_lattice, strong_potts,
         many_states, wide_factors,
         fragments, contradictions, observed, parities, deterministic_networks, single_solutions,
-        empty_models, huge_entries, trees, machines,
+        empty_models, huge_entries, trees, machines, cancellations,
     )
 }  # fmt: skip
 """kind -> its maker, in the order in which they take turns."""

@@ -23,7 +23,7 @@ from scipy.stats import binom
 from tightz.elimination.order import Order, Orders
 from tightz.sampling.capped.lanes import LANES
 from tightz.sampling.capped.proposal import Proposal
-from tightz.sampling.ledger import CAPPED_SHARES, LEVELS, SHARES, Ledger, stakes_of
+from tightz.sampling.ledger import CAPPED_SHARES, SHARES, Ledger, stakes_of
 from tightz.uppers.mini_bucket.descent import Descent
 from tightz.uppers.mini_bucket.partition import partition
 from tightz.workspace.findings import Draws, Source
@@ -106,6 +106,8 @@ CAPPED = [
 ]  # fmt: skip
 HEAVY = [lognormal(0.5), lognormal(1.5), lognormal(3.0)]
 
+PARITIES = (1, 2, 4, 6, 8, 10)
+
 CASES: dict[str, Case] = {
     "lognormal, spread 0.1": steady(lognormal(0.1, 1.5), 0.1),
     "lognormal, spread 1": steady(lognormal(1.0, 20.0), 1.2),
@@ -123,7 +125,7 @@ CASES: dict[str, Case] = {
     "annealing, heavy tails": steady(lognormal(3.0), 30.0),
     "projections of 4 parities": steady(projection(4), 3.9),
     "projections, a track for each level": Case(
-        {f"projections: {m}": [projection(m, 0.1)] for m in LEVELS}, pilots=((math.nan, 1e4),)
+        {f"projections: {m}": [projection(m, 0.1)] for m in PARITIES}, pilots=((math.nan, 1e4),)
     ),
     "draws tuned against the lower end": Case(
         {"mini-bucket": HEAVY}, TUNED_LOWER, tuple(PILOTS), horizon=300
@@ -147,7 +149,7 @@ CASES: dict[str, Case] = {
             "mini-bucket": GENTLE,
             "c": GENTLE,
             **{name: HEAVY for name in SHARES if name.startswith("annealing")},
-            **{f"projections: {m}": [projection(m, 0.1)] for m in LEVELS},
+            **{f"projections: {m}": [projection(m, 0.1)] for m in PARITIES},
         },
         CHASER,
         KIND,

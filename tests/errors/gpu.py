@@ -170,10 +170,7 @@ def _many_terms(patch):
     from tightz.judge.gpu import cliques
 
     patch.setattr(cliques, "MOST_TERMS", -1)
-    tree = SimpleNamespace(
-        scopes=[(0,)], shapes=[(2,)], shifted=[[]], children=[[]],
-        evidence=SimpleNamespace(factors=[[]]),
-    )  # fmt: skip
+    tree = SimpleNamespace(shapes=[(2,)], terms_of=SimpleNamespace(ptr=[0, 0]))
     cliques._page(tree, 0, {})
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tightz.bounds import at_most, figure
-from tightz.judge.verdict import UNIT
+from tightz.judge.verdict import log_summation
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import factors_of_each
 from tightz.workspace.working import LARGE
@@ -113,5 +113,5 @@ def log_z_of_network(model: FactorGraph) -> tuple[float, float] | None:
         waiting += [u for u in scope if uses[u] == 1]
     if left.any() or gone < model.n_variables:
         return None
-    error = 4.0 * UNIT * float((model.cardinalities + 8.0).sum())  # exp, the sums and log
+    error = float(log_summation(model.cardinalities).sum())
     return math.fsum(low) - error, math.fsum(high) + error

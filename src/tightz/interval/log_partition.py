@@ -189,8 +189,10 @@ MANY_CORES, LONG = 6, 20.0
 one interpreter wait for each other (50x50 grid, w = 10, 8 cores and a GPU, 40 s: 3.2 nats always by
 threads, 0.8 with five processes)."""
 
-FOR_WORKERS = 2 / 3
-"""Part of the cores that these get."""
+AT_HOME = 2
+"""Cores that these leave to the threads of this process. What runs there is Python beside its
+kernels, and waits for the interpreter: five threads used two cores, and what decides the answer
+came later (100x100 grid, w = 10, 30 s, 14 cores: 64 nats always with five threads, 38 with two)."""
 
 
 def _own_workers(
@@ -204,7 +206,7 @@ def _own_workers(
     from tightz.runtime.local_workers import LocalWorkers, can_start, is_worker
 
     alone = is_worker() or not can_start()
-    return None if alone else LocalWorkers(int(FOR_WORKERS * cores))
+    return None if alone else LocalWorkers(cores - AT_HOME)
 
 
 def _free_cores(executor: Submits | None) -> int:

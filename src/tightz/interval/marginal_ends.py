@@ -14,6 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from tightz.judge.verdict import LIBRARY, UNIT
 from tightz.workspace.findings import Clamped
 
 SMALLEST = -660.0
@@ -21,9 +22,6 @@ SMALLEST = -660.0
 
 TINY = 1e-300
 """Shares below have fewer digits: nothing, from below."""
-
-UNIT = 2.0**-53
-"""Relative error of one correctly rounded operation."""
 
 
 def combined(
@@ -60,7 +58,7 @@ def shares(
     logs = np.concatenate([low, high, np.full((variables, 1), lower)], axis=1)
     top = np.where(np.isfinite(logs), logs, -np.inf).max(axis=1, keepdims=True)
     top[np.isneginf(top)] = 0.0
-    slack, few = (740.0 + 2.0 * k) * UNIT, 8.0 * UNIT
+    slack, few = LIBRARY + (740.0 + 2.0 * k) * UNIT, 8.0 * UNIT
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         # What exp can hold with few digits or not at all counts as nothing from below and as the
         # smallest that it holds well from above.

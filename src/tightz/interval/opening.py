@@ -56,7 +56,7 @@ FIRST_DENSE = ("annealing", "annealed", "capped")
 AFTER = {
     "annealing": ("annealed",),
     "elimination": ("quadratic",),
-    "tempering": ("layers", "structured", "projections", "splitting"),
+    "tempering": ("layers", "structured", "splitting"),
 }
 """What a stream may launch, by names: the portfolio need not be loaded to know its kernels."""
 

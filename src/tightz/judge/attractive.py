@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tightz.judge.pairwise import Pairs, pairs_of
 from tightz.judge.spanning import components
-from tightz.judge.verdict import UNIT, RefutedError, Verdict
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
 
@@ -168,10 +168,10 @@ def _free_energy(pairs: Pairs, spins: _Spins, couplings: _Couplings) -> tuple[li
         terms += (p * pairs.unary.value[at] + more * p_log_p(p)).tolist()
         charge += float((p * error[at]).sum())
         charge += float((4.0 * UNIT * (p * np.abs(pairs.unary.value[at]))).sum())
-        charge += 16.0 * UNIT * float((np.abs(more) * (p > 0.0)).sum())
+        charge += (LIBRARY + 8.0 * UNIT) * float((np.abs(more) * (p > 0.0)).sum())
     for p, off, table, doubt in _pair_terms(pairs, spins, couplings):
         terms += (p * table - p_log_p(p)).tolist()
-        charge += float((p * doubt + 4.0 * UNIT * p * np.abs(table) + 8.0 * UNIT * (p > 0)).sum())
+        charge += float((p * doubt + 4.0 * UNIT * p * np.abs(table) + LIBRARY * (p > 0)).sum())
         # |d (p log p)| <= off (1 + |log off|) for a change of p by off, at least 1e-17.
         charge += float((off * (np.abs(table) + doubt + 800.0)).sum())
     return terms, charge

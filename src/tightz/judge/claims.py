@@ -21,6 +21,7 @@ from tightz.judge.verdict import (
     RefutedError,
     Verdict,
     allowed,
+    log_summation,
     log_weight,
     summation,
 )
@@ -33,15 +34,13 @@ def log_add(x: float, y: float) -> tuple[float, float]:
     if low == -math.inf or top == math.inf:
         return top, 0.0
     value = top + math.log1p(math.exp(low - top))
-    return value, 3.0 * UNIT * abs(value) + 2.0 * LIBRARY
+    return value, log_summation(2) + summation(2, abs(value))
 
 
 def log_sum(values: Iterable[float]) -> tuple[float, float]:
     """(log of the sum of the exponentials, its rounding and that of moving it by as much).
 
-    x - top rounds by u |x - top|, which moves its exponential by less than u, exp itself by
-    LIBRARY relatively; fsum rounds once. The sum is at least 1, so the logarithm is off by no more
-    than all of that together, LIBRARY of itself, and u of the result.
+    As `log_summation` says; the result rounds once more when it is moved.
     """
     terms = list(values)
     # Relative to the largest, so that nothing overflows; the rounding of the sum is returned with
@@ -51,8 +50,7 @@ def log_sum(values: Iterable[float]) -> tuple[float, float]:
         return top, 0.0
     total = math.fsum(math.exp(x - top) for x in terms)
     value = top + math.log(total)
-    rounding = LIBRARY * (2.0 + math.log(total)) + UNIT * (2.0 + len(terms) / total)
-    return value, 2.0 * rounding + 3.0 * UNIT * abs(value)
+    return value, log_summation(len(terms)) + summation(2, abs(value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +71,7 @@ class StatesEvidence:
         spread = math.log(math.fsum(math.exp(value - top) for value, _ in weights))
         value = top + spread
         rounding = max(error for _, error in weights)
-        rounding += 2 * UNIT * (abs(value) + len(weights)) + LIBRARY * (1.0 + spread)
+        rounding += log_summation(len(weights)) + summation(2, abs(value))
         return Verdict(lower=value - rounding, rounding=rounding)
 
 

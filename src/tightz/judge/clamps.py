@@ -56,12 +56,9 @@ class ClampedCliques:
     def __init__(self, evidence: CliquesEvidence, model: FactorGraph) -> None:
         self.tree = tree = CliqueTree(evidence, model)
         self.side = 1.0 if tree.all_positive else -1.0
-        self._usual: dict[int, NDArray[np.float64]] = {}
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for c in tree.visits:
-                self._usual[c] = tree.message(c, self._usual, self.side, tree.weights[c])
-        roots = [float(self._usual[c][0]) for c in tree.visits if tree.parents[c] < 0]
-        self.value = tree.total(self.side, roots)
+            self._usual = tree.messages(self.side, np.array(tree.weights))
+        self.value = tree.total(self.side, tree.roots(self._usual))
         self._own: dict[int, list[int]] = {v: [] for v in tree.rank}
         for c in tree.visits:
             self._own[tree.scopes[c][-1]].append(c)

@@ -22,17 +22,16 @@ are judged there (`gpu.cliques`), by the same sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tightz.judge.clique_zeros import proven_zeros
-from tightz.judge.verdict import UNIT, RefutedError, Verdict
+from tightz.judge.verdict import UNIT, RefutedError, Verdict, log_summation, summation
 from tightz.models.factor_graph import FactorGraph
 
 _LEAST_WEIGHT = 1e-12
@@ -47,6 +46,9 @@ maker, nothing rests on it.
 
 _SMALL = 1e-11
 """Nats of rounding per clique up to which its largest entry may stand for all of them."""
+
+_TOGETHER = 1 << 18
+"""Entries of tables that are summed together, roughly."""
 
 _HELD = 500_000
 """Shift entries (4 MB) that a judged evidence keeps, so that it can be judged again."""
@@ -125,11 +127,30 @@ def _judged(tree: CliqueTree) -> Verdict:
     return Verdict(lower, upper, abs(best - evidence.claimed) if math.isfinite(best) else 0.0)
 
 
-class CliqueTree:
-    """The structure of a `CliquesEvidence`, checked against the model it is said to describe.
+_ALONE = 1 << 10
+"""Entries of a clique's table from which it is summed by itself: smaller ones of the same shape are
+summed together, since a call of numpy costs as much as a thousand additions."""
 
-    shifted[c]: (sign, first entry of the shift, the other clique).
+FACTOR, SHIFT, MESSAGE = 0, 1, 2
+
+
+class _Terms(NamedTuple):
+    """What tables of cliques are made of: terms ptr[c]:ptr[c + 1] are those of clique c.
+
+    Entry x of c's table takes sign * source[start + x @ strides], where x are the states of c's
+    variables and the source is the model's log tables, the shifts, or the messages by their kind.
+    Of a message `start` is the clique that sends it.
     """
+
+    ptr: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    sign: NDArray[np.float64]
+    start: NDArray[np.int64]
+    strides: NDArray[np.int64]  # (terms, longest scope); 0 for variables that it does not depend on
+
+
+class CliqueTree:
+    """The structure of a `CliquesEvidence`, checked against the model it is said to describe."""
 
     on_device = False
 
@@ -139,9 +160,7 @@ class CliqueTree:
         self.scopes, self.parents = evidence.scopes, evidence.parents.tolist()
         self.weights = evidence.weights.tolist()
         self.magnitude = 0.0
-        # Lists: single numbers out of arrays are slow, and there is one table per factor.
-        self._cards, self._variables = model.cardinalities.tolist(), model.scope_vars.tolist()
-        self._scope_ends, self._table_ends = model.scope_ptr.tolist(), model.table_ptr.tolist()
+        self._cards = model.cardinalities.astype(np.int64)
         self.has_zeros = bool(np.isneginf(model.log_tables).any())
         free = [v for v in range(model.n_variables) if v not in model.evidence]
         order = evidence.order.tolist()
@@ -150,70 +169,137 @@ class CliqueTree:
         if sorted(order) != free:
             raise RefutedError("the elimination order is not one of the model's free variables")
         self.rank = {v: k for k, v in enumerate(order)}
-        self.axes = [{v: a for a, v in enumerate(s)} for s in self.scopes]
-        self._check_scopes()
-        self.shapes = [tuple(self._cards[v] for v in s) for s in self.scopes]
+        self._read_scopes()
+        sizes = self._sizes.tolist()
+        self.shapes = [tuple(row[: len(s)]) for row, s in zip(sizes, self.scopes, strict=True)]
         self.children: list[list[int]] = [[] for _ in self.scopes]
         for c, parent in enumerate(self.parents):
             if parent >= 0:
                 self.children[parent].append(c)
-        self.constants = self._check_factors()
         self.all_positive, self.one_positive = self._check_weights()
-        self.pairs = self._check_pairs()
+        self.terms_of = self._sorted(self._messages(), self._factors(), self._shifts())
         self.visits = sorted(range(len(self.scopes)), key=lambda c: self.rank[self.scopes[c][-1]])
 
-    def _check_scopes(self) -> None:
+    def _read_scopes(self) -> None:
         """Falling ranks, messages that fit their receivers, receivers of later variables."""
         if not len(self.scopes) == len(self.parents) == len(self.weights):
             raise RefutedError("scopes, parents and weights of cliques differ in number")
-        for c, scope in enumerate(self.scopes):
-            ranks = [self.rank.get(v, -1) for v in scope]
-            # Falling ranks put the variable that is summed out last, so it occurs in no message
-            # that this clique sends on; a parent of a later variable makes the cliques a forest
-            # that can be visited in order.
-            falling = all(a > b for a, b in pairwise(ranks))
-            if not scope or min(ranks) < 0 or not falling:
-                raise RefutedError(f"clique {c} has scope {scope}, which the order does not allow")
-            parent = self.parents[c]
-            if parent < 0:
-                fits = len(scope) == 1
-            else:
-                fits = parent < len(self.scopes) and set(scope[:-1]) <= self.axes[parent].keys()
-                fits = fits and self.rank[self.scopes[parent][-1]] > ranks[-1]
-            if not fits:
-                raise RefutedError(f"the message of clique {c} does not fit clique {parent}")
+        lengths = np.fromiter(map(len, self.scopes), np.int64, len(self.scopes))
+        members = np.array([v for scope in self.scopes for v in scope], dtype=np.int64)
+        # (cliques, longest) the variables and their numbers of states; -1 and 1 beyond the scope
+        inside = np.arange(int(lengths.max(initial=1))) < lengths[:, None]
+        self._members: NDArray[np.int64] = np.full(inside.shape, -1, dtype=np.int64)
+        self._members[inside] = members
+        ranks = np.full(self.model.n_variables + 1, -1, dtype=np.int64)
+        ranks[self.evidence.order.astype(np.int64)] = np.arange(len(self.rank))
+        known = (self._members >= 0) & (self._members < self.model.n_variables)
+        rank = np.where(known, ranks[np.where(known, self._members, -1)], -1)
+        # Falling ranks put the variable that is summed out last, so it occurs in no message that
+        # this clique sends on; a parent of a later variable makes the cliques a forest that can be
+        # visited in order.
+        falling = ((rank[:, :-1] > rank[:, 1:]) | ~inside[:, 1:]).all(axis=1)
+        good = (lengths > 0) & ((rank >= 0) | ~inside).all(axis=1) & falling
+        if not good.all():
+            c = int(np.argmin(good))
+            raise RefutedError(
+                f"clique {c} has scope {self.scopes[c]}, which the order does not allow"
+            )
+        self._sizes: NDArray[np.int64] = np.ones(inside.shape, dtype=np.int64)
+        self._sizes[inside] = self._cards[members]
+        self._lengths = lengths
+        n, count = self.model.n_variables, len(self.scopes)
+        keys = (np.repeat(np.arange(count), lengths) * n + members).astype(np.int64)
+        self._by_key = np.argsort(keys)
+        self._keys = keys[self._by_key]
+        self._firsts = np.cumsum(lengths) - lengths
+        parents = np.array(self.parents, dtype=np.int64)
+        child = np.flatnonzero(parents >= 0)
+        fits = (parents >= 0) | (lengths == 1)
+        fits[child[parents[child] >= count]] = False
+        child = child[parents[child] < count]
+        sent = inside[child] & (np.arange(inside.shape[1]) < lengths[child, None] - 1)
+        own = rank[np.arange(count), lengths - 1] if count else rank[:, 0]
+        inherited = self._axes_in(parents[child], self._members[child]) >= 0
+        fits[child] = (inherited | ~sent).all(axis=1) & (own[parents[child]] > own[child])
+        if not fits.all():
+            c = int(np.argmin(fits))
+            raise RefutedError(f"the message of clique {c} does not fit clique {self.parents[c]}")
 
-    def _check_factors(self) -> list[float]:
+    def _axes_in(
+        self, cliques: NDArray[np.int64], variables: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """(k, m) the axis that each variable has in clique k; -1 where it has none."""
+        wanted = cliques[:, None] * self.model.n_variables + variables
+        at = np.minimum(np.searchsorted(self._keys, wanted), max(0, self._keys.size - 1))
+        found = (variables >= 0) & (self._keys[at] == wanted)
+        return np.where(found, self._by_key[at] - self._firsts[cliques][:, None], -1)
+
+    def _messages(self) -> _Terms:
+        """Messages as terms of their receivers, with the axes of the sender's scope but one."""
+        parents = np.array(self.parents, dtype=np.int64)
+        child = np.flatnonzero(parents >= 0)
+        sent = np.arange(self._members.shape[1]) < self._lengths[child, None] - 1
+        sizes = np.where(sent, self._sizes[child], 1)
+        axes = self._axes_in(parents[child], self._members[child])
+        return _Terms(
+            parents[child], np.full(child.size, MESSAGE), np.ones(child.size), child,
+            self._placed(axes, np.where(sent, _strides(sizes), 0)),
+        )  # fmt: skip
+
+    def _placed(self, axes: NDArray[np.int64], strides: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Strides of a term's own axes at the axes of its clique."""
+        out = np.zeros((len(axes), self._members.shape[1]), dtype=np.int64)
+        row, column = np.nonzero(strides)
+        out[row, axes[row, column]] = strides[row, column]
+        return out
+
+    def _factors(self) -> _Terms:
         """Every factor of a free variable in exactly one clique; the values of the others."""
-        model, seen = self.model, set[int]()
-        if len(self.evidence.factors) != len(self.scopes):
+        model, placed = self.model, self.evidence.factors
+        if len(placed) != len(self.scopes):
             raise RefutedError("the placed factors do not list one entry per clique")
+        clique = np.repeat(np.arange(len(placed)), [len(each) for each in placed])
+        factor = np.array([f for each in placed for f in each], dtype=np.int64)
+        # (factors, most variables) which, how far apart their states are in the table; -1 and 0
+        # for observed ones, whose states say where it begins
+        arity = np.diff(model.scope_ptr).astype(np.int64)
+        inside = np.arange(int(arity.max(initial=1))) < arity[:, None]
+        variables = np.full(inside.shape, -1, dtype=np.int64)
+        variables[inside] = model.scope_vars
+        sizes = np.where(inside, np.append(self._cards, 1)[variables], 1)
+        strides = np.where(inside, _strides(sizes), 0)
+        seen = np.full(model.n_variables + 1, -1, dtype=np.int64)
+        for v, state in model.evidence.items():
+            seen[v] = state
+        observed = seen[variables] >= 0
+        start = model.table_ptr[:-1] + np.where(observed, seen[variables] * strides, 0).sum(axis=1)
+        is_free = inside & ~observed
         # A factor placed twice would count twice, one left out would drop a term of log p~: either
         # breaks the identity sum_c F_c = log p~ on which everything rests.
-        for c, placed in enumerate(self.evidence.factors):
-            for f in placed:
-                known = 0 <= f < model.n_factors and f not in seen
-                scope = [v for v in self._scope(f) if v not in model.evidence] if known else []
-                if not scope or not set(scope) <= self.axes[c].keys():
-                    raise RefutedError(f"factor {f} is placed twice, or not inside clique {c}")
-                seen.add(f)
-        constants = []
-        for f in set(range(model.n_factors)) - seen:
-            scope = self._scope(f)
-            if any(v not in model.evidence for v in scope):
-                raise RefutedError(f"factor {f} is in no clique")
-            constants.append(float(self._sliced(f, scope)))
-        return constants
-
-    def _scope(self, f: int) -> list[int]:
-        return self._variables[self._scope_ends[f] : self._scope_ends[f + 1]]
-
-    def _sliced(self, f: int, scope: list[int]) -> NDArray[np.float64]:
-        """The table of factor f over its free variables."""
-        seen = self.model.evidence
-        flat = self.model.log_tables[self._table_ends[f] : self._table_ends[f + 1]]
-        table = flat.reshape([self._cards[v] for v in scope])
-        return table[tuple(seen.get(v, slice(None)) for v in scope)] if seen else table
+        known = (factor >= 0) & (factor < model.n_factors)
+        times = np.bincount(factor[known], minlength=model.n_factors)
+        safe = np.where(known, factor, 0)
+        good = known.copy()
+        if model.n_factors:
+            axes = self._axes_in(clique, np.where(is_free, variables, -1)[safe])
+            good &= (times[safe] == 1) & is_free[safe].any(axis=1)
+            good &= ((axes >= 0) | ~is_free[safe]).all(axis=1)
+        if not good.all():
+            k = int(np.argmin(good))
+            raise RefutedError(
+                f"factor {factor[k]} is placed twice, or not inside clique {clique[k]}"
+            )
+        if (left := np.flatnonzero((times == 0) & is_free.any(axis=1))).size:
+            raise RefutedError(f"factor {left[0]} is in no clique")
+        self.constants: list[float] = model.log_tables[start[times == 0]].tolist()
+        if not factor.size:
+            return _Terms(factor, factor, np.ones(0), factor, self._members[:0])
+        # a variable of one state may have any stride: it is not an axis
+        own = np.where(is_free & (sizes > 1), strides, 0)[factor]
+        return _Terms(
+            clique, np.full(factor.size, FACTOR), np.ones(factor.size), start[factor],
+            self._placed(axes, own),
+        )  # fmt: skip
 
     def _check_weights(self) -> tuple[bool, bool]:
         """(all positive, exactly one positive per variable); rounding of their sums is charged."""
@@ -227,7 +313,8 @@ class CliqueTree:
             total = math.fsum(weights)
             if not (weights and min(map(abs, weights)) > _LEAST_WEIGHT and abs(total - 1) < 1e-9):
                 raise RefutedError(f"weights {weights} of variable {v} are not those of Hoelder")
-            self.weight_sums[v] = total
+            if total != 1.0:
+                self.weight_sums[v] = total
         # All positive: Hoelder from above. Exactly one positive and the rest negative: the reverse
         # inequality, from below. Anything else proves nothing.
         counts = [sum(w > 0 for w in weights) for weights in by_variable.values()]
@@ -237,38 +324,68 @@ class CliqueTree:
             raise RefutedError("weights of mixed signs bound neither side")
         return positive, single
 
-    def _check_pairs(self) -> list[list[tuple[float, tuple[int, ...], NDArray[np.float64]]]]:
-        """Per clique its shifts as (sign, shape to broadcast by, entries)."""
-        held: list[list[tuple[float, tuple[int, ...], NDArray[np.float64]]]]
-        held = [[] for _ in self.scopes]
-        self.links: list[tuple[int, int, NDArray[np.float64]]] = []
-        self.shifted: list[list[tuple[int, int, int]]] = [[] for _ in self.scopes]
-        ends = self.evidence.shift_ptr.tolist()
-        whole = ends[:1] == [0] and ends[-1] == self.shifts.size
-        if len(ends) != len(self.evidence.pairs) + 1 or not whole:
+    def _shifts(self) -> _Terms:
+        """The same numbers as terms of two cliques, with opposite signs: that they cancel needs no
+        check.
+        """
+        ends = self.evidence.shift_ptr.astype(np.int64)
+        pairs = np.asarray(self.evidence.pairs, dtype=np.int64).reshape(-1, 2)
+        whole = ends.size and ends[0] == 0 and ends[-1] == self.shifts.size
+        if ends.size != len(pairs) + 1 or not whole:
             raise RefutedError("shifts and pairs differ in number")
-        for p, (i, j) in enumerate(self.evidence.pairs.tolist()):
-            if i == j or not 0 <= min(i, j) <= max(i, j) < len(self.scopes):
-                raise RefutedError(f"shift {p} is between cliques {i} and {j}")
-            shapes = self.shared_shape(i, j), self.shared_shape(j, i)
-            if not all(math.prod(shape) == ends[p + 1] - ends[p] for shape in shapes):
-                raise RefutedError(f"shift {p} does not fit cliques {i} and {j}")
-            self.shifted[i].append((+1, ends[p], j))
-            self.shifted[j].append((-1, ends[p], i))
-            if self.on_device:  # entries are looked at where they lie
-                continue
-            entries = self.shifts[ends[p] : ends[p + 1]]
-            if np.isnan(entries).any() or np.isposinf(entries).any():
-                raise RefutedError(f"shift {p} holds numbers that are none")
-            # The same numbers with opposite signs, taken from one array: that the shift cancels
-            # needs no check.
-            held[i].append((+1.0, shapes[0], entries))
-            held[j].append((-1.0, shapes[1], entries))
-            # -inf added to one side and subtracted from the other does not cancel. It is a claim
-            # that p~ = 0 there, proven separately in `clique_zeros` before it is used.
-            if np.isneginf(entries).any():
-                self.links.append((i, j, entries))
-        return held
+        low, high = pairs.min(axis=1, initial=len(self.scopes)), pairs.max(axis=1, initial=-1)
+        good = (low >= 0) & (high < len(self.scopes)) & (low != high)
+        if not good.all():
+            p = int(np.argmin(good))
+            raise RefutedError(f"shift {p} is between cliques {pairs[p, 0]} and {pairs[p, 1]}")
+        strides = []
+        for side in (0, 1):
+            # Axes fall in rank in both cliques, so those that they share come in the same order.
+            shared = self._axes_in(pairs[:, 1 - side], self._members[pairs[:, side]]) >= 0
+            sizes = np.where(shared, self._sizes[pairs[:, side]], 1)
+            strides.append(np.where(shared & (sizes > 1), _strides(sizes), 0))
+            # in floats, which do not wrap around
+            fits = np.prod(sizes, axis=1, dtype=np.float64) == np.diff(ends)
+            if not fits.all():
+                p = int(np.argmin(fits))
+                raise RefutedError(
+                    f"shift {p} does not fit cliques {pairs[p, 0]} and {pairs[p, 1]}"
+                )
+        self.links: list[tuple[int, int, NDArray[np.float64]]] = []
+        if not self.on_device:  # there entries are inspected where they lie
+            self._check_entries(pairs, ends)
+        sign = np.repeat([1.0, -1.0], len(pairs))
+        return _Terms(
+            pairs.T.ravel(), np.full(2 * len(pairs), SHIFT), sign, np.tile(ends[:-1], 2),
+            np.concatenate(strides),
+        )  # fmt: skip
+
+    def _check_entries(self, pairs: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        bad = np.isnan(self.shifts) | np.isposinf(self.shifts)
+        if bad.any():
+            p = int(np.searchsorted(ends, np.argmax(bad), side="right")) - 1
+            raise RefutedError(f"shift {p} holds numbers that are none")
+        # -inf added to one side and subtracted from the other does not cancel. It is a claim that
+        # p~ = 0 there, proven separately in `clique_zeros` before it is used.
+        claims = np.isneginf(self.shifts)
+        if claims.any():
+            for p in np.unique(np.searchsorted(ends, np.flatnonzero(claims), side="right") - 1):
+                i, j = pairs[p].tolist()
+                self.links.append((i, j, self.shifts[ends[p] : ends[p + 1]]))
+            self.shifts = np.where(claims, 0.0, self.shifts)
+
+    def _sorted(self, *parts: _Terms) -> _Terms:
+        """All terms, those of a clique together."""
+        clique, *rest = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(clique, kind="stable")
+        ptr = np.searchsorted(clique[order], np.arange(len(self.scopes) + 1))
+        kind, sign, start, strides = (column[order] for column in rest)
+        return _Terms(ptr, kind, sign, start, strides.astype(np.int64))
+
+    @cached_property
+    def axes(self) -> list[dict[int, int]]:
+        """Per clique the axis of each of its variables."""
+        return [{v: a for a, v in enumerate(s)} for s in self.scopes]
 
     def shared_shape(self, c: int, other: int) -> tuple[int, ...]:
         """The shape in which a table over what c shares with `other` broadcasts over c.
@@ -280,20 +397,24 @@ class CliqueTree:
             for v, size in zip(self.scopes[c], self.shapes[c], strict=True)
         )
 
+    def _views(self, c: int, kind: int, source: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """The terms of c that are parts of `source`, each ready to broadcast over c."""
+        terms, shape = self.terms_of, self.shapes[c]
+        views = []
+        for t in range(terms.ptr[c], terms.ptr[c + 1]):
+            if terms.kind[t] == kind:
+                strides = terms.strides[t, : len(shape)].tolist()
+                sizes = [size if stride else 1 for size, stride in zip(shape, strides, strict=True)]
+                whole = source[terms.start[t] :]
+                view = np.lib.stride_tricks.as_strided(
+                    whole, sizes, [stride * whole.itemsize for stride in strides]
+                )
+                views.append(view if terms.sign[t] > 0 else -view)
+        return views
+
     def factor_tables(self, c: int) -> list[NDArray[np.float64]]:
         """The tables placed in clique c, ready to broadcast over it."""
-        tables, at = [], self.axes[c]
-        for f in self.evidence.factors[c]:
-            scope = self._scope(f)
-            table = self._sliced(f, scope)
-            places = [at[v] for v in scope if v not in self.model.evidence]
-            shape = [1] * len(at)
-            for place, size in zip(places, table.shape, strict=True):
-                shape[place] = size
-            if len(places) > 1:
-                table = table.transpose(sorted(range(len(places)), key=places.__getitem__))
-            tables.append(table.reshape(shape))
-        return tables
+        return self._views(c, FACTOR, self.model.log_tables)
 
     @cached_property
     def zeros(self) -> list[NDArray[np.bool_]] | None:
@@ -315,28 +436,109 @@ class CliqueTree:
             return -math.inf
         for v, total in self.weight_sums.items():
             # d/dw of w log sum exp(F / w) is an entropy: mending the sum costs at most log states.
-            missing = max(0.0, side * (1.0 - total)) + 2.0 * UNIT * (total != 1.0)
+            missing = max(0.0, side * (1.0 - total)) + 2.0 * UNIT
             parts.append(side * 1.01 * missing * math.log(self.model.cardinalities[v]))
         try:
             total = math.fsum(parts)
         except OverflowError:  # of finite parts
             return side * math.inf
-        return total + side * 4.0 * UNIT * abs(total)
+        return total + side * summation(2, abs(total))
 
     def _root_messages(self, side: float) -> list[float]:
-        roots: list[float] = []
-        messages: dict[int, NDArray[np.float64]] = {}
-        for c in self.visits:
-            sent = self.message(c, messages, side, self.weights[c])
-            for child in self.children[c]:
-                del messages[child]
-            if self.parents[c] < 0:
-                roots.append(float(sent[0]))
-            else:
-                messages[c] = sent
-        return roots
+        messages = self.messages(side, np.array(self.weights), keep=False)
+        return self.roots(messages)
 
-    def terms(self, c: int, messages: dict[int, NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    def roots(self, messages: Mapping[int, NDArray[np.float64]]) -> list[float]:
+        return [float(messages[c][0]) for c in self.visits if self.parents[c] < 0]
+
+    def messages(
+        self, side: float, weights: NDArray[np.float64], *, keep: bool = True
+    ) -> dict[int, NDArray[np.float64]]:
+        """The message of every clique, flat, moved to `side` by all rounding.
+
+        keep: also those of large cliques that are not needed any more.
+        """
+        levels = [0] * len(self.scopes)
+        for c in self.visits:
+            parent = self.parents[c]
+            if parent >= 0:
+                levels[parent] = max(levels[parent], levels[c] + 1)
+        groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for c, level in enumerate(levels):
+            groups.setdefault((level, self.shapes[c]), []).append(c)
+        rows = np.array([math.prod(shape[:-1]) for shape in self.shapes], dtype=np.int64)
+        small = [math.prod(shape) <= _ALONE for shape in self.shapes]
+        # messages that small cliques take lie in one array
+        within = np.array([s or small[p] for s, p in zip(small, self.parents, strict=True)], bool)
+        starts = np.cumsum(np.where(within, rows, 0)) - np.where(within, rows, 0)
+        flat = np.empty(int(rows[within].sum()))
+        sent: dict[int, NDArray[np.float64]] = {}
+        for (_, shape), cliques in sorted(groups.items()):
+            size = math.prod(shape)
+            if size > _ALONE:
+                for c in cliques:
+                    sent[c] = self.message(c, sent, side, weights[c])
+                    if within[c]:
+                        flat[starts[c] : starts[c] + rows[c]] = sent[c]
+                    for child in () if keep else self.children[c]:
+                        del sent[child]
+                continue
+            step = max(1, _TOGETHER // (size * 8))
+            for k in range(0, len(cliques), step):
+                some = np.array(cliques[k : k + step])
+                table, shift = self._tables(some, shape, flat, starts, side)
+                out = power_sum(table, shift[:, None], weights[some, None], side)
+                flat[starts[some][:, None] + np.arange(out.shape[1])] = out
+                for c, row in zip(some.tolist(), out, strict=True):
+                    sent[c] = row
+        return sent
+
+    def _tables(
+        self,
+        cliques: NDArray[np.int64],
+        shape: tuple[int, ...],
+        flat: NDArray[np.float64],
+        starts: NDArray[np.int64],
+        side: float,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(tables, what to add to each) as `summed` has them, for small cliques of one shape.
+
+        The messages that they take begin at `starts` in `flat`.
+        """
+        terms, size = self.terms_of, math.prod(shape)
+        counts = terms.ptr[cliques + 1] - terms.ptr[cliques]
+        first = np.cumsum(counts) - counts
+        t = np.repeat(terms.ptr[cliques] - first, counts) + np.arange(counts.sum())
+        kind, start = terms.kind[t], terms.start[t]
+        start = np.where(kind == MESSAGE, starts[np.where(kind == MESSAGE, start, 0)], start)
+        places = start[:, None] + terms.strides[t, : len(shape)] @ _states(shape)
+        values = np.empty(places.shape)
+        for which, source in enumerate((self.model.log_tables, self.shifts, flat)):
+            rows = kind == which
+            values[rows] = source[places[rows]]
+        values *= terms.sign[t, None]
+        table: NDArray[np.float64] = np.zeros((len(cliques), size))
+        charge = np.zeros((len(cliques), size))
+        some = counts > 0
+        if t.size:
+            table[some] = np.add.reduceat(values, first[some], axis=0)
+        if self.zeros is not None:
+            table[np.stack([self.zeros[c].ravel() for c in cliques])] = -np.inf
+        share = side * summation(1, counts + 1.0)
+        sizes = self.sizes(values)
+        largest = np.zeros(len(cliques))
+        if t.size:
+            largest[some] = np.add.reduceat(sizes.max(axis=1), first[some])
+            charge[some] = np.add.reduceat(sizes, first[some], axis=0)
+        self.magnitude += float(largest.sum())
+        little = np.abs(share) * largest <= _SMALL
+        table += np.where(little, 0.0, share)[:, None] * charge
+        table = table.reshape(len(cliques), -1, shape[-1])
+        return table, np.where(little, share * largest, 0.0)
+
+    def terms(
+        self, c: int, messages: Mapping[int, NDArray[np.float64]]
+    ) -> list[NDArray[np.float64]]:
         """What adds up to F_c, each ready to broadcast: factors, shifts, messages of children."""
         terms = self.own_terms(c)
         for child in self.children[c]:
@@ -345,17 +547,13 @@ class CliqueTree:
 
     def own_terms(self, c: int) -> list[NDArray[np.float64]]:
         """The factors and shifts of clique c."""
-        terms = self.factor_tables(c)
-        for sign, shape, entries in self.pairs[c]:
-            live = np.where(np.isneginf(entries), 0.0, entries) if self.links else entries
-            terms.append((live if sign > 0 else -live).reshape(shape))
-        return terms
+        return [*self.factor_tables(c), *self._views(c, SHIFT, self.shifts)]
 
     def message(
-        self, c: int, messages: dict[int, NDArray[np.float64]], side: float, weight: float
+        self, c: int, messages: Mapping[int, NDArray[np.float64]], side: float, weight: float
     ) -> NDArray[np.float64]:
         """m_c from the messages of its children, moved to `side` by all rounding."""
-        return power_sum(*self.summed(c, self.terms(c, messages), side), weight, side)
+        return power_sum(*self.summed(c, self.terms(c, messages), side), weight, side).ravel()
 
     def summed(
         self, c: int, terms: list[NDArray[np.float64]], side: float
@@ -373,7 +571,7 @@ class CliqueTree:
         # Rounding is charged entry by entry where it matters: a single huge entry must not loosen
         # all the others. Where even the largest charge is negligible one number serves for the
         # table.
-        share = side * 2.0 * (len(terms) + 1) * UNIT
+        share = side * summation(len(terms) + 1, 1.0)
         sizes = [self.sizes(term) for term in terms]
         largest = sum(float(size.max()) for size in sizes)
         self.magnitude += largest
@@ -390,6 +588,20 @@ class CliqueTree:
         return size
 
 
+def _strides(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(k, axes) how far apart neighbours along each axis are in a table of these sizes."""
+    out = np.ones_like(sizes)
+    for axis in range(sizes.shape[1] - 2, -1, -1):
+        out[:, axis] = out[:, axis + 1] * sizes[:, axis + 1]
+    return out
+
+
+@lru_cache(maxsize=256)
+def _states(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """(axes, entries) the states that each entry of a table of this shape stands for."""
+    return np.indices(shape).reshape(len(shape), -1)
+
+
 class _DeviceTree(CliqueTree):
     """The tables in a device's memory: upper bounds of models without zeros."""
 
@@ -400,17 +612,6 @@ class _DeviceTree(CliqueTree):
         if self.has_zeros or not self.all_positive:
             raise ValueError("zeros and lower bounds are judged by numpy")
 
-    def factor_place(self, f: int) -> tuple[int, dict[int, int]]:
-        """Where the table of f over its free variables begins, and their strides in it."""
-        at, strides, stride = self._table_ends[f], {}, 1
-        for v in reversed(self._scope(f)):
-            if v in self.model.evidence:
-                at += stride * self.model.evidence[v]
-            else:
-                strides[v] = stride
-            stride *= self._cards[v]
-        return at, strides
-
     def _root_messages(self, side: float) -> list[float]:
         from tightz.judge.gpu.cliques import root_messages
 
@@ -418,25 +619,23 @@ class _DeviceTree(CliqueTree):
 
 
 def power_sum(
-    table: NDArray[np.float64], shift: float, weight: float, side: float
+    table: NDArray[np.float64], shift: ArrayLike, weight: ArrayLike, side: float
 ) -> NDArray[np.float64]:
     """shift + w log sum_v exp(table / w) over the last axis, moved to `side` by its rounding.
 
-    w = 0: the largest entry, which rounds only when it is moved.
-
-    With a = (table - top) / w <= 0 computed to 2 u |a|, each of n terms exp(a) is off by at most
-    (2 u |a| + 8 u) exp(a) <= (2 u / e) + 8 u exp(a), their sum, which is at least 1, by (n - 1) u
-    relatively more, its logarithm (at most log n) by 8 u relatively, the product with w by u: in
-    all |w| u (2 n + 8 + 10 log n), and u of the result for the last sums. Half as much again covers
-    the higher orders and the rounding of the padding.
+    w = 0, then for all: the largest entry, which rounds only when it is moved.
+    The last sums round by u of the result, the others as `log_summation` says.
     """
-    states = table.shape[-1]
-    if weight == 0.0:
-        out: NDArray[np.float64] = table.reshape(-1, states).max(axis=1)
-        out += shift + side * 4.0 * UNIT * np.abs(np.where(np.isneginf(out), 0.0, out))
+    states, weight = table.shape[-1], np.asarray(weight, dtype=np.float64)
+    if not weight.any():
+        out: NDArray[np.float64] = table.max(axis=-1)
+        out += shift + side * summation(2, np.abs(np.where(np.isneginf(out), 0.0, out)))
         return out
-    columns = table.reshape(-1, states).T.copy()  # sums over a short last axis are slow
-    top = columns.max(axis=0) if weight > 0 else columns.min(axis=0)
+    columns = np.moveaxis(table, -1, 0).copy()  # sums over a short last axis are slow
+    if weight.min() > 0:
+        top = columns.max(axis=0)
+    else:
+        top = np.where(weight > 0, columns.max(axis=0), columns.min(axis=0))
     empty = top == -np.inf
     if empty.any():
         top[empty] = 0.0
@@ -444,7 +643,7 @@ def power_sum(
     columns /= weight
     np.exp(columns, out=columns)
     out = top + weight * np.log(columns.sum(axis=0))
-    pad = abs(weight) * UNIT * (3 * states + 12 + 15 * math.log(states))
-    out += shift + side * (pad + 4.0 * UNIT * np.abs(out))
+    pad = log_summation(states, weight)
+    out += shift + side * (pad + summation(2, np.abs(out)))
     out[empty] = -np.inf
     return out

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tightz.judge.expansion import Residual, far_off, walsh, walsh_error
 from tightz.judge.spins import SpinTerms
-from tightz.judge.verdict import UNIT, RefutedError
+from tightz.judge.verdict import UNIT, RefutedError, log_summation
 
 MAX_NEIGHBOURS = 24
 """A spin with more neighbours at its turn is refused: its table would not fit."""
@@ -138,7 +138,7 @@ class _Buckets:
         self.tables[e] = []
         # The spin that goes is bit 0: even entries have it at +1, odd ones at -1.
         message = np.logaddexp(total[0::2], total[1::2])
-        self.error += UNIT * (float(np.abs(message).max()) + 16.0)
+        self.error += UNIT * float(np.abs(message).max()) + log_summation(2)
         turn = min((int(self.turn[i]) for i in scope), default=self.order.size)
         (self.left if turn == self.order.size else self.tables[turn]).append((scope, message))
 

@@ -26,11 +26,11 @@ with |X| <= B = |h| + sum |J|, and P(|X| > R) <= 2 exp(-(R - |E X|)^2 / (2 sum J
 matter little are replaced by their means, and phi(E X) is always a bound. A row with few spins is
 enumerated.
 
-Rounding, u = 2^-53: cos and sin of j tau J come from turning by tau J once more, each turn off by
-8 u and the first by |tau J| u + 8 u, so after j of them by j (16 u + tau |J| u); each complex
-product of factors costs 3 u, and t = j tau and exp(i t h) t B u more; all moduli are at most 1, so
-psi is within u (K (16 j + 3) + 4 t B). The weights 1 / (j sinh) are within 60 u relatively, and
-1 - Re psi <= 2. The total is doubled.
+Rounding, u = 2^-53, L = LIBRARY >= 8 u: cos and sin of j tau J come from turning by tau J once
+more, each turn off by L and the first by |tau J| u + L, so after j of them by j (2 L + tau |J| u);
+each complex product of factors costs 3 u, and t = j tau and exp(i t h) t B u more; all moduli are
+at most 1, so psi is within K (2 L j + 3 u) + 4 u t B. The weights 1 / (j sinh) are within 8 L
+relatively, and 1 - Re psi <= 2. The total is doubled.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _enumerated(
         sign = 1.0 - 2.0 * ((code >> np.arange(count)) & 1)
         weight = ((1.0 + sign * means) / 2.0).prod(axis=1)
         total += weight * log_2cosh(field + couplings @ sign)
-    error = UNIT * ((count + 2.0) * reach + (2.0 * count + (1 << count) + 16.0) * total)
-    return total - 2.0 * error
+    error = UNIT * ((count + 2.0) * reach + (2.0 * count + (1 << count) + 8.0) * total)
+    return total - 2.0 * (error + LIBRARY * total)
 
 
 def _quadrature(
@@ -173,11 +173,12 @@ def _quadrature(
         weights[:active] += w
         moments[:active] += w * t
         steps[:active] += w * j
-    error = weights * (3.0 * count + 160.0 + nodes) + 16.0 * count * steps + 4.0 * moments * reach
-    error += 16.0 + (count + 8.0) * reach**2 / period
+    error = UNIT * (weights * (3.0 * count + nodes) + 4.0 * moments * reach)
+    error += UNIT * (16.0 + (count + 8.0) * reach**2 / period)
+    error += LIBRARY * (20.0 * weights + 2.0 * count * steps)
     tail = np.where(radius >= reach, 0.0, 2.0 * math.exp(-TAIL))
     alias = 2.25 * math.exp(-2.0 * MARGIN) + (reach**2 / period + 2.0 * reach) * tail
-    return total - 2.0 * UNIT * error - 1.001 * alias
+    return total - 2.0 * error - 1.001 * alias
 
 
 def _real_part(

@@ -6,9 +6,8 @@ where the tables are read. An assignment once judged keeps its two ends.
 
 Rounding, u = 2^-53: a sum of t tables at one entry is moved outward by 2 (t + 1) u of the sizes
 that meet there, so the size of one entry costs nothing at another; where that is little for the
-largest, all entries move by that. In log sum exp, x - top is off by u |x - top|, which moves exp
-by less than u, exp by LIBRARY, the sum of d terms by d u, its logarithm by LIBRARY, all relative to
-a sum of at least 1; adding the top again costs u of the result.
+largest, all entries move by that. What log sum exp costs says `log_summation`; adding the top again
+costs u of the result.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.claims import log_sum
-from tightz.judge.verdict import LIBRARY, UNIT, RefutedError, Verdict
+from tightz.judge.verdict import RefutedError, Verdict, log_summation, summation
 from tightz.models.factor_graph import FactorGraph
 
 MAX_ENTRIES = 1 << 21
@@ -110,7 +109,7 @@ class Conditioned:
         for part in parts:
             total = total + part
             size = size + np.abs(np.where(np.isneginf(part), 0.0, part))
-        return total + side * 2.0 * (len(parts) + 1) * UNIT * size
+        return total + side * summation(len(parts) + 1, size)
 
     def _conditioned(
         self, scope: tuple[int, ...], table: NDArray[np.float64], rows: NDArray[np.int64]
@@ -138,7 +137,7 @@ def _summed_out(
     for variables, logs in tables:
         shape = [int(cards[v]) if v in variables else 1 for v in scope]
         terms.append(logs.reshape(len(logs), *shape, states))
-    share = side * 2.0 * (len(terms) + 1) * UNIT
+    share = side * summation(len(terms) + 1, 1.0)
     sizes = [np.abs(np.where(np.isneginf(term), 0.0, term)) for term in terms]
     # Either every entry moves by the largest charge (cheap), or, where that would cost more than
     # SMALL, each by its own.
@@ -159,9 +158,9 @@ def _summed_out(
     for column in columns:
         total = total + np.exp(column - safe)
     out: NDArray[np.float64] = safe + np.log(total)
-    pad = (2.0 * states + 4.0) * UNIT + 2.0 * LIBRARY * (2.0 + math.log(states))
     size = np.where(np.isneginf(out), 0.0, np.abs(out))
-    return out + side * (pad + 4.0 * UNIT * size) + (0.0 if entrywise else shift)
+    pad = log_summation(states) + summation(2, size)
+    return out + side * pad + (0.0 if entrywise else shift)
 
 
 @dataclass(frozen=True, eq=False)

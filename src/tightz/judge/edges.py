@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tightz.judge.pairwise import Pairs, Sums, pairs_of
 from tightz.judge.spanning import Forests
-from tightz.judge.verdict import UNIT, RefutedError, Verdict, summation
+from tightz.judge.verdict import RefutedError, Verdict, log_summation, summation
 from tightz.models.factor_graph import FactorGraph
 
 _LARGEST = 1e300
@@ -103,7 +103,7 @@ def _bound(evidence: EdgesEvidence, pairs: Pairs, outward: float) -> float:
     if not np.isfinite(terms).all():
         return math.copysign(math.inf, outward)
     total = math.fsum(terms)
-    return total + outward * (charged + 4.0 * UNIT * abs(total))
+    return total + outward * (charged + summation(2, abs(total)))
 
 
 def _node_norms(pairs: Pairs, beliefs: NDArray[np.float64], outward: float) -> NDArray[np.float64]:
@@ -144,7 +144,7 @@ def _edge_costs(
     for other, axis in ((belief_j[:, None, :], 2), (belief_i[:, :, None], 1)):
         weight = shift + other
         known = np.where(np.isneginf(other), 0.0, np.abs(other))
-        error = 2.0 * UNIT * (terms + 5) * (size + known)
+        error = summation(1, (terms + 5) * (size + known))
         dead = np.isneginf(table) | np.isneginf(other)
         weight = np.where(dead, -np.inf, weight + outward * error)
         sums = log_sum(np.moveaxis(weight, axis, -1), outward)
@@ -153,16 +153,14 @@ def _edge_costs(
         excess.append(sums.max(axis=1) if outward >= 0.0 else sums.min(axis=1))
     costs = []
     for value, norm in ((excess[0], norms[j]), (excess[1], norms[i])):
-        costs.append(value - norm + outward * 4.0 * UNIT * (np.abs(value) + np.abs(norm)))
+        costs.append(value - norm + outward * summation(2, np.abs(value) + np.abs(norm)))
     return np.maximum(*costs) if outward >= 0.0 else np.minimum(*costs)
 
 
 def log_sum(values: NDArray[np.float64], outward: float) -> NDArray[np.float64]:
-    """log sum exp over the last axis, rounded outward as derived in `cliques.power_sum`."""
+    """log sum exp over the last axis, rounded outward by `log_summation` and by the last sum."""
     top = values.max(axis=-1)
     safe = np.where(np.isneginf(top), 0.0, top)
     out = safe + np.log(np.exp(values - safe[..., None]).sum(axis=-1))
-    states = values.shape[-1]
-    pad = UNIT * (3 * states + 12 + 15 * math.log(states))
-    padded = out + outward * (pad + 4.0 * UNIT * np.abs(out))
+    padded = out + outward * (log_summation(values.shape[-1]) + summation(2, np.abs(out)))
     return np.where(np.isneginf(top), -np.inf, padded)

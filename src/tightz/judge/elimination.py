@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.cliques import CliquesEvidence
-from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
+from tightz.judge.verdict import UNIT, RefutedError, log_summation
 from tightz.models.factor_graph import FactorGraph
 
 
@@ -119,7 +119,7 @@ def _message(
     # How errors travel: tables in log form add, log sum exp moves by no more than its arguments,
     # and what is relative becomes absolute when the largest entry is taken out.
     absolute = math.fsum(t.absolute for t in tables) + relative * (count - min(largest, count))
-    absolute += cards[v] * UNIT + (LIBRARY + UNIT) * (1.0 + count) + steps * UNIT * count
+    absolute += log_summation(cards[v]) + steps * UNIT * count
     return _Table(scope, logs - largest, absolute, relative)
 
 

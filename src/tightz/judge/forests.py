@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.spins import SpinMap, SpinTerms, combine, plogp, segment_products
-from tightz.judge.verdict import UNIT, RefutedError
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 
 MAX_WIDTH = 24
 """Separators beyond this are refused: a table would have 2^25 entries."""
@@ -185,8 +185,8 @@ class ForestQ:
         # separator.
         rows = np.concatenate(above) * parts.sum(axis=1)
         each = np.add.reduceat(rows, self._at[:-1])
-        # -p log p with p off by 4 u p: 4 u (p |log p| + p); log, products and sum of two: 12 u.
-        relative = eps + UNIT * (16.0 + (1 << self._sizes))
+        # -p log p with p off by 4 u p: 4 u (p |log p| + p); products and sum of two: 4 u.
+        relative = eps + LIBRARY + UNIT * (8.0 + (1 << self._sizes))
         return each, float((relative * each).sum()) + 5 * UNIT * self._nodes
 
     def _expectations(

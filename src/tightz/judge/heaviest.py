@@ -50,11 +50,8 @@ def heaviest(
         raise RefutedError("the tables of this bound were judged before and left")
     with np.errstate(over="ignore", invalid="ignore"):
         tree = CliqueTree(cliques, model)
-        messages: dict[int, NDArray[np.float64]] = {}
-        for c in tree.visits:
-            messages[c] = tree.message(c, messages, +1.0, 0.0)
-        roots = [float(messages[c][0]) for c in tree.visits if tree.parents[c] < 0]
-        parts = [*tree.constants, *roots]
+        messages = tree.messages(+1.0, np.zeros(len(tree.scopes)))
+        parts = [*tree.constants, *tree.roots(messages)]
         if any(math.isnan(x) or x == math.inf for x in parts):
             return math.inf
         if -math.inf in parts:

@@ -31,7 +31,7 @@ from tightz.judge.spins import (
     exact_sum,
     segment_products,
 )
-from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
+from tightz.judge.verdict import UNIT, RefutedError, log_summation, summation
 
 SPARED = 1e-3
 """Nats that replacing nearly decided spins by their means may cost a leaf in all: it saves time."""
@@ -70,7 +70,7 @@ class LayerQ:
             return -math.inf, 0.0
         spread = math.log(math.fsum(math.exp(value - top) for value in values))
         value = top + spread
-        return value, 4.0 * UNIT * (abs(value) + len(values)) + LIBRARY * (2.0 + abs(spread))
+        return value, log_summation(len(values)) + summation(2, abs(value))
 
     def _check(self, terms: SpinTerms) -> None:
         """RefutedError unless these are means of disjoint leaves of the polynomial's spins."""

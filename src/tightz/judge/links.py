@@ -25,7 +25,7 @@ from tightz.judge.collapses import CollapseLink
 from tightz.judge.expansion import Residual, far_off, walsh, walsh_error
 from tightz.judge.products import equal_rows, same_shapes
 from tightz.judge.spins import SpinDistribution, SpinMap, SpinTerms
-from tightz.judge.verdict import RefutedError, Verdict
+from tightz.judge.verdict import LIBRARY, RefutedError, Verdict
 from tightz.models.factor_graph import FactorGraph
 
 MAX_BITS = 20
@@ -79,7 +79,9 @@ def check_encoding(model: FactorGraph, terms: SpinTerms, chart: SpinMap) -> floa
         derived += _expand(bits[:, ::-1], tables, None if identity else chart, residual)
     residual.subtract(terms)
     error, rounding = residual.bound()
-    derived += rounding
+    # log 2 is rounded once for each variable of which codes share a state
+    states = model.cardinalities[free]
+    derived += rounding + LIBRARY * int(((states & (states - 1)) != 0).sum())
     if far_off(error, derived, terms):
         raise RefutedError(f"a polynomial is {error:.3g} nats away from the model's tables")
     return error + derived

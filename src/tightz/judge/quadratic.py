@@ -55,7 +55,7 @@ from numpy.typing import NDArray
 
 from tightz.judge.links import EncodingLink, is_identity
 from tightz.judge.spins import TINY, SpinTerms, exact_sum
-from tightz.judge.verdict import LIBRARY, UNIT, RefutedError, Verdict
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError, Verdict, log_summation
 from tightz.models.factor_graph import FactorGraph
 
 Array = NDArray[np.float64]
@@ -278,10 +278,8 @@ class _Elimination:
         self.constants.append(np.array([top, math.log(total)]))
         # Energies are sums of at most (count + 1)^2 numbers up to sign. Below -745 exp is 0, which
         # loses 2^count states of at most exp(-745) beside one of weight 1.
-        self.error += 2.0 * (count + 2.0) ** 2 * UNIT * size + LIBRARY * (
-            2.0 + abs(math.log(total))
-        )
-        self.error += (2.0 * table.size + 800.0) * UNIT
+        self.error += 2.0 * (count + 2.0) ** 2 * UNIT * size
+        self.error += log_summation(table.size) + UNIT
 
 
 def _uncoupled(couplings: Array, most: int) -> int:

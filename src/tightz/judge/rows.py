@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.claims import total_scale
-from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
+from tightz.judge.verdict import UNIT, RefutedError, log_summation, summation
 from tightz.models.factor_graph import FactorGraph
 
 SECOND_ORDER = 1.0 + 2.0**-10
@@ -55,8 +55,7 @@ def _minus(values: NDArray[np.float64], errors: NDArray[np.float64]) -> NDArray[
 def added(logs: RowLogs, starts: NDArray[np.int64]) -> RowLogs:
     """log of the sums of exp over runs of rows, which begin at `starts`; none is empty.
 
-    exp moves a term by LIBRARY and by the rounding of its distance D from the largest, which is at
-    most UNIT log k on the mean over the terms, as in `exact.precision`; k additions follow.
+    As `log_summation` says, and one rounding of the result.
     """
     counts = np.diff(np.append(starts, len(logs.values)))
     top = np.maximum.reduceat(logs.values, starts)
@@ -64,10 +63,9 @@ def added(logs: RowLogs, starts: NDArray[np.int64]) -> RowLogs:
     with np.errstate(divide="ignore"):
         terms = np.exp(logs.values - np.repeat(safe, counts))
         values = safe + np.log(np.add.reduceat(terms, starts))
-    own = LIBRARY * (2.0 + np.log(counts)) + UNIT * (counts + np.log(counts) + 4.0)
     dead = np.isneginf(values)
     size = np.where(dead, 0.0, np.abs(values))
-    errors = np.maximum.reduceat(logs.errors, starts) + 2.0 * own + 2.0 * UNIT * size
+    errors = np.maximum.reduceat(logs.errors, starts) + log_summation(counts) + summation(2, size)
     return RowLogs(values, np.where(dead, 0.0, SECOND_ORDER * errors))
 
 
@@ -211,7 +209,7 @@ class RowSums:
         with np.errstate(divide="ignore"):
             logs = safe + np.log(np.exp(whole.logs - safe[:, None]).sum(axis=1))
         count, steps = math.log(states), len(tables) + 2
-        own = states * UNIT + (LIBRARY + UNIT) * (1.0 + count) + steps * UNIT * count
+        own = log_summation(states) + steps * UNIT * count
         relative = whole.relative + 2.0 * UNIT
         made = whole._replace(axes=scope, logs=logs, relative=relative)
         return _topped(made._replace(absolute=whole.absolute + own), count)

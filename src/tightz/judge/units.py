@@ -13,7 +13,6 @@ rounding, so n is the number of a unit's tables.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.rows import SECOND_ORDER, RowLogs, within_doubles
-from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
+from tightz.judge.verdict import UNIT, RefutedError, log_summation
 from tightz.models.factor_graph import FactorBatch, FactorGraph
 
 ENTRIES = 1 << 22
@@ -109,8 +108,7 @@ class UnitSums:
         self._error = 0.0
         for d, places in self._by_states():
             terms = 2.0 * UNIT * count[places] * own[places]
-            sums = 2.0 * (LIBRARY * (2.0 + math.log(d)) + UNIT * (d + math.log(d) + 4.0))
-            self._error += float(terms.max(axis=1).sum()) + sums * len(places)
+            self._error += float(terms.max(axis=1).sum()) + log_summation(d) * len(places)
 
     def _by_states(self) -> list[tuple[int, NDArray[np.int64]]]:
         """(d, (units, d) where their states stand) for each number of states."""

@@ -10,7 +10,7 @@ versions included); `LIBRARY` takes 8.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,28 @@ LIBRARY = 8 * UNIT
 """Relative error allowed to exp, log and their kin."""
 
 
-def summation(count: int, magnitude: float) -> float:
+def summation(count: int, magnitude: Any) -> Any:
     """Error of a sum of `count` terms whose absolute values add up to `magnitude`, any order.
+
+    And of a product of so many factors, of that magnitude; for an array of magnitudes, too.
 
     Twice the first-order bound, so that the higher orders and the rounding of `magnitude` itself
     are covered for every count below 2^50.
     """
     return 2.0 * max(count, 1) * UNIT * magnitude
+
+
+def log_summation(count: Any, weight: Any = 1.0) -> Any:
+    """Error of w log sum exp((x - top) / w) over `count` numbers x, top the one that gives most.
+
+    With a = (x - top) / w <= 0 computed to 2 u |a|, each of n terms exp(a) is off by at most
+    (2 u |a| + L) exp(a) <= 2 u / e + L exp(a), L = LIBRARY, their sum, which is at least 1, by
+    (n - 1) u relatively more, its logarithm (at most log n) by L relatively, the product with w by
+    u: in all |w| (u (2 n + log n) + L (1 + log n)). Twice that covers the higher orders and the
+    rounding of the padding; what adding top rounds is not in it. For arrays, too.
+    """
+    logs = np.log(count)
+    return 2.0 * abs(weight) * (UNIT * (2.0 * count + logs) + LIBRARY * (1.0 + logs))
 
 
 def entries_at(model: FactorGraph, state: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.verdict import LIBRARY, UNIT
+from tightz.judge.verdict import UNIT, log_summation
 from tightz.models.ends import Ends, around, through
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import factors_of_each, selected
@@ -215,9 +215,8 @@ def _sum_over(
     sums = top + np.log(total)
     low, high = float(sums.min()), float(sums.max())
     states = len(logs)
-    # exp, the sum, log and two additions, each rounded: what the computed sums may be off
-    own = LIBRARY * (1.0 + math.log(states)) + (states + 2.0) * UNIT
-    own += 2.0 * UNIT * float(np.abs(sums).max() + np.abs(top).max())
+    # log sum exp and two additions, each rounded: what the computed sums may be off
+    own = log_summation(states) + 2.0 * UNIT * float(np.abs(sums).max() + np.abs(top).max())
     if high - low > SPREAD + 2.0 * own:
         return None
     middle = low + (high - low) / 2.0

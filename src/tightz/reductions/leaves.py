@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.verdict import LIBRARY, UNIT, log_weight
+from tightz.judge.verdict import UNIT, log_summation, log_weight
 from tightz.models.ends import Ends, around, through
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import per_variable
@@ -168,7 +168,7 @@ def _sum_out(weights: _Table, tops: list[float]) -> tuple[_Table, NDArray[np.flo
     message[total == 0.0] = -np.inf
     count = math.log(len(logs))
     relative = weights.relative + 2.0 * UNIT
-    absolute = weights.absolute + LIBRARY * (1.0 + count) + (len(logs) + 2.0 * count) * UNIT
+    absolute = weights.absolute + log_summation(len(logs)) + 2.0 * count * UNIT
     largest = float(message.max())
     if largest > -math.inf:
         tops.append(largest)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.verdict import LIBRARY, UNIT
+from tightz.judge.verdict import UNIT, log_summation
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.selection import selected
 from tightz.reductions.barren import Barren, BarrenVariable
@@ -81,9 +81,8 @@ def _summed(
     total = share.sum(axis=0)
     with np.errstate(divide="ignore"):
         sums = np.where(np.isneginf(top), -np.inf, safe + np.log(np.maximum(total, 1e-300)))
-    # additions of the own tables, then exp, the sum, log and two additions, each rounded
-    error = LIBRARY * (1.0 + math.log(states)) + (states + 2.0) * UNIT
-    error += (len(own) + 4.0) * UNIT * (size + math.log(states))
+    # log sum exp; additions of the own tables and two more, each rounded
+    error = log_summation(states) + (len(own) + 4.0) * UNIT * (size + math.log(states))
     conditional = np.where(total > 0.0, share / np.where(total > 0.0, total, 1.0), 1.0 / states)
     return sums, error, conditional
 

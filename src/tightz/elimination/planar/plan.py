@@ -23,7 +23,7 @@ from tightz.elimination.planar.spins import SpinGraph, spin_graph
 from tightz.elimination.planar.torus import find_torus
 from tightz.elimination.refused import Refused
 from tightz.errors import UnsupportedModelError
-from tightz.judge.verdict import UNIT, RefutedError
+from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph, Grid
 
 GOOD = 1e-6
@@ -226,7 +226,7 @@ def _total(parts: list[tuple[float, Pfaffian, Means]]) -> Sum:
     weights = [c * p.sign * math.exp(p.log - top) for c, p, _ in parts]
     total = math.fsum(weights)
     error = math.fsum(
-        abs(w) * (math.expm1(p.rounding) + 20.0 * UNIT * (1.0 + top - p.log))
+        abs(w) * (math.expm1(p.rounding) + (2.0 * LIBRARY + 4.0 * UNIT) * (1.0 + top - p.log))
         for w, (_, p, _) in zip(weights, parts, strict=True)
     )
     if total <= -error:
@@ -239,6 +239,6 @@ def _total(parts: list[tuple[float, Pfaffian, Means]]) -> Sum:
     shares = [w / total for w in weights]
     blur = math.fsum(abs(w) * p.blur for w, (_, p, _) in zip(shares, parts, strict=True))
     means = [w * m for w, (_, _, m) in zip(shares, parts, strict=True) if m is not None]
-    rounding = error / (total - error) + 20.0 * UNIT * (1.0 + abs(math.log(total)))
+    rounding = error / (total - error) + 2.0 * LIBRARY * (1.0 + abs(math.log(total)))
     whole = np.sum(means, axis=0) if means else None
     return Sum(top + math.log(total), rounding, blur, whole, 53)

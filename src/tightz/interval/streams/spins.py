@@ -1,12 +1,9 @@
-"""Streams on spins: mean field, layers, the paper's projections, the splitting tree."""
+"""Streams on spins: mean field, layers, the splitting tree."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Generator, Iterator
-from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,23 +11,18 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import UnsupportedModelError
-from tightz.families.block import family_for
 from tightz.families.evidence import JENSEN, lower_bound_of
 from tightz.families.layer import LayerMeanField, layer_mean_field
 from tightz.families.mean_field import MeanField
 from tightz.judge import Audited
-from tightz.judge.verdict import UNIT
 from tightz.models.spin_polynomial import MAX_ARITY, SpinPolynomial
-from tightz.paper.trials import TrialPlan, all_positions, run_batch
 from tightz.projections.coset import Coset
-from tightz.projections.hashing import DenseParity
 from tightz.reductions.encoding import SpinEncoding
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
-from tightz.sampling.ledger import LEVELS
 from tightz.search.pool import rank, thin
 from tightz.splitting import Splitting, SplittingTree
-from tightz.workspace.findings import Draws, Finding, Marginals, PointEstimate, Source
+from tightz.workspace.findings import Finding, Marginals, PointEstimate
 from tightz.workspace.working import Handout, Working, is_dense
 from tightz.workspace.workspace import SEARCH
 
@@ -87,53 +79,6 @@ def plain_mean_field(working: Working, clock: Clock) -> Iterator[Finding]:
         bound = lower_bound_of(q, "mean field", JENSEN, working.link)
         yield Finding(bound, Marginals(marginals, "mean field", q.log_gamma))
 
-
-MOST_PROJECTED = 5_000
-"""Spins above which no parities are drawn: one trial on 20,000 takes more than 25 s."""
-
-
-def projections(working: Working, clock: Clock) -> Generator[Finding | Handout, Any, None]:
-    """The paper's trials round by round, read through the anytime certificate as they come."""
-    if encoding_of(working) is None:
-        return
-    spins = working.spins
-    levels = [m for m in LEVELS if m <= spins.polynomial.n]
-    if not levels or spins.polynomial.n > MOST_PROJECTED:
-        return
-    plan = TrialPlan(
-        polynomial=spins.polynomial,
-        family=family_for(spins.polynomial, restarts=8),
-        hashing=DenseParity(),
-        pivots=spins.pivots(),
-        seed=working.seed,
-        pairs=np.zeros((0, 2), dtype=np.int64),
-        states=spins.states,
-        lift=False,
-    )
-    # E[2^m gamma] <= Z for every solver: each level is a track of bets from below. The first trial
-    # of each only says where the weights lie; it does not count.
-    sources: dict[int, Source] = {}
-    rounding = 64.0 * UNIT * float(np.abs(spins.polynomial.theta).sum())
-    positions = all_positions(levels, sys.maxsize)
-    # Not on a GPU, where one chunk of trials on a 12^3 lattice kept all others waiting for 35 s.
-    run, size = partial(run_batch, plan), 1
-    while True:
-        lots = [list(islice(positions, size)) for _ in range(working.hands)]
-        begun = clock.elapsed
-        done = yield Handout(run, lots)
-        size *= 2 if clock.elapsed - begun < SHORT else 1
-        for batch in done:
-            for m, log_gamma in zip(batch.levels.tolist(), batch.log_gamma.tolist(), strict=True):
-                log_g = log_gamma + m * math.log(2.0)
-                if m in sources:
-                    yield Finding(draws=Draws(sources[m], np.array([log_g])))
-                elif math.isfinite(log_g):
-                    name = f"projections: {m}"
-                    sources[m] = Source(name, level=log_g, rounding=rounding)
-
-
-SHORT = 0.2
-"""Seconds of trials below which twice as many are handed out the next time."""
 
 LAYER_LEAVES = 16
 """Parts into which the kept layer is split where a summed-out layer took little time."""

@@ -26,7 +26,6 @@ from tightz.sampling.capped.tightening import DENSE, FIRST, MANY
 from tightz.sampling.state_search import search_states
 from tightz.search.feasible import Feasibility, feasible_states
 from tightz.search.ground_state import Search
-from tightz.splitting.states import StateTree
 from tightz.uppers.mini_bucket.run import MAX_IBOUND, MiniBucket, Run, cutting, wider
 from tightz.workspace.findings import Finding, Marginals, PointEstimate
 from tightz.workspace.working import LARGE, Working
@@ -35,9 +34,6 @@ _GIBBS_STARTS = 4
 
 _MANY_FACTORS = 100_000
 """Above this belief propagation is left out, and cutsets: to choose one takes 20 s."""
-
-_MOST_SPLIT = 5_000
-"""Factors above which no tree is grown: every leaf copies the tables of all."""
 
 _FIRST_SWEEPS, _SWEEPS = 5, 0.3
 """Sweeps of the first ascent on a large model, and the part of the time left for the second."""
@@ -188,18 +184,15 @@ def _silent(run: Run, iterations: int) -> Iterator[Finding]:
 
 
 def cutset_sums(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
-    """Sums over a cutset's states that block Gibbs sampling met, the rest eliminated exactly."""
+    """Sums over a cutset's states that block Gibbs sampling met, the rest eliminated exactly; on
+    models with zeros, where families come no nearer."""
     graph = working.graph
-    if not _beyond_spins(working):
+    if not graph.has_zeros:
         return
-    state: NDArray[np.int64] | None = np.zeros(graph.n_variables, dtype=np.int64)
-    if graph.has_zeros:
-        state = yield from _feasible(working, clock)
+    state = yield from _feasible(working, clock)
     beliefs = yield from _beliefs(working)
     if state is None or graph.n_factors > _MANY_FACTORS:
         return
-    if beliefs is not None and not graph.has_zeros:
-        state = np.array([int(q.argmax()) for q in beliefs], dtype=np.int64)
     tempered = _tempered(working, clock)
     if len(tempered) and graph.log_weight(tempered[0])[0] > graph.log_weight(state)[0]:
         state = tempered[0]
@@ -210,7 +203,7 @@ def cutset_sums(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
         generator(working.seed, KEY, 2),
         clock,
         working.max_memory // 8,
-        _fresh_states(working, clock, beliefs) if graph.has_zeros else None,
+        _fresh_states(working, clock, beliefs),
     )
     yield from run.burn_in()
     if run.pool:
@@ -226,19 +219,6 @@ def _tempered(working: Working, clock: Clock) -> NDArray[np.int64]:
     found = search_states(working.graph, Search(runs=1), seed, time_limit=limit)
     states: NDArray[np.int64] = found.states
     return states
-
-
-def state_splitting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
-    """The tree over variables' states, where spins are not the variables."""
-    graph = working.graph
-    if not _beyond_spins(working) or graph.n_factors > _MOST_SPLIT:
-        return
-    tree = StateTree(graph, clock=clock, seed=stream(working.seed, KEY, 5))
-    for bound in tree.run():
-        yield Finding() if bound is None else bound
-    if tree.lower > -math.inf:
-        vectors = list(tree.result().marginals)
-        yield Finding(marginals=Marginals(vectors, "leaves of the splitting tree", tree.lower))
 
 
 def _beyond_spins(working: Working) -> bool:

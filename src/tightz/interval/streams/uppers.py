@@ -1,4 +1,4 @@
-"""Upper ends: tree-reweighted, quadratic, planar models with weak fields."""
+"""Upper ends: quadratic elimination, planar models with weak fields."""
 
 from __future__ import annotations
 
@@ -9,16 +9,8 @@ from tightz.errors import UnsupportedModelError
 from tightz.runtime.clock import Clock
 from tightz.uppers.planar_fields import planar_field_bounds
 from tightz.uppers.quadratic import Quadratic, quadratic_bounds
-from tightz.uppers.tree_reweighted import TreeReweighted, tree_reweighted_bounds
 from tightz.workspace.findings import Finding
 from tightz.workspace.working import Working, is_dense
-
-
-def tree_reweighted(working: Working, clock: Clock) -> Iterator[Bound]:
-    """A convex upper bound, iteration by iteration."""
-    graph = working.graph
-    if graph.arities.max(initial=0) <= 2 and not graph.has_zeros:
-        yield from tree_reweighted_bounds(graph, TreeReweighted())
 
 
 def planar_fields(working: Working, clock: Clock) -> Iterator[Bound | Finding]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tightz.judge.verdict import UNIT, RefutedError
+from tightz.judge.cliques import FACTOR, MESSAGE, SHIFT
+from tightz.judge.verdict import RefutedError, log_summation, summation
 
 if not hasattr(np, "row_stack"):  # gone from numpy 2.5, still asked for by numba.cuda
     np.row_stack = np.vstack  # noqa: NPY201
@@ -34,8 +35,6 @@ BLOCKS = 2 if SIMULATED else 1 << 14
 MOST_TERMS = 64
 """Of a clique: factors, shifts and messages."""
 
-_FACTOR, _SHIFT, _MESSAGE = 0, 1, 2
-
 
 @cuda.jit
 def _infinite(shifts, found):
@@ -46,22 +45,18 @@ def _infinite(shifts, found):
 
 
 @cuda.jit
-def _send(logs, shifts, messages, book, at, weight, side):
+def _send(logs, shifts, messages, book, at, weight, side, charges):
     """One clique's message. book[at:]: where it goes, axes, terms; sizes of the axes, own one last;
     then per term its kind, sign, first entry and stride for each axis.
 
-    An entry is a sum of n terms: off by (n - 1) u of their sizes, and moving it rounds once more.
-    With a = (F - top) / w <= 0 computed to 2 u |a|, each of d terms exp(a) is off by at most
-    (2 u / e) + 8 u exp(a) (CUDA's exp and log are good to 2 units), their sum, which is at least 1,
-    by (d - 1) u relatively more, its logarithm by 8 u relatively, the product with w by u.
+    charges: rounding per size of what an entry adds up, of log sum exp, and per size of its result.
     """
     out, axes, terms = book[at], book[at + 1], book[at + 2]
     first = at + 3 + axes
     states, rows = book[first - 1], 1
     for a in range(axes - 1):
         rows *= book[at + 3 + a]
-    share = side * 2.0 * (terms + 1) * UNIT
-    pad = abs(weight) * UNIT * (3 * states + 12 + 15 * math.log(float(states)))
+    share = side * charges[0]
     places = cuda.local.array(MOST_TERMS, np.int64)
     for row in range(cuda.grid(1), rows, cuda.gridsize(1)):
         for t in range(terms):
@@ -82,9 +77,9 @@ def _send(logs, shifts, messages, book, at, weight, side):
                 for t in range(terms):
                     term = first + t * (3 + axes)
                     place = places[t] + v * book[term + 2 + axes]
-                    if book[term] == _FACTOR:
+                    if book[term] == FACTOR:
                         x = logs[place]
-                    elif book[term] == _SHIFT:
+                    elif book[term] == SHIFT:
                         x = np.float64(shifts[place])
                     else:
                         x = messages[place]
@@ -97,7 +92,12 @@ def _send(logs, shifts, messages, book, at, weight, side):
                 else:
                     total += math.exp((value - top) / weight)
         sent = top + weight * math.log(total)
-        messages[out + row] = sent + side * (pad + 4.0 * UNIT * abs(sent))
+        messages[out + row] = sent + side * (charges[1] + charges[2] * abs(sent))
+
+
+def charges(terms: int, states: int, weight: float) -> tuple[float, float, float]:
+    """What the kernels charge for rounding: CUDA's exp and log are good to 2 units."""
+    return summation(terms, 1.0), float(log_summation(states, weight)), summation(2, 1.0)
 
 
 class _Room:
@@ -153,33 +153,22 @@ def root_messages(tree: _DeviceTree, side: float) -> list[float]:
     shifts = tree.shifts if tree.shifts.size else cuda.to_device(np.zeros(1, dtype=np.float32))
     words = cuda.to_device(np.array(book, dtype=np.int64))
     for c, at in zip(tree.visits, starts, strict=True):
-        blocks = min(BLOCKS, -(-rows[c] // THREADS))
-        _send[blocks, THREADS](logs, shifts, messages, words, at, tree.weights[c], side)
+        blocks, states = min(BLOCKS, -(-rows[c] // THREADS)), tree.shapes[c][-1]
+        charged = charges(book[at + 2] + 1, states, tree.weights[c])
+        _send[blocks, THREADS](logs, shifts, messages, words, at, tree.weights[c], side, charged)
     return [float(messages[at : at + 1].copy_to_host()[0]) for at in roots]
 
 
 def _page(tree: _DeviceTree, c: int, places: dict[int, int]) -> list[int]:
     """What `_send` reads of clique c."""
-    scope, shape = tree.scopes[c], tree.shapes[c]
-    terms: list[list[int]] = []
-    for f in tree.evidence.factors[c]:
-        first, strides = tree.factor_place(f)
-        terms.append([_FACTOR, 1, first, *(strides.get(v, 0) for v in scope)])
-    for sign, at, other in tree.shifted[c]:
-        shared = tree.shared_shape(c, other)
-        terms.append([_SHIFT, sign, at, *_strides(shared)])
-    for child in tree.children[c]:
-        held = tree.shared_shape(c, child)
-        terms.append([_MESSAGE, 1, places[child], *_strides(held)])
-    if len(terms) > MOST_TERMS or math.prod(shape) >= 2**32:
-        raise ValueError(f"clique {c} has {len(terms)} terms over {shape}: numpy judges it")
-    return [places[c], len(scope), len(terms), *shape, *(word for term in terms for word in term)]
-
-
-def _strides(shape: tuple[int, ...]) -> list[int]:
-    """Of a table of this shape; 0 for axes of size 1."""
-    out, stride = [], 1
-    for size in reversed(shape):
-        out.append(stride if size > 1 else 0)
-        stride *= size
-    return out[::-1]
+    shape, terms = tree.shapes[c], tree.terms_of
+    of_c = range(terms.ptr[c], terms.ptr[c + 1])
+    if len(of_c) > MOST_TERMS or math.prod(shape) >= 2**32:
+        raise ValueError(f"clique {c} has {len(of_c)} terms over {shape}: numpy judges it")
+    book = [places[c], len(shape), len(of_c), *shape]
+    for t in of_c:
+        start = int(terms.start[t])
+        first = places[start] if terms.kind[t] == MESSAGE else start
+        strides = terms.strides[t, : len(shape)].tolist()
+        book += [int(terms.kind[t]), int(terms.sign[t]), first, *strides]
+    return book

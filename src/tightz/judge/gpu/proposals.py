@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.judge.gpu.cliques import MOST_TERMS, SIMULATED, cuda
+from tightz.judge.gpu.cliques import MOST_TERMS, SIMULATED, charges, cuda
 from tightz.judge.verdict import UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
 
@@ -44,20 +44,19 @@ class Tables(NamedTuple):
 
 
 @cuda.jit
-def _largest(pool, book, levels, at, weight, found, c):
+def _largest(pool, book, levels, at, weight, found, c, charges):
     """found[0, c] = max over rows of w log sum_v E^(1/w), rounded up as in `gpu.cliques`;
     found[1, c] = the largest sum of sizes of what an entry adds up.
 
-    book[at:]: axes, terms; sizes of the axes, own one last; then per term its sign, first entry,
-    place of its level and stride for each axis.
+    charges as in `gpu.cliques`; book[at:]: axes, terms; sizes of the axes, own one last; then per
+    term its sign, first entry, place of its level and stride for each axis.
     """
     axes, terms = book[at], book[at + 1]
     first = at + 2 + axes
     states, rows = book[first - 1], 1
     for a in range(axes - 1):
         rows *= book[at + 2 + a]
-    share = 2.0 * (terms + 2) * UNIT
-    pad = weight * UNIT * (3 * states + 12 + 15 * math.log(float(states)))
+    share = charges[0]
     places = cuda.local.array(MOST_TERMS, np.int64)
     worst, widest = -math.inf, 0.0
     for row in range(cuda.grid(1), rows, cuda.gridsize(1)):
@@ -89,7 +88,7 @@ def _largest(pool, book, levels, at, weight, found, c):
                 else:
                     total += math.exp((value - top) / weight)
         sent = top + weight * math.log(total)
-        sent += pad + 4.0 * UNIT * abs(sent)
+        sent += charges[1] + charges[2] * abs(sent)
         # a value that is no number must not be passed over
         worst = sent if sent == sent and not sent <= worst else worst
         worst = math.inf if sent != sent else worst
@@ -119,7 +118,8 @@ def cap_excess(tables: Tables, weights: NDArray[np.float64]) -> tuple[float, flo
     shares = _shares(tables.bucket_ptr, weights)
     for c, (at, rows) in enumerate(pages):
         blocks = min(BLOCKS, -(-rows // THREADS))
-        _largest[blocks, THREADS](tables.pool, words, bases, at, shares[c], found, c)
+        charged = charges(book[at + 1] + 2, book[at + 1 + book[at]], shares[c])
+        _largest[blocks, THREADS](tables.pool, words, bases, at, shares[c], found, c, charged)
     worst, widest = found.copy_to_host()[:, : len(pages)]
     if not np.isfinite(worst).all():
         raise RefutedError("a table of the proposal is not finite")

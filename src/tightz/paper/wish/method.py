@@ -14,7 +14,7 @@ from tightz.families.mean_field import PointMass
 from tightz.families.projection import Status
 from tightz.judge.links import check_encoding
 from tightz.judge.spins import SpinMap, SpinTerms
-from tightz.judge.verdict import UNIT
+from tightz.judge.verdict import LIBRARY
 from tightz.models.given import ModelOrPath, given_model
 from tightz.models.observed import observe
 from tightz.models.prepared import prepared
@@ -135,7 +135,7 @@ def _on_bits(model: Model) -> tuple[SpinPolynomial, Bars, float]:
     finite, bars = without_zeros(to_bits(reduced).binary if many else reduced)
     poly = SpinPolynomial.from_factor_graph(finite)
     error = check_encoding(finite, SpinTerms.of(poly), SpinMap.identity(poly.n))
-    return poly, bars, error + 4.0 * UNIT * reduced.n_variables * many  # logs of shared codes
+    return poly, bars, error + LIBRARY * reduced.n_variables * many  # logs of shared codes
 
 
 def _checked_levels(levels: Sequence[int] | None, n: int) -> list[int]:
