@@ -115,6 +115,27 @@ def start_state(arrays: BetheArrays) -> BetheState:
     )
 
 
+def start_at(arrays: BetheArrays, logs: NDArray[np.float64]) -> BetheState:
+    """Messages with which every variable first says `logs`, one entry per state, to its factors.
+
+    A variable of d factors says its unary part and d - 1 messages: each holds an equal part of
+    what the unary part lacks.
+    """
+    state = start_state(arrays)
+    cards, slots = np.diff(arrays.var_ptr), arrays.scope_vars
+    degree = np.bincount(slots, minlength=cards.size)
+    missing = (logs - np.where(state.alive, arrays.unary, 0.0)) / np.repeat(
+        np.maximum(degree - 1, 1), cards
+    )
+    starts = arrays.message_ptr[:-1]
+    within = np.arange(int(arrays.message_ptr[-1])) - np.repeat(starts, cards[slots])
+    at = np.repeat(arrays.var_ptr[slots], cards[slots]) + within
+    messages = np.where(state.alive[at], missing[at], -np.inf)
+    if starts.size:
+        messages -= np.repeat(np.maximum.reduceat(messages, starts), cards[slots])
+    return state._replace(messages=np.where(state.alive[at], messages, 0.0))
+
+
 def widest_scope(arrays: BetheArrays) -> int:
     """Most states in one scope, counted slot by slot: the kernels' work space."""
     ends = arrays.message_ptr[arrays.scope_ptr]

@@ -3,14 +3,20 @@
 The estimate is exact on trees and otherwise carries no guarantee, converged or not. For
 attractive binary pairwise models a lower bound is proven as well: the judge evaluates the Bethe
 free energy at the beliefs, whatever they are (see `tightz.judge.attractive`).
+
+On a graph with cycles there may be many fixed points, and the one that uniform messages lead to
+may be a saddle of the Bethe free energy (a ferromagnet without field in its ordered phase). So
+messages start in several ways, the best fixed point is kept, and it is tested: messages that are
+changed a little must come back to it.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.errors import require_range
+from tightz.errors import ModelError, require_range
 from tightz.judge.attractive import AttractiveEvidence
+from tightz.judge.spanning import components
 from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.given import GraphOrPath, given_model
@@ -34,12 +41,14 @@ from tightz.propagation.arrays import (
     checked_parities,
     largest_entry,
     message_cap,
+    start_at,
     start_state,
     widest_scope,
 )
 from tightz.propagation.kernels import bethe_log_z, propagate
 from tightz.results import ByVariable, OneBound
 from tightz.runtime.provenance import provenance
+from tightz.runtime.seeds import Seed, generator, seed_sequence
 
 _SAFE = 1e290
 """Log potentials below this cannot overflow to -inf in sums and so feign a contradiction."""
@@ -47,11 +56,35 @@ _SAFE = 1e290
 _STALL = 50
 """Iterations in which the residual must fall by a tenth, or messages are damped more."""
 
+_COLD = 4.0
+"""Inverse temperature at which messages first settle on heavy states; they start from there."""
+
+_COLD_SWEEPS = 100
+
+_STEP = 1e-5
+"""Change of the messages, in nats, by which a fixed point is tested."""
+
+_TESTS = 40
+"""Double sweeps of that test; the growth is measured over the second half."""
+
+_GROWS = 1.001
+"""Growth in a double sweep from which a fixed point counts as unstable."""
+
+_LEAVES = 0.1
+"""Nats by which messages are moved off an unstable fixed point."""
+
+_RARE = 1e-6
+"""Least probability of a state where messages start: no start rules any out."""
+
 
 class BetheStatus(enum.Enum):
     """How belief propagation ended; the value is the advice."""
 
     CONVERGED = "converged: messages changed by less than tol"
+    UNSTABLE = (
+        "converged to an unstable fixed point: a saddle of the Bethe free energy, whose estimate "
+        "may be far off; raise starts, or give your own"
+    )
     NOT_CONVERGED = "not converged: raise max_iterations or damping; the estimate may be far off"
     IMPOSSIBLE = "Z = 0: the zero potentials contradict each other"
 
@@ -62,8 +95,13 @@ class BetheResult(ByVariable, OneBound):
 
     `log_z` is the Bethe estimate. `lower` (and `proven`) is a proven lower bound where the theorem
     for attractive models applies, `rounding` included, else -inf. `marginals` has one vector per
-    variable, `factor_marginals` one table per factor, shaped by its scope. `residual` is the
-    largest message change in the last sweep, relative to its size where that exceeds one.
+    variable, `factor_marginals` one table per factor, shaped by its scope: those of one phase
+    where the model has several. `residual` is the largest message change in the last sweep,
+    relative to its size where that exceeds one.
+
+    log_zs   the estimate from every start, in order; NaN where it did not converge
+    growth   factor by which a small change of the messages grows in two damped sweeps: above 1 the
+             fixed point is unstable; 0 on trees, NaN where messages did not converge
     """
 
     log_z: float
@@ -71,6 +109,8 @@ class BetheResult(ByVariable, OneBound):
     status: BetheStatus
     iterations: int
     residual: float
+    log_zs: NDArray[np.float64]
+    growth: float
     marginals: list[NDArray[np.float64]]
     seconds: float
     provenance: dict[str, Any]
@@ -113,7 +153,9 @@ class BetheResult(ByVariable, OneBound):
         return Bound(Side.ESTIMATE, self.log_z, Proof.NONE, "bethe", self.seconds)
 
     def summary(self) -> str:
-        lines = [f"log Z ~ {self.log_z:.6f} (Bethe estimate, {self.iterations} iterations)"]
+        count = self.log_zs.size
+        best = f", best of {count} starts" if count > 1 else ""
+        lines = [f"log Z ~ {self.log_z:.6f} (Bethe estimate, {self.iterations} iterations{best})"]
         if self.lower > -np.inf:
             lines.append(f"log Z >= {self.lower:.6f} (attractive model, proven)")
         return "\n".join([*lines, self.status.value])
@@ -134,62 +176,238 @@ def bethe(
     max_iterations: int = 1000,
     tol: float = 1e-9,
     damping: float = 0.0,
+    starts: int | Sequence[Any] = 4,
+    seed: Seed = 0,
 ) -> BetheResult:
     """Belief propagation: the Bethe estimate of log Z, and marginals.
 
     `parities` lists constraints (variables, b): the binary states of `variables` sum to b modulo
     2. The estimate is then of log Z(A, b), the sum over the states that satisfy all of them.
-    `damping` is the least share of an old message that is kept; it rises by itself when the
-    residual stops falling.
+    `max_iterations` is for each start. `damping` is the least share of an old message that is kept;
+    it rises by itself when the residual stops falling.
+
+    `starts` says where messages start, on graphs with cycles: a number counts uniform messages,
+    then messages that settled at a low temperature, then random ones (by `seed`). A list holds
+    starts of your own beside the uniform one: a state, such as `tz.ground_state(model).state`, or a
+    probability vector per variable, such as `tz.mean_field(model).marginals`. Kept is the best
+    proven lower bound where the model is attractive, else the largest estimate of those that
+    converged. Where that one is unstable, messages start once more from beside it.
     """
     model = given_model(model, "bethe", only="FactorGraph")
     started = time.perf_counter()
     require_range("max_iterations", max_iterations, 1)
     require_range("tol", tol, 0.0)
     require_range("damping", damping, 0.0, 0.99)
+    if isinstance(starts, int):
+        require_range("starts", starts, 1)
+    root = seed_sequence(seed)
     constraints = checked_parities(model, parities or ())
     observed = observe(model, single_states=False)
     free, numbers = observed.reduced, observed.kept
     constant, arrays = bethe_arrays(free, numbers, constraints)
-    state = start_state(arrays)
     possible = constant > -np.inf and all(rows or not bit for rows, bit in constraints)
-    if arrays.unary.size:
-        possible &= bool(np.logical_or.reduceat(state.alive, arrays.var_ptr[:-1]).all())
-    iterations, residual, status = 0, 0.0, BetheStatus.IMPOSSIBLE
-    if possible:
-        iterations, residual, status = _run(arrays, state, max_iterations, tol, damping)
-    log_z = -np.inf
-    flat: NDArray[np.float64] | None = None
-    if status is not BetheStatus.IMPOSSIBLE:
-        log_z = constant + float(bethe_log_z(arrays, state, widest_scope(arrays)))
-        flat = _normalised(arrays, state)
-    # The lower bound for attractive models needs no convergence: the judge evaluates the free
-    # energy at whatever beliefs came out, made exactly consistent. Under parities there is no such
-    # theorem.
-    evidence, verdict = None, Verdict()
-    if not constraints:
-        evidence = AttractiveEvidence(_full_beliefs(model, numbers, arrays, state))
-        verdict = evidence.verdict(model)
-    proven = verdict.lower > -np.inf or verdict.upper == -np.inf
+    run = _Runs(model, numbers, constant, arrays, max_iterations, tol, damping, bool(constraints))
+    best = run.of(start_state(arrays)) if possible else run.impossible()
+    found = [best]
+    if best.status is not BetheStatus.IMPOSSIBLE and not _is_forest(arrays):
+        rng = generator(root)
+        for state in run.states(starts, rng):
+            found.append(run.of(state))
+            best = max(best, found[-1], key=_Run.rank)
+        best = run.tested(best, rng)
+        if best.beside is not None:
+            found.append(run.tested(run.of(best.beside), rng))
+            best = max(best, found[-1], key=_Run.rank)
+    flat = None if best.status is BetheStatus.IMPOSSIBLE else _normalised(arrays, best.state)
+    proven = best.verdict.lower > -np.inf or best.verdict.upper == -np.inf
     return BetheResult(
-        log_z=log_z,
-        proven=verdict.lower,
-        status=status,
-        iterations=iterations,
-        residual=residual,
+        log_z=best.log_z,
+        proven=best.verdict.lower,
+        status=best.status,
+        iterations=best.iterations,
+        residual=best.residual,
+        log_zs=np.array([one.log_z if one.converged else math.nan for one in found]),
+        growth=best.growth,
         marginals=_full_marginals(observed, flat),
         seconds=time.perf_counter() - started,
         provenance=provenance(
-            None, model.digest, max_iterations=max_iterations, tol=tol, damping=damping
+            root, model.digest, max_iterations=max_iterations, tol=tol, damping=damping,
+            starts=len(found),
         ),
-        rounding=verdict.rounding,
-        evidence=evidence if proven else None,
+        rounding=best.verdict.rounding,
+        evidence=best.evidence if proven else None,
         naming=model.naming,
-        _factor_tables=partial(_factor_tables, model, free, arrays, state, flat),
-    )
+        _factor_tables=partial(_factor_tables, model, free, arrays, best.state, flat),
+    )  # fmt: skip
 
 
-def _run(
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Where messages came to from one start; `beside` are messages off an unstable fixed point."""
+
+    state: BetheState
+    log_z: float
+    status: BetheStatus
+    iterations: int = 0
+    residual: float = 0.0
+    evidence: AttractiveEvidence | None = None
+    verdict: Verdict = field(default_factory=Verdict)
+    growth: float = 0.0
+    beside: BetheState | None = None
+
+    @property
+    def converged(self) -> bool:
+        return self.status in (BetheStatus.CONVERGED, BetheStatus.UNSTABLE)
+
+    def rank(self) -> tuple[bool, float, bool, float]:
+        """Larger is better: what is proven, then whether it converged, then its value."""
+        value = self.log_z if self.converged else -self.residual
+        impossible = self.status is BetheStatus.IMPOSSIBLE
+        return impossible, _rounded(self.verdict.lower), self.converged, _rounded(value)
+
+
+def _rounded(value: float) -> float:
+    """To ten digits, so that equal fixed points compare equal, whatever led to them."""
+    return float(f"{value:.9e}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Runs:
+    """Belief propagation on one model from several starts."""
+
+    model: FactorGraph
+    numbers: NDArray
+    constant: float
+    arrays: BetheArrays
+    max_iterations: int
+    tol: float
+    damping: float
+    constrained: bool
+
+    def impossible(self) -> _Run:
+        return self._judged(_Run(start_state(self.arrays), -math.inf, BetheStatus.IMPOSSIBLE))
+
+    def of(self, state: BetheState) -> _Run:
+        """The messages' course from `state`, which is changed."""
+        arrays = self.arrays
+        starts = arrays.var_ptr[:-1]
+        if starts.size and not np.logical_or.reduceat(state.alive, starts).all():
+            return self.impossible()
+        made, residual, status = _settle(arrays, state, self.max_iterations, self.tol, self.damping)
+        log_z = -math.inf
+        if status is not BetheStatus.IMPOSSIBLE:
+            log_z = self.constant + float(bethe_log_z(arrays, state, widest_scope(arrays)))
+        growth = 0.0 if _is_forest(arrays) else math.nan
+        return self._judged(_Run(state, log_z, status, made, residual, growth=growth))
+
+    def _judged(self, run: _Run) -> _Run:
+        # The lower bound for attractive models needs no convergence: the judge evaluates the free
+        # energy at whatever beliefs came out, made exactly consistent. Under parities there is no
+        # such theorem.
+        if self.constrained:
+            return run
+        evidence = AttractiveEvidence(
+            _full_beliefs(self.model, self.numbers, self.arrays, run.state)
+        )
+        return replace(run, evidence=evidence, verdict=evidence.verdict(self.model))
+
+    def states(self, starts: int | Sequence[Any], rng: np.random.Generator) -> Iterator[BetheState]:
+        """Messages to start from, beside uniform ones."""
+        if not isinstance(starts, int):
+            for number, one in enumerate(starts):
+                yield start_at(self.arrays, self._logs(one, number))
+            return
+        for k in range(1, starts):
+            state = start_at(self.arrays, rng.normal(size=self.arrays.unary.size))
+            if k == 1 and _COLD * largest_entry(self.arrays) < _SAFE:
+                cold = self.arrays._replace(
+                    unary=_COLD * self.arrays.unary, tables=_COLD * self.arrays.tables
+                )
+                _settle(cold, state, min(_COLD_SWEEPS, self.max_iterations), self.tol, self.damping)
+            yield state
+
+    def _logs(self, start: Any, number: int) -> NDArray[np.float64]:
+        """A start of the caller's as one log probability for each state of each free variable."""
+        cards = self.model.cardinalities
+        rows = list(start)
+        if len(rows) != cards.size:
+            raise ModelError(
+                f"starts[{number}] has {len(rows)} entries; expected a state or a probability "
+                f"vector for each of the model's {cards.size} variables"
+            )
+        found = []
+        for v in self.numbers.tolist():
+            vector = np.asarray(rows[v], dtype=np.float64)
+            if vector.ndim == 0:
+                vector = (np.arange(cards[v]) == vector).astype(np.float64)
+            if vector.shape != (cards[v],) or not vector.sum() > 0.0 or vector.min() < 0.0:
+                raise ModelError(
+                    f"starts[{number}] has {rows[v]!r} for {self.model.naming.said(v)}; expected "
+                    f"one of its {cards[v]} states, or a probability for each"
+                )
+            found.append(np.log(np.maximum(vector / vector.sum(), _RARE)))
+        return np.concatenate(found) if found else np.zeros(0)
+
+    def tested(self, run: _Run, rng: np.random.Generator) -> _Run:
+        """Whether messages come back to the fixed point after a small change.
+
+        Power iteration on the differences that double sweeps make of a change. They are damped,
+        so that only a change that grows without turning its sign counts: messages that cycle may
+        still rest at a minimum of the Bethe free energy.
+        """
+        if run.status is not BetheStatus.CONVERGED:
+            return run
+        first, second = run.state.messages, run.state.odds
+        step = [rng.normal(size=first.size), rng.normal(size=second.size)]
+        still = self._swept(run.state, None)
+        logs: list[float] = []
+        for _ in range(_TESTS):
+            size = max(float(np.abs(part).max(initial=0.0)) for part in step)
+            if size == 0.0:
+                return replace(run, growth=0.0)
+            step = [part * (_STEP / size) for part in step]
+            moved = self._swept(run.state, step)
+            if moved is None or still is None:
+                return run
+            step = [a - b for a, b in zip(moved, still, strict=True)]
+            size = max(float(np.abs(part).max(initial=0.0)) for part in step)
+            logs.append(math.log(max(size, 1e-300) / _STEP))
+        growth = math.exp(float(np.mean(logs[_TESTS // 2 :])))
+        if growth < _GROWS:
+            return replace(run, growth=growth)
+        away = [part * (_LEAVES / size) for part in step]
+        beside = BetheState(
+            first + away[0], second + away[1], run.state.beliefs.copy(), run.state.alive.copy()
+        )
+        return replace(run, growth=growth, status=BetheStatus.UNSTABLE, beside=beside)
+
+    def _swept(
+        self, state: BetheState, step: list[NDArray[np.float64]] | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Messages after a damped sweep forth and back; None where a state died."""
+        first, second = (0.0, 0.0) if step is None else step
+        moved = BetheState(
+            state.messages + first, state.odds + second, state.beliefs.copy(), state.alive.copy()
+        )
+        widest, cap = widest_scope(self.arrays), message_cap(self.arrays)
+        for backward in (False, True):
+            if propagate(self.arrays, moved, 0.5, cap, widest, backward)[1]:
+                return None
+        return moved.messages, moved.odds
+
+
+def _is_forest(arrays: BetheArrays) -> bool:
+    """Whether the graph of variables, factors and parities has no cycle."""
+    n, factors = arrays.var_ptr.size - 1, arrays.scope_ptr.size - 1
+    joined = np.concatenate([arrays.scope_ptr, arrays.scope_ptr[-1] + arrays.parity_ptr[1:]])
+    variables = np.concatenate([arrays.scope_vars, arrays.parity_vars])
+    nodes = n + np.repeat(np.arange(joined.size - 1), np.diff(joined))
+    total = n + factors + arrays.parity_ptr.size - 1
+    parts = np.unique(components(total, variables, nodes)).size
+    return variables.size == total - parts
+
+
+def _settle(
     arrays: BetheArrays, state: BetheState, max_iterations: int, tol: float, damping: float
 ) -> tuple[int, float, BetheStatus]:
     """Sweep forth and back until messages rest; (iterations, residual, status)."""

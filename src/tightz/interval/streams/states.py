@@ -275,7 +275,7 @@ def _beliefs(working: Working) -> Generator[Finding, None, list[NDArray[np.float
     """Belief propagation: marginals to search by, and where it converges the point estimate."""
     if working.graph.n_factors > _MANY_FACTORS:
         return None
-    r = bethe(working.graph, max_iterations=300)
+    r = bethe(working.graph, max_iterations=300, starts=1)
     if r.status is BetheStatus.CONVERGED:
         source = "Bethe estimate (belief propagation)"
         # No error: the Bethe value is off by an unknown amount on any graph with cycles.
