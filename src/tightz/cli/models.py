@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from tightz.cli.options import Source, emit, model_argument, require_writable
@@ -30,8 +32,7 @@ def info(source: Source, as_json: bool) -> None:
         reach = "evidence, zeros and leaves leave nothing to sum"
     elif left < graph.n_variables:
         reach = f"{left} variables are left after the reductions; {reach}"
-    record = {
-        "command": "info",
+    record: dict[str, Any] = {
         "variables": graph.n_variables,
         "observed": len(graph.evidence),
         "factors": graph.n_factors,
@@ -50,7 +51,7 @@ def info(source: Source, as_json: bool) -> None:
         "sha256": graph.digest,
     }
     if as_json:
-        emit(record)
+        emit("info", **record)
         return
     arities = ", ".join(f"{c} of arity {a}" for a, c in enumerate(counts) if c)
     click.echo(f"variables     {record['variables']} (up to {record['max_states']} states)")

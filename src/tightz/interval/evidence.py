@@ -1,23 +1,34 @@
-"""P(evidence): how much of Z agrees with what is observed."""
+"""P(evidence): how much of Z agrees with what is observed, and what contradicts where none does."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tightz.bounds import at_most, figure
+from tightz.elimination.exact import exact
+from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.judge.verdict import UNIT
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.observed import observe
 from tightz.models.selection import factors_of_each
+from tightz.reductions.zeros import simplify
+from tightz.runtime.clock import Clock
 from tightz.workspace.working import LARGE
 
 if TYPE_CHECKING:
     from tightz.interval.interval import LogPartition
 
 LOG_10 = math.log(10.0)
+
+IMPOSSIBLE = "P(evidence) = 0   (no state agrees with it, holds always)"
+
+SECONDS = 1.0
+"""For looking which observations contradict each other."""
 
 SLACK = 0.01
 """Nats by which the sums of a network's table may differ from 1, as in `models/formats/bif.py`."""
@@ -57,7 +68,7 @@ class EvidenceProbability:
     def summary(self) -> str:
         """P(evidence) and its log, and in which interval it lies."""
         if self.upper == -math.inf:
-            return "P(evidence) = 0   (no state agrees with it, holds always)"
+            return IMPOSSIBLE
         if self.exact:
             error = max(self.upper - self.log_p, self.log_p - self.lower, 0.0)
             value = probability(self.log_p, min(8, max(3, round(-math.log10(max(error, 1e-9))))))
@@ -115,3 +126,63 @@ def log_z_of_network(model: FactorGraph) -> tuple[float, float] | None:
         return None
     error = 4.0 * UNIT * float((model.cardinalities + 8.0).sum())  # exp, the sums and log
     return math.fsum(low) - error, math.fsum(high) + error
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Evidence that no state of the model agrees with.
+
+    observed   {variable: state} with which no state agrees; empty where the model has no state of
+               positive weight at all
+    minimal    whether all of them are needed for that
+    """
+
+    observed: dict[str, str] = field(default_factory=dict)
+    minimal: bool = False
+
+    def summary(self) -> str:
+        """P(evidence) = 0, and which observations make it so, in two lines."""
+        told = [f"{name}={state}" for name, state in self.observed.items()]
+        shown = ", ".join(told[:20]) + (", ..." if len(told) > 20 else "")
+        if not told:
+            return "Z = 0 with and without the evidence: no state of the model has weight"
+        why = f"{shown} is impossible" if len(told) == 1 else f"{shown} contradict each other"
+        return f"{IMPOSSIBLE}\n{why if self.minimal else f'some of these observations: {why}'}"
+
+
+def contradiction(model: FactorGraph, seconds: float = SECONDS) -> Contradiction | None:
+    """Why the evidence of a model whose Z is 0 is impossible; None where it has no evidence.
+
+    Observations are left out while what is left is still impossible, by zeros alone or by an exact
+    sum, whatever `seconds` allow.
+    """
+    if not model.evidence:
+        return None
+    clock = Clock(seconds)
+    tests: tuple[Callable[[FactorGraph], bool], ...] = (
+        lambda asked: simplify(observe(asked).reduced).contradiction,
+        lambda asked: exact(asked, marginals=False, time_limit=clock.left).log_z == -math.inf,
+    )
+    bare, kept = model.without_evidence(), list(model.evidence.items())
+    for impossible in tests:
+        try:
+            if not impossible(model):
+                continue
+            if impossible(bare):
+                return Contradiction(minimal=True)
+            size = max(1, len(kept) // 2)
+            while not clock.expired:
+                for k in range(0, len(kept), size)[::-1]:
+                    fewer = kept[:k] + kept[k + size :]
+                    if clock.expired:
+                        break
+                    if impossible(bare.with_evidence(dict(fewer))):
+                        kept = fewer
+                else:
+                    if size == 1:
+                        return Contradiction(model.naming.observed(dict(kept)), minimal=True)
+                    size //= 2
+        except (ResourceError, UnsupportedModelError):  # no exact sum in this time
+            pass
+        break
+    return Contradiction(model.naming.observed(dict(kept)))

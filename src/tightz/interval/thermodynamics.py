@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, at_most, no_minus
 from tightz.models.factor_graph import FactorGraph
 from tightz.results import Result, dataframe
+from tightz.shown import ASIDE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,7 +93,7 @@ class FreeEnergy(Result):
     notes: list[str]
     interrupted: bool
     seconds: float
-    model: FactorGraph
+    model: FactorGraph = field(metadata=ASIDE)
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -126,28 +127,6 @@ class FreeEnergy(Result):
         tail = "interrupted after" if self.interrupted else "in"
         lines.append(f"{self.temperatures.size} temperatures {tail} {self.seconds:.2f} s")
         return "\n".join(lines)
-
-    def records(self) -> list[dict[str, Any]]:
-        """For each temperature a dictionary: every value with its error, ends and source."""
-        return [
-            {
-                "temperature": float(self.temperatures[k]),
-                "beta": float(self.betas[k]),
-                "exact": bool(self.exact[k]),
-                **{
-                    c.name: {
-                        "value": float(c.value[k]),
-                        "error": float(c.error[k]),
-                        "lower": float(c.lower[k]),
-                        "upper": float(c.upper[k]),
-                        "confident": c.confident[k].tolist(),
-                        "source": c.source[k],
-                    }
-                    for c in self.curves
-                },
-            }
-            for k in range(self.temperatures.size)
-        ]
 
     def to_dataframe(self) -> DataFrame:
         """A pandas table: a row for each temperature; energy, energy_lower, energy_upper, ..."""

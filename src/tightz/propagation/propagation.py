@@ -49,6 +49,7 @@ from tightz.propagation.kernels import bethe_log_z, propagate
 from tightz.results import ByVariable, OneBound
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
+from tightz.shown import ASIDE
 
 _SAFE = 1e290
 """Log potentials below this cannot overflow to -inf in sums and so feign a contradiction."""
@@ -115,8 +116,8 @@ class BetheResult(ByVariable, OneBound):
     seconds: float
     provenance: dict[str, Any]
     rounding: float
-    evidence: AttractiveEvidence | None
-    naming: Names
+    evidence: AttractiveEvidence | None = field(metadata=ASIDE)
+    naming: Names = field(metadata=ASIDE)
     _factor_tables: Callable[[], list[NDArray[np.float64]]]
 
     @cached_property

@@ -37,6 +37,7 @@ from tightz.models.prepared import prepared
 from tightz.results import ByVariable, OneBound
 from tightz.runtime.backends import Backend
 from tightz.runtime.memory import MAX_MEMORY, parse_memory
+from tightz.shown import ASIDE, Members
 
 NO_DIGITS = 0.01
 """Rounding of log Z, in nats, above which marginals are refused: states differ by less."""
@@ -52,17 +53,24 @@ class ExactResult(ByVariable, OneBound):
     float64 sums can have lost. `method` says how it was summed, `way.describe()` at what cost.
     """
 
-    model: FactorGraph
+    model: FactorGraph = field(metadata=ASIDE)
     log_z: float
     rounding: float
     seconds: float
-    way: Way
+    way: Way = field(metadata=ASIDE)
     max_memory: int
     _beliefs: Beliefs | None = field(default=None)
 
     @property
     def naming(self) -> Names:
         return self.model.naming
+
+    def members(self) -> Members:
+        told = super().members()
+        known = "_tables" in vars(self) or self._beliefs is not None
+        told["marginals"] = self.naming.by_variable(self.marginals) if known else None
+        told["marginal_bounds"] = self.naming.by_variable(self.marginal_bounds) if known else None
+        return Members({**told, "method": self.method, "how": self.way.describe()})
 
     @property
     def method(self) -> str:

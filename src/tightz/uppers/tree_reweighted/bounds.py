@@ -26,10 +26,12 @@ from tightz.errors import require_range
 from tightz.judge.edges import EdgesEvidence
 from tightz.judge.spanning import Forests
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.names import numbers_of
 from tightz.models.observed import Observed, observe, per_variable
 from tightz.models.pairwise import PairwiseModel, pairwise_model
 from tightz.results import OneBound
 from tightz.runtime.provenance import provenance
+from tightz.shown import Members
 from tightz.uppers.tree_reweighted.kernels import (
     EPSILON,
     edge_beliefs,
@@ -114,6 +116,11 @@ class TreeReweightedResult(OneBound):
     config: TreeReweighted
     provenance: dict[str, Any]
     _pair_tables: Callable[[], list[NDArray[np.float64]]]
+
+    def members(self) -> Members:
+        told = super().members()
+        told["marginals"] = numbers_of(self.marginals).by_variable(self.marginals)
+        return told
 
     @cached_property
     def edge_marginals(self) -> list[NDArray[np.float64]]:
