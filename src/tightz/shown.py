@@ -120,6 +120,8 @@ def _json(value: Any, reasons: list[str]) -> Any:
         return as_json(value)
     if isinstance(value, Enum):
         return value.name
+    if isinstance(value, Exception):
+        return str(value)
     if is_dataclass(value):
         return as_json(_public(value))
     if isinstance(value, Mapping):

@@ -49,16 +49,22 @@ class Curve:
     def times(self, name: str, factor: Array) -> Curve:
         """The curve of factor * quantity, where factor has one sign everywhere."""
         with np.errstate(invalid="ignore"):
-            ends = np.sort(np.stack([self.lower * factor, self.upper * factor]), axis=0)
-            likely = np.sort(self.confident * factor[:, None], axis=1)
-            slack = 2.0**-52 * np.abs(ends)
+            ends = np.stack([self.lower, self.upper], axis=1)
+            low, high = _outward(np.sort(ends * factor[:, None], axis=1)).T
+            likely = _outward(np.sort(self.confident * factor[:, None], axis=1))
             return Curve(
-                name, self.value * factor, self.error * np.abs(factor), ends[0] - slack[0],
-                ends[1] + slack[1], likely + np.abs(likely) * [-(2.0**-52), 2.0**-52], self.source,
+                name, self.value * factor, self.error * np.abs(factor), low, high, likely,
+                self.source,
             )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Curve({self.name}, {self.value.size} temperatures)"
+
+
+def _outward(ends: Array) -> Array:
+    """(k, 2) ends moved by the rounding of one product; infinite ones have none."""
+    slack = np.where(np.isfinite(ends), 2.0**-52 * np.abs(ends), 0.0)
+    return ends + slack * [-1.0, 1.0]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -364,9 +364,9 @@ def exact(
     model = given(model, evidence)
     allowed = parse_memory(max_memory)
     start = time.perf_counter()
-    reduced, free = _without_fixed(model)
-    _require_finite_sums(reduced)
     if plan is not None:
+        reduced, free = _without_fixed(model)
+        _require_finite_sums(reduced)
         if not plan.is_of(reduced, free):
             raise ParameterError(
                 f"{plan!r} is not of {model!r}: its variables, states or scopes differ; call exact "
@@ -374,12 +374,28 @@ def exact(
             )
         way: Way = by_elimination(reduced, plan, allowed, marginals=marginals, asked=model)
     else:
-        way = choose_way(
-            reduced, free, allowed, marginals=marginals, backend=backend, time_limit=time_limit,
-            asked=model,
-        )  # fmt: skip
+        way = exact_way(
+            model, max_memory=allowed, marginals=marginals, backend=backend, time_limit=time_limit
+        )
     result = solve(model, way, max_memory=allowed, marginals=marginals, time_limit=time_limit)
     return replace(result, seconds=time.perf_counter() - start)
+
+
+def exact_way(
+    model: FactorGraph,
+    *,
+    max_memory: str | int = MAX_MEMORY,
+    marginals: bool = True,
+    backend: Backend = "auto",
+    time_limit: float = math.inf,
+) -> Way:
+    """The way that `exact` goes with the same arguments; `ResourceError` where there is none."""
+    reduced, free = _without_fixed(model)
+    _require_finite_sums(reduced)
+    return choose_way(
+        reduced, free, parse_memory(max_memory), marginals=marginals, backend=backend,
+        time_limit=time_limit, asked=model,
+    )  # fmt: skip
 
 
 def solve(
