@@ -352,6 +352,13 @@ def test_command(grid, tmp_path):
     assert "4 temperatures in" in text.output
 
 
+def test_the_free_energy_at_infinite_temperature_has_no_nan():
+    r = tz.free_energy(FERROMAGNET, [1.0, math.inf], seed=0)
+    for ends in (r.free_energy.lower, r.free_energy.upper, *r.free_energy.confident.T):
+        assert ends[1] == -math.inf
+        assert math.isfinite(ends[0])
+
+
 @pytest.mark.parametrize(
     ("field", "betas"),
     [(1e300, [0.0, 1e-300, 1.0]), (1e-300, [0.0, 1.0, 1e300]), (1.0, [1e-200, 1.0, 1e200])],

@@ -339,7 +339,7 @@ def test_every_command_says_so_where_nothing_has_weight(bif, tmp_path):
     row.write_text("wet\nwet\n")
     for command in (
         ("logz", bif), ("query", bif), ("map", bif), ("marginals", bif), ("likelihood", bif, row),
-        ("marginals", bif, "--method", "exact"),
+        ("marginals", bif, "--method", "exact"), ("exact", bif),
     ):  # fmt: skip
         text = run(*command, *never, "-e", "sprinkler=on", code=5)
         assert "P(evidence) = 0   (no state agrees with it, holds always)\n" in text

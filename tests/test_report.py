@@ -551,6 +551,15 @@ def test_json_records_become_pages(command, grid_file, tmp_path):
         assert page.data["pictures"]
 
 
+def test_what_to_json_wrote_becomes_a_page(tmp_path):
+    result = tz.log_partition(GRID, time_limit=5, seed=0)
+    (tmp_path / "r.json").write_text(result.to_json())
+    ours, theirs = report_data(tmp_path / "r.json"), report_data(result)
+    assert ours.bounds == theirs.bounds
+    assert ours.estimate == theirs.estimate
+    np.testing.assert_array_equal(ours.marginals.vectors, theirs.marginals.vectors)
+
+
 def test_zero_partition_function_from_a_record(tmp_path):
     (tmp_path / "zero.uai").write_text("MARKOV\n1\n2\n1\n1 0\n\n2\n0 0\n")
     record = tmp_path / "zero.json"

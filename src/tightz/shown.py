@@ -130,7 +130,10 @@ def _json(value: Any, reasons: list[str]) -> Any:
         return value.tolist() if value.dtype.kind in "biu" else _json(value.tolist(), reasons)
     if isinstance(value, list | tuple):
         return [_json(one, reasons) for one in value]
-    raise TypeError(f"{type(value).__name__} has no JSON; set its field aside (ASIDE)")
+    raise TypeError(
+        f"{type(value).__name__} has no JSON; expected numbers, text, arrays or dataclasses, or a "
+        "field with metadata=ASIDE"
+    )
 
 
 def _public(thing: Any) -> dict[str, Any]:

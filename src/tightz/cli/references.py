@@ -58,17 +58,22 @@ def exact(
     Example: tightz exact grid.uai --max-memory 8GB
     """
     import tightz as tz
+    from tightz.interval.evidence import contradiction
 
     limit = math.inf if time_limit is None else time_limit
-    r = tz.exact(
-        source.load(), max_memory=max_memory, marginals=False, backend=backend, time_limit=limit
-    )
+    graph = source.load()
+    r = tz.exact(graph, max_memory=max_memory, marginals=False, backend=backend, time_limit=limit)
+    why = contradiction(graph) if r.log_z == -math.inf else None
     if as_json:
         emit("exact", r)
+        leave(why)
         return
     rounding = f" +- {r.rounding:.1g}" if r.log_z > float("-inf") else ""
     click.echo(f"log Z = {figure(r.log_z, 10)}{rounding}   (exact)")
     click.echo(f"{r.seconds:.2f} s; {r.way.describe()}")
+    if why is not None:
+        click.echo(why.summary())
+    leave(why)
 
 
 @click.command("upper")

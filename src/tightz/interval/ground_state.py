@@ -109,7 +109,10 @@ class GroundState(OneBound):
     def state(self) -> NDArray[np.int64]:
         """(variables,) the heaviest one."""
         if not len(self.states):
-            raise TightzError(f"there is no state: {self.status.value}")
+            raise TightzError(
+                f"there is no state: {self.status.value}; expected a model that has one "
+                "(`contradiction` says which evidence rules all out)"
+            )
         return self.states[0]
 
     @property

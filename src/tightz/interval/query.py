@@ -126,7 +126,7 @@ class Posteriors(Mapping[Any, dict[str, float]], Recorded):
         if v not in self.tables:
             asked = ", ".join(self.naming.said(u) for u in self.tables)
             raise ParameterError(
-                f"{self.naming.said(v)} was not asked for; there are {asked or 'no variables'}"
+                f"{self.naming.said(v)} was not asked for; expected {asked or 'nothing'}"
             )
         return self.tables[v]
 

@@ -167,9 +167,10 @@ def _record(path: Path) -> dict[str, Any]:
             f"{path} is neither a run store nor a JSON record ({error}); make one with "
             "`tightz logz MODEL --store run.db` or `tightz logz MODEL --json > run.json`"
         ) from None
-    if not isinstance(record, dict) or "command" not in record:
+    if not isinstance(record, dict) or not {"command", "result"} & record.keys():
         raise ModelError(
-            f"{path} has no field 'command'; expected the record of a tightz command with --json"
+            f"{path} has no field 'command' or 'result'; expected the record of a tightz command "
+            "with --json, or what to_json() of a result wrote"
         )
     return record
 
@@ -182,12 +183,12 @@ def from_record(
         data = _from_record(record, model, shape)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(
-            f"the record of '{record.get('command')}' is not as this version writes it "
+            f"the record of '{_made_by(record)}' is not as this version writes it "
             f"({type(error).__name__} {error}); run the command again with --json"
         ) from error
     if not data.bounds and (data.estimate, data.table, data.marginals) == (None, None, None):
         raise ModelError(
-            f"the record of '{record.get('command')}' holds no bound, estimate, table or "
+            f"the record of '{_made_by(record)}' holds no bound, estimate, table or "
             "marginals; expected one of logz, mfrp, theorem, mean-field, exact, upper, ais, wish "
             "or marginals"
         )
@@ -216,7 +217,7 @@ def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Sh
         table = LevelTable(m, gammas.max(axis=2) + LOG_2 * m[:, None])
     return ReportData(
         title="",
-        method=str(record["command"]),
+        method=_made_by(record),
         bounds=said,
         confident_lower=best_confident(said, Side.LOWER),
         confident_upper=best_confident(said, Side.UPPER),
@@ -233,9 +234,13 @@ def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Sh
     )
 
 
+def _made_by(record: Mapping[str, Any]) -> str:
+    return str(record.get("command", record.get("result")))
+
+
 def _bounds(record: Mapping[str, Any]) -> list[Bound]:
     """Those of a record; of several certificates the one that the command printed."""
-    bounds = [_bound(entry) for entry in record["bounds"]]
+    bounds = [_bound(entry) for entry in record.get("bounds", ())]
     chosen = record.get("band") or [record[name] for name in ("certificate",) if name in record]
     if not chosen:
         return bounds
