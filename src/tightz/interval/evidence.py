@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -186,3 +187,24 @@ def contradiction(model: FactorGraph, seconds: float = SECONDS) -> Contradiction
             pass
         break
     return Contradiction(model.naming.observed(dict(kept)))
+
+
+class Contradictions:
+    """Those of many sets of evidence on one model, looked for no longer than `SECONDS` in all."""
+
+    def __init__(self) -> None:
+        self.left = SECONDS
+        self.known: list[Contradiction] = []
+
+    def of(self, model: FactorGraph) -> Contradiction:
+        """Why the evidence of a model whose Z is 0 is impossible."""
+        seen = model.naming.observed(model.evidence)
+        for one in self.known:
+            if one.observed.items() <= seen.items():
+                return one
+        start = time.perf_counter()
+        found = contradiction(model, self.left) if self.left > 0.0 else None
+        self.left -= time.perf_counter() - start
+        if found is not None and found.minimal:
+            self.known.append(found)
+        return found or Contradiction(seen)

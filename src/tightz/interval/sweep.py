@@ -12,7 +12,12 @@ import numpy as np
 
 from tightz.bounds import figure
 from tightz.errors import require_probability, require_seconds
-from tightz.interval.evidence import IMPOSSIBLE, Contradiction, EvidenceProbability, contradiction
+from tightz.interval.evidence import (
+    IMPOSSIBLE,
+    Contradiction,
+    Contradictions,
+    EvidenceProbability,
+)
 from tightz.interval.interval import LogPartition
 from tightz.interval.likelihood import INTERVAL
 from tightz.interval.log_partition import log_partition
@@ -35,9 +40,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 EXACT = "exact; the ends hold always"
-
-LOOK = 0.1
-"""Seconds for looking which observations of a row contradict each other."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,6 +66,7 @@ class SweepRow(Posteriors):
     tables: dict[int, Table] = field(default_factory=dict)
     how: str = ""
     problem: str = ""
+    _known: Contradictions = field(default_factory=Contradictions)
 
     def members(self) -> Members:
         if self.problem:
@@ -85,7 +88,7 @@ class SweepRow(Posteriors):
         if self.upper > -math.inf:
             return None
         seen = self.naming.numbered(self.evidence, text=True)
-        return contradiction(self.model.with_evidence(seen), LOOK)
+        return self._known.of(self.model.with_evidence(seen))
 
     def summary(self) -> str:
         """One line: log Z, log P(evidence), and the posteriors asked for."""
@@ -122,6 +125,10 @@ class Sweep:
 
     def __repr__(self) -> str:
         return f"Sweep({len(self)} rows of {self.model!r})"
+
+    @cached_property
+    def _known(self) -> Contradictions:
+        return Contradictions()
 
     @cached_property
     def prior(self) -> LogPartition:
@@ -190,7 +197,9 @@ class Sweep:
         every = {v: tables[v] if v in tables else certain(self.model, v) for v in self.targets}
         without = prior.lower, prior.upper
         probability = EvidenceProbability.between(ends, value, without, exact=exact)
-        return SweepRow(number, self.model, told, *ends, value, probability, every, how)
+        return SweepRow(
+            number, self.model, told, *ends, value, probability, every, how, _known=self._known
+        )
 
     def to_dataframe(self) -> DataFrame:
         """A pandas table of all rows in order: log Z and log P(evidence) with their ends."""

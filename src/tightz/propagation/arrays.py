@@ -115,6 +115,14 @@ def start_state(arrays: BetheArrays) -> BetheState:
     )
 
 
+def message_states(arrays: BetheArrays) -> NDArray[np.int64]:
+    """For each entry of `messages` the state that it is about, an index into `unary`."""
+    slots, starts = arrays.scope_vars, arrays.message_ptr[:-1]
+    first, sizes = arrays.var_ptr[slots] - starts, np.diff(arrays.message_ptr)
+    found: NDArray[np.int64] = np.arange(int(arrays.message_ptr[-1])) + np.repeat(first, sizes)
+    return found
+
+
 def start_at(arrays: BetheArrays, logs: NDArray[np.float64]) -> BetheState:
     """Messages with which every variable first says `logs`, one entry per state, to its factors.
 
@@ -122,14 +130,12 @@ def start_at(arrays: BetheArrays, logs: NDArray[np.float64]) -> BetheState:
     what the unary part lacks.
     """
     state = start_state(arrays)
-    cards, slots = np.diff(arrays.var_ptr), arrays.scope_vars
+    cards, slots, at = np.diff(arrays.var_ptr), arrays.scope_vars, message_states(arrays)
     degree = np.bincount(slots, minlength=cards.size)
     missing = (logs - np.where(state.alive, arrays.unary, 0.0)) / np.repeat(
         np.maximum(degree - 1, 1), cards
     )
     starts = arrays.message_ptr[:-1]
-    within = np.arange(int(arrays.message_ptr[-1])) - np.repeat(starts, cards[slots])
-    at = np.repeat(arrays.var_ptr[slots], cards[slots]) + within
     messages = np.where(state.alive[at], missing[at], -np.inf)
     if starts.size:
         messages -= np.repeat(np.maximum.reduceat(messages, starts), cards[slots])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -30,6 +30,7 @@ from tightz.judge.spanning import components
 from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.given import GraphOrPath, given_model
+from tightz.models.inputs import as_count
 from tightz.models.names import Names
 from tightz.models.observed import Observed, observe, per_variable
 from tightz.models.prepared import prepared
@@ -41,6 +42,7 @@ from tightz.propagation.arrays import (
     checked_parities,
     largest_entry,
     message_cap,
+    message_states,
     start_at,
     start_state,
     widest_scope,
@@ -199,8 +201,8 @@ def bethe(
     require_range("max_iterations", max_iterations, 1)
     require_range("tol", tol, 0.0)
     require_range("damping", damping, 0.0, 0.99)
-    if isinstance(starts, int):
-        require_range("starts", starts, 1)
+    if not isinstance(starts, Iterable):
+        starts = as_count(starts, "starts", 1)
     root = seed_sequence(seed)
     constraints = checked_parities(model, parities or ())
     observed = observe(model, single_states=False)
@@ -359,7 +361,11 @@ class _Runs:
         if run.status is not BetheStatus.CONVERGED:
             return run
         first, second = run.state.messages, run.state.odds
-        step = [rng.normal(size=first.size), rng.normal(size=second.size)]
+        ptr, alive = self.arrays.var_ptr[self.arrays.parity_vars], run.state.alive
+        step = [  # what is said of dead states stays as it is
+            rng.normal(size=first.size) * alive[message_states(self.arrays)],
+            rng.normal(size=second.size) * (alive[ptr] & alive[ptr + 1]),
+        ]
         still = self._swept(run.state, None)
         logs: list[float] = []
         for _ in range(_TESTS):
