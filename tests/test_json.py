@@ -14,6 +14,7 @@ import tightz as tz
 from tests.schema import SCHEMA, check, loads
 from tightz.bounds import Bound, Proof, Side
 from tightz.cli import main
+from tightz.models import SpinPolynomial
 from tightz.shown import Recorded, as_json, from_json
 
 GRID = tz.ising_grid(3, seed=0)
@@ -59,6 +60,9 @@ RESULTS = {
     "BetheResult": lambda: tz.bethe(GRID, max_iterations=3),
     "SplittingResult": lambda: tz.split(GRID, time_limit=1, seed=0),
     "GroundState": lambda: tz.ground_state(NAMED, k=2, seed=0),
+    "GroundState of spins": lambda: tz.ground_state(
+        SpinPolynomial.from_factor_graph(SMALL), seed=0
+    ),
     "GroundState of nothing": lambda: tz.ground_state(NAMED.with_evidence(CLASH)),
     "RbmTraining": lambda: tz.train_rbm(
         np.ones((4, 3)), tz.Training(hidden=2, k=1, epochs=1, batch_size=2)

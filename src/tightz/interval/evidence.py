@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -147,46 +148,55 @@ class Contradiction:
         shown = ", ".join(told[:20]) + (", ..." if len(told) > 20 else "")
         if not told:
             return "Z = 0 with and without the evidence: no state of the model has weight"
-        why = f"{shown} is impossible" if len(told) == 1 else f"{shown} contradict each other"
-        return f"{IMPOSSIBLE}\n{why if self.minimal else f'some of these observations: {why}'}"
+        if not self.minimal:
+            return f"{IMPOSSIBLE}\nsome of these observations contradict each other: {shown}"
+        alone = len(told) == 1
+        return f"{IMPOSSIBLE}\n{shown} {'is impossible' if alone else 'contradict each other'}"
 
 
 def contradiction(model: FactorGraph, seconds: float = SECONDS) -> Contradiction | None:
     """Why the evidence of a model whose Z is 0 is impossible; None where it has no evidence.
 
-    Observations are left out while what is left is still impossible, by zeros alone or by an exact
-    sum, whatever `seconds` allow.
+    Observations are left out while what is left is impossible by zeros alone, then while an exact
+    sum of it is zero, as far as `seconds` allow.
     """
     if not model.evidence:
         return None
-    clock = Clock(seconds)
-    tests: tuple[Callable[[FactorGraph], bool], ...] = (
-        lambda asked: simplify(observe(asked).reduced).contradiction,
-        lambda asked: exact(asked, marginals=False, time_limit=clock.left).log_z == -math.inf,
-    )
-    bare, kept = model.without_evidence(), list(model.evidence.items())
-    for impossible in tests:
-        try:
-            if not impossible(model):
-                continue
-            if impossible(bare):
-                return Contradiction(minimal=True)
-            size = max(1, len(kept) // 2)
-            while not clock.expired:
-                for k in range(0, len(kept), size)[::-1]:
-                    fewer = kept[:k] + kept[k + size :]
-                    if clock.expired:
-                        break
-                    if impossible(bare.with_evidence(dict(fewer))):
-                        kept = fewer
-                else:
-                    if size == 1:
-                        return Contradiction(model.naming.observed(dict(kept)), minimal=True)
-                    size //= 2
-        except (ResourceError, UnsupportedModelError):  # no exact sum in this time
-            pass
-        break
-    return Contradiction(model.naming.observed(dict(kept)))
+    clock, bare = Clock(seconds), model.without_evidence()
+    kept, minimal = list(model.evidence.items()), False
+
+    def zeros(some: list[tuple[int, int]]) -> bool:
+        return simplify(observe(bare.with_evidence(dict(some))).reduced).contradiction
+
+    def no_sum(some: list[tuple[int, int]]) -> bool:
+        asked = bare.with_evidence(dict(some))
+        return exact(asked, marginals=False, time_limit=clock.left).log_z == -math.inf
+
+    if zeros(kept):
+        kept, _ = _fewer(kept, zeros, clock)
+    with suppress(ResourceError, UnsupportedModelError):  # no exact sum in this time
+        kept, minimal = _fewer(kept, no_sum, clock)
+    return Contradiction(model.naming.observed(dict(kept)), minimal or not kept)
+
+
+def _fewer(
+    kept: list[tuple[int, int]], impossible: Callable[[list[tuple[int, int]]], bool], clock: Clock
+) -> tuple[list[tuple[int, int]], bool]:
+    """What is left of `kept` when nothing more can go, and whether that was seen in time.
+
+    Halves are tried first, then quarters, ..., then one at a time.
+    """
+    size = max(1, len(kept) // 2)
+    while True:
+        for k in range(0, len(kept), size)[::-1]:
+            if clock.expired:
+                return kept, False
+            fewer = kept[:k] + kept[k + size :]
+            if impossible(fewer):
+                kept = fewer
+        if size == 1:
+            return kept, True
+        size //= 2
 
 
 class Contradictions:

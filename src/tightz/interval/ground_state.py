@@ -83,7 +83,7 @@ class GroundState(OneBound):
     found_at: int
     seconds: float
     provenance: dict[str, Any]
-    model: FactorGraph | SpinPolynomial = field(metadata=ASIDE)
+    model: FactorGraph | None = field(metadata=ASIDE)  # None: spins that came as a polynomial
     _also = ("log_weight", "gap", *OneBound._also)
 
     def members(self) -> Members:
@@ -93,7 +93,7 @@ class GroundState(OneBound):
                 **super().members(),
                 "states": [names.assignment(row) for row in self.states.tolist()],
                 "state": names.assignment(self.state.tolist()) if len(self.states) else None,
-                "evidence": names.observed(getattr(self.model, "evidence", {})),
+                "evidence": {} if self.model is None else names.observed(self.model.evidence),
                 "contradiction": self.contradiction,
             }
         )
@@ -101,9 +101,9 @@ class GroundState(OneBound):
     @property
     def naming(self) -> Names:
         """Names of the model's variables and states."""
-        if isinstance(self.model, FactorGraph):
-            return self.model.naming
-        return Names(np.full(self.model.n, 2))
+        if self.model is None:
+            return Names(np.full(self.states.shape[1], 2))
+        return self.model.naming
 
     @property
     def state(self) -> NDArray[np.int64]:
@@ -118,7 +118,7 @@ class GroundState(OneBound):
     @property
     def spins(self) -> NDArray[np.int8]:
         """(free variables,) the heaviest one as spins 1 - 2x; empty where one has other states."""
-        if not isinstance(self.model, FactorGraph):
+        if self.model is None:
             return (1 - 2 * self.state).astype(np.int8)
         free = self.model.free_variables
         binary = bool((self.model.cardinalities[free] == 2).all())
@@ -132,7 +132,7 @@ class GroundState(OneBound):
     @cached_property
     def contradiction(self) -> Contradiction | None:
         """Which observations no state agrees with, where P(evidence) = 0."""
-        if self.status is not SearchStatus.ZERO or not isinstance(self.model, FactorGraph):
+        if self.status is not SearchStatus.ZERO or self.model is None:
             return None
         return contradiction(self.model)
 
@@ -254,7 +254,7 @@ def _of_polynomial(
         found_at=found.found_at,
         seconds=time.perf_counter() - start,
         provenance=origin,
-        model=poly,
+        model=None,
     )
 
 
