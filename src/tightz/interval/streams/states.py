@@ -18,8 +18,7 @@ from tightz.families.priced import freest_first, priced
 from tightz.interval.streams.cutset_sum import CutsetSum
 from tightz.interval.streams.first import KEY, one_state
 from tightz.judge import Audited
-from tightz.propagation import bethe
-from tightz.propagation.propagation import BetheStatus
+from tightz.propagation import BetheStatus, bethe
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
 from tightz.sampling.capped.tightening import DENSE, FIRST, MANY
