@@ -35,7 +35,7 @@ MANY = 8
 
 ORDER = {
     "errors": "what can go wrong",
-    "shown": "one-line representations",
+    "shown": "as HTML and as JSON",
     "version": "the version",
     "bounds": "a bound and its proof",
     "plots": "matplotlib, when asked",

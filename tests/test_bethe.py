@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 from decimal import Decimal
@@ -18,9 +19,11 @@ from tests.precise import precise_log_z
 from tightz.bounds import Proof, Side
 from tightz.errors import ModelError, ParameterError
 from tightz.judge.attractive import joint_tables
-from tightz.models.builders import ising, ising_grid
+from tightz.models.builders import ising, ising_grid, potts_grid
+from tightz.models.ensembles import random_regular
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.uai import read_uai
+from tightz.paper.mean_field import mean_field
 from tightz.propagation import BetheStatus, bethe
 from tightz.propagation.parity import box_plus
 
@@ -314,6 +317,50 @@ def test_non_convergence_is_a_status_with_advice():
     assert "\n" not in repr(result)
     copy = pickle.loads(pickle.dumps(result))
     np.testing.assert_array_equal(copy.factor_marginals[-1], result.factor_marginals[-1])
+
+
+PARAMAGNET = math.log(2.0) + 1.5 * math.log(math.cosh(0.8))
+"""Per spin, at uniform messages: the exact value of such a graph is 1.2158 (ordered)."""
+
+
+@pytest.mark.parametrize("starts", [1, 4, "states", "mean field"])
+def test_an_ordered_phase_is_found_whatever_the_start(starts):
+    model = random_regular(200, 3, coupling=0.8, seed=0)
+    if starts == "states":
+        starts = [np.zeros(200, dtype=int)]
+    if starts == "mean field":
+        starts = [mean_field(model, seed=0).marginals]
+    result = bethe(model, starts=starts)
+    assert result.log_zs[0] / 200 == pytest.approx(PARAMAGNET)  # uniform messages, a saddle
+    assert result.status is BetheStatus.CONVERGED
+    assert result.growth < 0.9
+    assert 1.2158 - math.log(2.0) / 200 == pytest.approx(result.log_z / 200, abs=3e-4)
+    assert result.lower == pytest.approx(result.log_z)
+    again = bethe(model, starts=starts)
+    np.testing.assert_array_equal(again.marginals, result.marginals)
+
+
+def test_an_unstable_fixed_point_is_said_to_be_one():
+    """Three colours in their ordered phase, and no iterations left to leave the saddle."""
+    model = potts_grid(8, states=3, coupling=1.5, field=0.0)
+    result = bethe(model, max_iterations=2)
+    assert result.status is BetheStatus.UNSTABLE
+    assert result.growth > 1.01
+    assert "unstable fixed point" in result.summary()
+    ordered = bethe(model, starts=1)
+    assert ordered.status is BetheStatus.CONVERGED
+    assert ordered.log_z > result.log_z + 1.0
+    assert ordered.log_z == max(ordered.log_zs)
+
+
+def test_starts_agree_where_there_is_one_fixed_point():
+    rng = np.random.default_rng(5)
+    parities = [([0, 3, 7], 1), ([3, 4, 5], 0)]
+    for model in (ising_grid(4, coupling=(0.0, 0.4), seed=1), attractive_model(rng, 6, 0.2)):
+        result = bethe(model, parities=parities[: model.n_variables == 16])
+        np.testing.assert_allclose(result.log_zs, result.log_z, rtol=1e-7)
+        assert result.growth < 1.0
+    assert bethe(tied_chain(2, -8.0)).log_zs.size == 1  # a tree has one
 
 
 def test_degenerate_models():

@@ -343,13 +343,20 @@ def test_command(grid, tmp_path):
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)
     assert record["command"] == "free-energy"
-    assert len(record["points"]) == 4
-    first = record["points"][0]["energy"]
-    assert first["lower"] <= first["value"] <= first["upper"]
+    assert len(record["temperatures"]) == 4
+    energy = record["energy"]
+    assert energy["lower"][0] <= energy["value"][0] <= energy["upper"][0]
     assert (tmp_path / "curve.png").stat().st_size > 1000
     text = CliRunner().invoke(main, call)
     assert "heat_capacity" in text.output
     assert "4 temperatures in" in text.output
+
+
+def test_the_free_energy_at_infinite_temperature_has_no_nan():
+    r = tz.free_energy(FERROMAGNET, [1.0, math.inf], seed=0)
+    for ends in (r.free_energy.lower, r.free_energy.upper, *r.free_energy.confident.T):
+        assert ends[1] == -math.inf
+        assert math.isfinite(ends[0])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import tightz as tz
+from tests.schema import check, loads
 from tightz.cli import main
 
 NOWHERE = "its folder does not exist; create it first"
@@ -101,20 +101,19 @@ def test_every_command_with_json_is_called_here():
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name not in ("train-rbm", "sweep")])
 def test_json_is_one_valid_record(name, folder):
-    def refuse(word):
-        raise AssertionError(f"{word} is not JSON")
-
     result = run(name, *SMALL[name].split(), "--json")
     assert result.exit_code == 0, result.output
-    record = json.loads(result.stdout, parse_constant=refuse)
+    record = loads(result.stdout)
     assert record["command"] == name
+    check(record)
 
 
 def test_a_sweep_is_a_valid_record_for_each_row(folder):
     result = run("sweep", *SMALL["sweep"].split(), "--json")
     assert result.exit_code == 0, result.output
-    (record,) = map(json.loads, result.stdout.splitlines())
+    (record,) = map(loads, result.stdout.splitlines())
     assert record["row"] == 0
+    check(record)
 
 
 def test_a_closed_pipe_is_silent(folder):

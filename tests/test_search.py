@@ -457,7 +457,7 @@ def test_empty_and_zero_models(enumerate_up_to):
     ):
         found = ground_state(model, Search(enumerate_up_to=enumerate_up_to, sweeps=20), seed=0)
         assert found.log_weight == value
-        assert found.state.shape == (model.n_variables,)
+        assert found.states.shape == (int(value > -math.inf), model.n_variables)
         assert (found.status is SearchStatus.ZERO) == (value == -math.inf)
         pool = sample_pool(encode(model).polynomial, sweeps=20, samples=4, seed=0)
         if value == -math.inf:

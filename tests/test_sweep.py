@@ -114,7 +114,8 @@ def test_bad_rows_do_not_stop_the_others():
     assert sorted(told) == [0, 1, 2, 3]
     assert [k for k, found in told.items() if found.problem] == [1, 2]
     assert "evidence names 'snow'" in told[1].problem
-    assert told[1].record() == {"row": 1, "problem": told[1].problem}
+    said = {"result": "SweepRow", "row": 1, "problem": told[1].problem}
+    assert told[1].record() == said
     with pytest.raises(tz.errors.ModelError, match=r"evidence names 'snow'.*\(rows\[1\]\)"):
         tz.sweep(NETWORK, rows, strict=True)
 
@@ -132,7 +133,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert lines[0]["evidence"] == {"rain": "yes"}
     wet = lines[0]["posteriors"]["wet"]
     assert wet["probabilities"]["wet"] == pytest.approx(0.7)
-    assert wet["bounds"][1][0] <= 0.7 <= wet["bounds"][1][1]
+    assert wet["bounds"]["wet"][0] <= 0.7 <= wet["bounds"]["wet"][1]
     assert math.exp(lines[0]["log_p_evidence"]["log_p"]) == pytest.approx(0.2)
     strict = CliRunner().invoke(main, ["sweep", "net.bif", "rows.csv", "--strict"])
     assert strict.exit_code == 2

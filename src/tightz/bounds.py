@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tightz.shown import Shown
+from tightz.shown import ASIDE, Recorded, Shown
 
 if TYPE_CHECKING:
     from tightz.judge import Evidence
@@ -37,7 +37,7 @@ class Proof(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Bound(Shown):
+class Bound(Recorded, Shown):
     """One number about log Z (natural log). Every method is a stream of these.
 
     `confidence` is 1.0 for a deterministic proof, 1 - delta for a CONFIDENCE one, and None where
@@ -56,7 +56,7 @@ class Bound(Shown):
     confidence: float | None = None
     why: str = ""
     rounding: float = 0.0
-    evidence: Evidence | None = field(default=None, repr=False, compare=False)
+    evidence: Evidence | None = field(metadata=ASIDE, default=None, repr=False, compare=False)
 
     @property
     def low(self) -> float:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tightz.bounds import Bound
 from tightz.errors import MissingExtraError, TightzError
-from tightz.shown import Shown
+from tightz.shown import Members, Recorded, Shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from tightz.models.pair_marginals import Moment, PairMarginal
 
 
-class Result(Shown):
-    """Base of all results.
+class Result(Recorded, Shown):
+    """Base of all results. `to_json()` writes one, `summary()` says it, `plot()` draws it.
 
     bounds       what it says about log Z (natural logs), each with its proof; in order of time
     seconds      how long it took
@@ -31,6 +30,7 @@ class Result(Shown):
     """
 
     __slots__ = ()
+    _also: ClassVar[tuple[str, ...]] = ("bounds", "seconds", "provenance")
 
     if TYPE_CHECKING:  # fields of some results, properties of others
 
@@ -58,7 +58,7 @@ class Result(Shown):
         return plot_bounds(self, ax=ax)
 
 
-class ByVariable(Shown):
+class ByVariable(Recorded, Shown):
     """What has `marginals`, one vector per variable of the model, and knows its `naming`."""
 
     __slots__ = ()
@@ -70,6 +70,13 @@ class ByVariable(Shown):
 
         @property
         def naming(self) -> Names: ...
+
+    def members(self) -> Members:
+        told = super().members()
+        for name in ("marginals", "marginal_bounds"):
+            if told.get(name) is not None:
+                told[name] = self.naming.by_variable(told[name])
+        return told
 
     def marginal(self, variable: Any) -> dict[str, float]:
         """The distribution of a variable, given by name or number, as {state: probability}."""
@@ -147,19 +154,6 @@ def dataframe(rows: Sequence[Any] | Mapping[str, Any], columns: Sequence[str]) -
     return pandas.DataFrame(rows, columns=list(columns))
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has them; infinities and NaN as strings, since JSON has none."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
 class OneBound(Result):
     """A result that makes one statement about log Z, its `bound`.
 
@@ -167,11 +161,17 @@ class OneBound(Result):
     """
 
     __slots__ = ()
+    _also: ClassVar[tuple[str, ...]] = ("lower", "upper", *Result._also)
 
     if TYPE_CHECKING:
 
         @property
         def bound(self) -> Bound: ...
+
+    def members(self) -> Members:
+        told = super().members()
+        told.pop("bound", None)  # it is the one of `bounds`
+        return told
 
     @property
     def bounds(self) -> list[Bound]:

@@ -266,7 +266,7 @@ def _no_pandas(patch):
 QUERIES = [
     Case(
         ParameterError,
-        "variable 1 was not asked for; the query has variable 0",
+        "variable 1 was not asked for; expected variable 0",
         lambda: tz.query(GRID, [0])[1],
     ),
     Case(

@@ -296,6 +296,18 @@ METHODS = [
     refuses("max_iterations is 0; expected at least 1", tz.bethe, GRID, max_iterations=0),
     refuses("tol is -1.0; expected at least 0.0", tz.bethe, GRID, tol=-1.0),
     refuses("damping is 1.0; expected between 0.0 and 0.99", tz.bethe, GRID, damping=1.0),
+    refuses("starts is 0; expected a whole number of at least 1", tz.bethe, GRID, starts=0),
+    Case(
+        ModelError,
+        "starts[0] has 2 entries; expected a state or a probability vector for each of the model's "
+        "9 variables",
+        lambda: tz.bethe(GRID, starts=[[0, 1]]),
+    ),
+    Case(
+        ModelError,
+        "starts[0] has 2 for variable 0; expected one of its 2 states, or a probability for each",
+        lambda: tz.bethe(GRID, starts=[[2] * 9]),
+    ),
     Case(
         ModelError,
         "parity 0 has right-hand side 2; expected 0 or 1",

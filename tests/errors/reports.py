@@ -48,7 +48,8 @@ CASES = [
     ),
     Case(
         ModelError,
-        "TMP/a.json has no field 'command'; expected the record of a tightz command with --json",
+        "TMP/a.json has no field 'command' or 'result'; expected the record of a tightz command "
+        "with --json, or what to_json() of a result wrote",
         lambda tmp: report_data(_written(tmp, "a.json", '{"lower": 3}')),
     ),
     Case(
@@ -59,9 +60,9 @@ CASES = [
     ),
     Case(
         ModelError,
-        "the record of 'exact' is not as this version writes it (KeyError 'width'); run the "
+        "the record of 'mfrp' is not as this version writes it (KeyError 'levels'); run the "
         "command again with --json",
-        lambda tmp: report_data(_written(tmp, "b.json", '{"command": "exact", "log_z": 3}')),
+        lambda tmp: report_data(_written(tmp, "b.json", '{"command": "mfrp", "log_gammas": []}')),
     ),
     Case(
         ParameterError,

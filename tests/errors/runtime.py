@@ -22,6 +22,7 @@ from tightz.runtime.kernels.signatures import from_text
 from tightz.runtime.local_workers import KilledWorker, LocalWorkers
 from tightz.runtime.parcels import ExecutorError, TaskError, pack, run_parcel
 from tightz.runtime.provenance import versions
+from tightz.shown import as_json
 from tightz.workspace.once import Once
 
 
@@ -150,6 +151,12 @@ def _pack_a_lock():
 
 
 CASES = [
+    Case(
+        TypeError,
+        "object has no JSON; expected numbers, text, arrays or dataclasses, or a field with "
+        "metadata=ASIDE",
+        lambda: as_json({"a": object()}),
+    ),
     refuses("backend is 'tpu'; expected 'auto', 'cpu' or 'cuda'", on_device, "tpu", lambda _: ""),
     refuses("backend='cuda' cannot be used: no device", on_device, "cuda", lambda _: "no device"),
     refuses("workers is 0; expected between 1 and ...", LocalWorkers, 0),

@@ -13,6 +13,7 @@ from tightz.errors import (
     MissingExtraError,
     ModelError,
     ParameterError,
+    TightzError,
     UnsupportedModelError,
 )
 from tightz.models import SpinPolynomial
@@ -108,6 +109,12 @@ SEARCH = [
         "the log potentials of the model add up to more than float64 holds; expected finite "
         "sums. Rescale its tables",
         lambda: tz.ground_state(tz.FactorGraph([3, 3], [((0, 1), [1.7e308] * 9)] * 2)),
+    ),
+    Case(
+        TightzError,
+        "there is no state: proven: every state has weight zero; expected a model that has one "
+        "(`contradiction` says which evidence rules all out)",
+        lambda: tz.ground_state(tz.FactorGraph([2], [((0,), [-math.inf] * 2)])).state,
     ),
     refuses("samples is -1; expected at least 0", sample_pool, SPINS, samples=-1),
     refuses("runs is 0; expected at least 1", sample_pool, SPINS, runs=0),

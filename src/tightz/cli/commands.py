@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,15 +21,12 @@ from tightz.cli.options import (
     common_options,
     delta_option,
     emit,
-    ends_record,
-    evidence_record,
     executor_options,
-    marginals_record,
+    leave,
     max_memory_option,
     model_argument,
     parse_levels,
     progress,
-    record,
     require_writable,
     store_options,
     table,
@@ -74,17 +71,7 @@ def mean_field(
     family = tz.MeanField(restarts=restarts, tol=tol, max_sweeps=max_sweeps)
     r = tz.mean_field(source.load(), family=family, seed=seed)
     if as_json:
-        emit(
-            {
-                "command": "mean-field",
-                "lower": r.log_z,
-                "proof": "deterministic",
-                "by_restart": r.log_zs,
-                "status": r.status.name,
-                "seconds": r.seconds,
-                "provenance": r.provenance,
-            }
-        )
+        emit("mean-field", r)
         return
     click.echo(f"log Z >= {figure(r.log_z)}   (holds always; best of {restarts} ascents)")
     click.echo(f"status: {r.status.value}; {r.sweeps} sweeps, {r.seconds:.2f} s")
@@ -166,20 +153,7 @@ def mfrp(
         )
     certificate = e.certificate(delta)
     if as_json:
-        emit(
-            {
-                "command": "mfrp",
-                "estimate": e.log_z,
-                "best_level": e.best_level,
-                "lower": e.lower,
-                "lower_proof": e.lower_proof.why,
-                "certificate": {"lower": certificate.log_z, "confidence": 1 - delta},
-                "levels": [vars(level) for level in e.by_level],
-                "log_gammas": e.log_gammas,
-                "seconds": e.seconds,
-                "provenance": e.provenance,
-            }
-        )
+        emit("mfrp", e, certificate=certificate)
         return
     rows = [
         [
@@ -338,47 +312,13 @@ def logz(
         )
     output.write(r)
     if output.as_json:
-        emit(_logz_record(r))
+        emit("logz", r)
     else:
         click.echo(r.summary())
     if r.quarantined:
         click.echo(f"defect: {len(r.quarantined)} bounds were refused, see above", err=True)
         click.get_current_context().exit(4)
-
-
-def _logz_record(r: LogPartition) -> dict[str, Any]:
-    return {
-        "command": "logz",
-        "compile_seconds": r.compile_seconds,
-        "lower": r.lower,
-        "upper": r.upper,
-        "exact": r.is_exact,
-        "lower_proof": record(r.lower_proof),
-        "upper_proof": record(r.upper_proof),
-        "confident": {
-            "lower": r.confident.lower,
-            "upper": r.confident.upper,
-            "confidence": r.confident.confidence,
-            "lower_proof": record(r.confident.lower_proof),
-            "upper_proof": record(r.confident.upper_proof),
-            "marginal_bounds": ends_record(r.model, r.confident.marginal_bounds),
-        },
-        "estimate": r.estimate,
-        "estimate_error": r.estimate_error,
-        "estimate_source": r.estimate_source,
-        "evidence": evidence_record(r.model),
-        "log_p_evidence": None if r.evidence is None else asdict(r.evidence),
-        "marginals": marginals_record(r.model, r.marginals),
-        "marginal_bounds": ends_record(r.model, r.marginal_bounds),
-        "marginal_source": r.marginal_source,
-        "marginal_status": None if r.marginal_status is None else r.marginal_status.name,
-        "bounds": [record(bound) for bound in r.bounds],
-        "notes": r.notes,
-        "quarantined": [str(one) for one in r.quarantined],
-        "interrupted": r.interrupted,
-        "seconds": r.seconds,
-        "provenance": r.provenance,
-    }
+    leave(r.contradiction)
 
 
 @click.command("query")
@@ -429,29 +369,11 @@ def query(
             max_memory=max_memory,
             on_bound=show,
         )
-    if not as_json:
+    if as_json:
+        emit("query", r)
+    else:
         click.echo(r.summary())
-        return
-    emit(
-        {
-            "command": "query",
-            "evidence": evidence_record(r.model),
-            "log_p_evidence": None if r.evidence is None else asdict(r.evidence),
-            "log_z": {"lower": r.interval.lower, "upper": r.interval.upper},
-            "confidence": r.interval.confident.confidence,
-            "posteriors": {
-                r.naming.label(v): {
-                    "probabilities": r[v],
-                    "bounds": r.marginal_bound(v),
-                    "confident_bounds": r.marginal_bound(v, confident=True),
-                    "source": table.source,
-                }
-                for v, table in r.tables.items()
-            },
-            "seconds": r.seconds,
-            "provenance": r.provenance,
-        }
-    )
+    leave(r.interval.contradiction)
 
 
 COMMANDS: list[click.Command] = [logz, query, mean_field, mfrp, marginals]

@@ -51,16 +51,14 @@ def compile_kernels(tasks: tuple[str, ...], processes: int | None, as_json: bool
     place = str(store.places()[0]) if store.places() else None
     if as_json:
         emit(
-            {
-                "command": "compile",
-                "kernels": len(wanted),
-                "compiled": len(todo) - len(lacking),
-                "lacking": [kernel.function for kernel in lacking],
-                "folder": place,
-                "seconds": farm.elapsed,
-                "cpu_seconds": farm.seconds,
-                "failed": farm.failed,
-            }
+            "compile",
+            kernels=len(wanted),
+            compiled=len(todo) - len(lacking),
+            lacking=[kernel.function for kernel in lacking],
+            folder=place,
+            seconds=farm.elapsed,
+            cpu_seconds=farm.seconds,
+            failed=farm.failed,
         )
     elif lacking:
         click.echo(f"{len(lacking)} of {len(wanted)} kernels are not kept in {place}")

@@ -7,7 +7,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def doctor(as_json: bool) -> None:
             _show(check, new_group=len(checks) == 1 or checks[-2].group != check.group)
     works = all(check.status != BROKEN for check in checks)
     if as_json:
-        emit({"command": "doctor", "works": works, "checks": [asdict(c) for c in checks]})
+        emit("doctor", works=works, checks=checks)
     else:
         click.echo()
         click.echo("tightz works here." if works else "tightz does not work here: see !! above.")

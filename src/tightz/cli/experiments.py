@@ -92,15 +92,7 @@ def train_rbm(
     )
     result.save(output)
     if as_json:
-        emit(
-            {
-                "command": "train-rbm",
-                "output": output,
-                "reconstruction_error": result.reconstruction_error,
-                "seconds": result.seconds,
-                "provenance": result.provenance,
-            }
-        )
+        emit("train-rbm", result, output=output)
         return
     click.echo(result.summary())
     click.echo(f"weights saved to {output}")

@@ -72,7 +72,8 @@ def main() -> None:
     (XMLBIF), or arrays in .npz, .mat or .h5: RBM weights W, visible_bias, hidden_bias, or any
     model that tz.write wrote. All values are natural logs. Results go to stdout, progress and
     errors to stderr. Exit codes: 0 done, 2 bad input, 4 a bound was refused (a defect; the answer
-    holds without it), 130 Ctrl-C. TIGHTZ_LOG=WARNING shows the traceback of a stream that failed.
+    holds without it), 5 no state agrees with the evidence, 130 Ctrl-C. TIGHTZ_LOG=WARNING shows the
+    traceback of a stream that failed.
 
     \b
     Examples:

@@ -18,8 +18,7 @@ from tightz.cli.options import (
     common_options,
     delta_option,
     emit,
-    ends_record,
-    marginals_record,
+    leave,
     max_memory_option,
     model_argument,
     parse_levels,
@@ -33,10 +32,12 @@ from tightz.errors import require_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tightz.interval.evidence import Contradiction
     from tightz.interval.interval import LogPartition
     from tightz.models.factor_graph import FactorGraph
     from tightz.models.names import Names
     from tightz.models.pair_marginals import Moment, PairMarginal
+    from tightz.results import Result
 
 SECONDS = 60.0
 """Of a run that is not told how long."""
@@ -48,15 +49,16 @@ NOTHING = "Z = 0: no state has weight, so there are no marginals (exact)"
 class Found:
     """Marginals as they are printed: their source, values, and ends where there are any."""
 
+    result: Result
     source: str
     vectors: Any
     always: Any = None
     confident: Any = None
     confidence: float = math.nan
     spread: Any = None
-    seconds: float = math.nan
     notes: list[str] = field(default_factory=list)
     pair: Callable[[int, int], PairMarginal] | None = None
+    contradiction: Contradiction | None = None
 
     @property
     def drawn(self) -> bool:
@@ -122,6 +124,7 @@ def marginals(
     Example: tightz marginals grid.uai --bounds grid.csv --pair 0 1 --pair 0 8
     """
     import tightz as tz
+    from tightz.interval.evidence import contradiction
 
     if time_limit is not None:
         require_seconds("time_limit", time_limit)
@@ -137,10 +140,11 @@ def marginals(
     elif method == "exact":
         limit = math.inf if time_limit is None else time_limit
         e = tz.exact(graph, max_memory=max_memory, time_limit=limit)
-        label = NOTHING if e.log_z == -math.inf else "exact"
+        nothing = e.log_z == -math.inf
         found = Found(
-            label, e.marginals, e.marginal_bounds, e.marginal_bounds, 1.0, pair=e.pair_marginal
-        )
+            e, NOTHING if nothing else "exact", e.marginals, e.marginal_bounds, e.marginal_bounds,
+            1.0, pair=e.pair_marginal, contradiction=contradiction(graph) if nothing else None,
+        )  # fmt: skip
     else:
         t = tz.estimate(
             graph,
@@ -150,16 +154,20 @@ def marginals(
             seed=seed,
         )
         label = "mfrp (estimate: average of q over projections, weighted by 2^m gamma)"
-        found = Found(label, list(t.marginals), spread=t.marginal_spread, pair=t.pair_marginal)
+        found = Found(t, label, list(t.marginals), spread=t.marginal_spread, pair=t.pair_marginal)
     if uai_output:
         tz.write(found.vectors, uai_output, format="MAR")
     if bounds_output:
         write_bounds(bounds_output, graph.naming, found.vectors, found.always, found.confident)
     joint = [found.pair(i, j) for i, j in asked] if found.pair else []
     if as_json:
-        emit(_record(graph, found) | {"pairs": [_pair_record(pair) for pair in joint]})
+        emit("marginals", found.result, pairs=joint)
+        leave(found.contradiction)
         return
     click.echo(found.headline())
+    if found.contradiction is not None:
+        click.echo(found.contradiction.summary())
+        leave(found.contradiction)
     _print(graph.naming, found)
     for pair in joint:
         click.echo(f"\n{pair.summary()}")
@@ -176,19 +184,6 @@ def _moments(pair: PairMarginal) -> dict[str, Moment]:
     return {"correlation": pair.correlation, "covariance": pair.covariance}
 
 
-def _pair_record(pair: PairMarginal) -> dict[str, Any]:
-    return {
-        "variables": [pair.naming.label(v) for v in pair.variables],
-        "states": [pair.naming.state_labels(v) for v in pair.variables],
-        "table": pair.table,
-        "error": pair.error,
-        "bounds": pair.bounds,
-        "confident_bounds": pair.confident_bounds,
-        "source": pair.source,
-        **{name: vars(moment) for name, moment in _moments(pair).items()},
-    }
-
-
 def _of_run(graph: FactorGraph, r: LogPartition, seed: int) -> Found:
     import numpy as np
 
@@ -199,26 +194,10 @@ def _of_run(graph: FactorGraph, r: LogPartition, seed: int) -> Found:
         vectors = [np.full(int(d), math.nan) for d in graph.cardinalities]
         label = label or "no method gave marginals in this time"
     return Found(
-        label, vectors, r.marginal_bounds, r.confident.marginal_bounds, r.confident.confidence,
-        seconds=r.seconds, notes=r.notes,
-        pair=lambda i, j: r.pair_marginal(i, j, seed=seed),
+        r, label, vectors, r.marginal_bounds, r.confident.marginal_bounds, r.confident.confidence,
+        notes=r.notes, pair=lambda i, j: r.pair_marginal(i, j, seed=seed),
+        contradiction=r.contradiction,
     )  # fmt: skip
-
-
-def _record(graph: FactorGraph, found: Found) -> dict[str, Any]:
-    told = {
-        "command": "marginals",
-        "method": found.source,
-        "marginals": marginals_record(graph, found.vectors),
-        "spread": found.spread,
-    }
-    if found.always is not None:
-        told["marginal_bounds"] = ends_record(graph, found.always)
-        told["confident"] = {
-            "confidence": found.confidence,
-            "marginal_bounds": ends_record(graph, found.confident),
-        }
-    return told | {"seconds": found.seconds, "notes": found.notes}
 
 
 def _print(names: Names, found: Found) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from tightz.cli.options import Source, emit, model_argument, require_writable
+from tightz.shown import Members
+
+if TYPE_CHECKING:
+    from tightz.elimination.exact.ways import Way
 
 
 @click.command("info")
@@ -13,25 +19,29 @@ from tightz.cli.options import Source, emit, model_argument, require_writable
 def info(source: Source, as_json: bool) -> None:
     """What a model file holds, and how it would be summed exactly: width, memory, seconds.
 
+    `tightz exact` takes the model as it is; `tightz logz` first takes out what evidence, zeros and
+    leaves determine, and may sum what is left in another way.
+
     \b
     Example: tightz info model.uai -e model.uai.evid
     """
     import numpy as np
 
+    from tightz.elimination.exact import exact_way
+    from tightz.errors import TightzError
     from tightz.workspace.working import Working
 
     graph = source.load()
     counts = np.bincount(graph.arities, minlength=1)
     working = Working(graph)
-    way, plan = working.way, working.plan
-    left = working.graph.n_variables
-    reach = "out of reach by every way known" if way is None else way.describe()
-    if not left:
-        reach = "evidence, zeros and leaves leave nothing to sum"
-    elif left < graph.n_variables:
-        reach = f"{left} variables are left after the reductions; {reach}"
-    record = {
-        "command": "info",
+    left, after = working.graph.n_variables, working.way
+    way = after
+    if left < graph.n_variables:
+        try:
+            way = exact_way(graph, marginals=False)
+        except TightzError:
+            way = None
+    record: dict[str, Any] = {
         "variables": graph.n_variables,
         "observed": len(graph.evidence),
         "factors": graph.n_factors,
@@ -39,18 +49,15 @@ def info(source: Source, as_json: bool) -> None:
         "max_states": int(graph.cardinalities.max(initial=0)),
         "zero_entries": int((graph.log_tables == -np.inf).sum()),
         "table_entries": int(graph.log_tables.size),
+        "exact": _told(way),
         "variables_left": left,
-        "elimination_width": None if plan is None else plan.width,
-        "elimination_flops": None if plan is None else plan.flops,
-        "exact_by": None if way is None else way.name,
-        "exact_bytes": None if way is None else int(way.bytes),
-        "exact_seconds": None if way is None or way.seconds != way.seconds else way.seconds,
+        "logz": _told(after),
         "names": graph.names,
         "states": graph.states,
         "sha256": graph.digest,
     }
     if as_json:
-        emit(record)
+        emit("info", **record)
         return
     arities = ", ".join(f"{c} of arity {a}" for a, c in enumerate(counts) if c)
     click.echo(f"variables     {record['variables']} (up to {record['max_states']} states)")
@@ -59,8 +66,30 @@ def info(source: Source, as_json: bool) -> None:
     click.echo(f"observed      {record['observed']}")
     click.echo(f"factors       {arities or 'none'}")
     click.echo(f"zero entries  {record['zero_entries']} of {record['table_entries']}")
-    click.echo(f"exact         {reach}")
+    click.echo(f"exact         {_said(way)}")
+    if left < graph.n_variables:
+        rest = f"{left} variables are left after the reductions; {_said(after)}"
+        click.echo(f"logz          {rest if left else 'the reductions leave nothing to sum'}")
     click.echo(f"sha256        {graph.digest}")
+
+
+def _told(way: Way | None) -> Members | None:
+    """A way to sum a model, for JSON; None where all are out of reach."""
+    if way is None:
+        return None
+    plan = getattr(way, "plan", None)
+    return Members(
+        method=way.name,
+        how=way.describe(),
+        bytes=int(way.bytes),
+        seconds=way.seconds,
+        width=None if plan is None else plan.width,
+        operations=None if plan is None else plan.flops,
+    )
+
+
+def _said(way: Way | None) -> str:
+    return "out of reach by every way known" if way is None else way.describe()
 
 
 @click.group("generate")

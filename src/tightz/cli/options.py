@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tightz.errors import ModelError, ParameterError
-from tightz.results import plain
 from tightz.runtime.memory import MAX_MEMORY
+from tightz.shown import Recorded, as_json
 
 if TYPE_CHECKING:
-    from tightz.bounds import Bound
+    from tightz.interval.evidence import Contradiction
     from tightz.models.factor_graph import FactorGraph
     from tightz.runtime.executors import Submits
 
@@ -136,40 +136,8 @@ max_memory_option = click.option(
 """--max-memory."""
 
 
-def marginals_record(graph: FactorGraph, vectors: Any) -> Any:
-    """Marginals for JSON: {variable: {state: p}} where the model has names, else rows."""
-    if vectors is None or not graph.naming.given:
-        return vectors
-    names = graph.naming
-    return {names.label(v): names.distribution(v, row) for v, row in enumerate(vectors)}
-
-
-def ends_record(graph: FactorGraph, ends: Any) -> Any:
-    """Ends of marginals for JSON, [lower, upper] in the place of each marginal."""
-    if ends is None or not graph.naming.given:
-        return ends
-    names = graph.naming
-    return {
-        names.label(v): dict(zip(names.state_labels(v), e.tolist(), strict=True))
-        for v, e in enumerate(ends)
-    }
-
-
-def evidence_record(graph: FactorGraph) -> dict[str, str]:
-    """What is observed, {variable: state}, by name where there are names."""
-    names = graph.naming
-    return {names.label(v): names.state_labels(v)[s] for v, s in graph.evidence.items()}
-
-
-def state_record(graph: FactorGraph, state: Any) -> Any:
-    """A state for JSON: {variable: state} where the model has names, else a list of numbers."""
-    return graph.naming.assignment(state) if graph.naming.given else state
-
-
 def state_text(graph: FactorGraph, state: Any) -> str:
-    """A state for people: numbers in a row, or lines name=state that -e takes again."""
-    if not graph.naming.given:
-        return " ".join(str(int(s)) for s in state)
+    """A state as lines name=state, which -e takes again; numbers stand for names that are not."""
     return "\n".join(f"{name}={value}" for name, value in graph.naming.assignment(state).items())
 
 
@@ -306,23 +274,21 @@ def require_writable(*paths: str | None) -> None:
         raise ParameterError(f"cannot write {path}: {problem}")
 
 
-def emit(record: dict[str, Any]) -> None:
-    """Print one JSON record; infinities and NaN as strings, since JSON has none."""
-    click.echo(json.dumps(plain(record), indent=2))
+def emit(command: str, result: Recorded | None = None, **more: Any) -> None:
+    """Print one JSON record, that of a result and what goes with it, by results.schema.json."""
+    told = {} if result is None else result.record()
+    record = {"command": command, **told, **as_json(more)}
+    click.echo(json.dumps(record, indent=2, allow_nan=False))
 
 
-def record(bound: Bound) -> dict[str, Any]:
-    """A bound as a JSON object."""
-    return {
-        "side": bound.side.value,
-        "log_z": bound.log_z,
-        "proof": bound.proof.name,
-        "confidence": bound.confidence,
-        "method": bound.method,
-        "why": bound.why,
-        "seconds": bound.seconds,
-        "rounding": bound.rounding,
-    }
+CONTRADICTED = 5
+"""Exit code where no state agrees with the evidence: the result is P(evidence) = 0."""
+
+
+def leave(contradiction: Contradiction | None) -> None:
+    """End with `CONTRADICTED` where the evidence is impossible."""
+    if contradiction is not None:
+        click.get_current_context().exit(CONTRADICTED)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,15 +13,19 @@ from tightz.cli.options import (
     common_options,
     delta_option,
     emit,
+    leave,
     max_memory_option,
     model_argument,
     progress,
-    state_record,
     state_text,
     time_limit_option,
 )
 from tightz.errors import ParameterError
 from tightz.runtime.backends import Backend
+
+if TYPE_CHECKING:
+    from tightz.interval.ground_state import GroundState
+    from tightz.models.factor_graph import FactorGraph
 
 
 @click.command("exact")
@@ -53,28 +58,22 @@ def exact(
     Example: tightz exact grid.uai --max-memory 8GB
     """
     import tightz as tz
+    from tightz.interval.evidence import contradiction
 
     limit = math.inf if time_limit is None else time_limit
-    r = tz.exact(
-        source.load(), max_memory=max_memory, marginals=False, backend=backend, time_limit=limit
-    )
+    graph = source.load()
+    r = tz.exact(graph, max_memory=max_memory, marginals=False, backend=backend, time_limit=limit)
+    why = contradiction(graph) if r.log_z == -math.inf else None
     if as_json:
-        emit(
-            {
-                "command": "exact",
-                "log_z": r.log_z,
-                "rounding": r.rounding,
-                "method": r.method,
-                "how": r.way.describe(),
-                "width": r.width,
-                "seconds": r.seconds,
-                "provenance": dict(r.provenance),
-            }
-        )
+        emit("exact", r)
+        leave(why)
         return
     rounding = f" +- {r.rounding:.1g}" if r.log_z > float("-inf") else ""
     click.echo(f"log Z = {figure(r.log_z, 10)}{rounding}   (exact)")
     click.echo(f"{r.seconds:.2f} s; {r.way.describe()}")
+    if why is not None:
+        click.echo(why.summary())
+    leave(why)
 
 
 @click.command("upper")
@@ -127,15 +126,7 @@ def upper(
         chosen = tz.MiniBucket(ibound, iterations, time_limit=time_limit, max_memory=max_memory)
     r = tz.upper_bound(graph, method=chosen)
     if as_json:
-        emit(
-            {
-                "command": "upper",
-                "upper": r.log_z,
-                "proof": r.bound.why,
-                "status": r.status.name,
-                "seconds": r.seconds,
-            }
-        )
+        emit("upper", r)
         return
     click.echo(f"log Z <= {figure(r.log_z)}   (holds always: {r.bound.why})")
     click.echo(f"status: {r.status.value}; {r.seconds:.2f} s")
@@ -173,18 +164,7 @@ def ais(
     )
     certificate = r.certificate(delta)
     if as_json:
-        emit(
-            {
-                "command": "ais",
-                "estimate": r.log_z,
-                "standard_error": r.standard_error,
-                "effective_sample_size": r.effective_sample_size,
-                "certificate": {"lower": certificate.log_z, "confidence": 1 - delta},
-                "status": r.status.name,
-                "seconds": r.seconds,
-                "provenance": r.provenance,
-            }
-        )
+        emit("ais", r, certificate=certificate)
         return
     value = f"{figure(r.log_z, 4)} +- {r.standard_error:.4f}"
     click.echo(f"log Z ~  {value}   (estimate; nothing is proven)")
@@ -209,33 +189,29 @@ def map_state(
     Example: tightz map alarm.bif -k 3
     """
     import tightz as tz
-    from tightz.search.ground_state import SearchStatus
 
     graph = source.load()
     r = tz.ground_state(graph, k=count, time_limit=time_limit, seed=seed, max_memory=max_memory)
     if as_json:
-        emit(
-            {
-                "command": "map",
-                "log_weight": r.log_weight,
-                "log_upper": r.log_upper,
-                "state": state_record(graph, r.state),
-                "states": [state_record(graph, state) for state in r.states],
-                "log_weights": r.log_weights,
-                "log_others": r.log_others,
-                "status": r.status.name,
-                "seconds": r.seconds,
-                "provenance": r.provenance,
-            }
-        )
-        return
-    click.echo(f"log weight {figure(r.log_weight)}   (log Z is at least this)")
+        emit("map", r)
+    elif r.contradiction is not None:
+        click.echo(r.contradiction.summary())
+    else:
+        _print_states(graph, r)
+    leave(r.contradiction)
+
+
+def _print_states(graph: FactorGraph, r: GroundState) -> None:
+    """The states, one after the other, as -e takes one; what is known of them is a comment."""
+    from tightz.search.ground_state import SearchStatus
+
+    click.echo(f"# log weight {figure(r.log_weight)}   (log Z is at least this)")
     if r.status is not SearchStatus.OPTIMAL:
-        click.echo(f"no state weighs more than {figure(r.log_upper)}   (gap {r.gap:.3g})")
-    click.echo(f"status: {r.status.value}; {r.seconds:.2f} s")
-    for log_weight, state in zip(r.log_weights.tolist(), r.states, strict=True):
-        if count > 1:
-            click.echo(f"log weight {figure(log_weight)}")
+        click.echo(f"# no state weighs more than {figure(r.log_upper)}   (gap {r.gap:.3g})")
+    click.echo(f"# status: {r.status.value}; {r.seconds:.2f} s")
+    for k, state in enumerate(r.states):
+        if len(r.states) > 1:
+            click.echo(f"# log weight {figure(float(r.log_weights[k]))}")
         click.echo(state_text(graph, state))
 
 
@@ -282,20 +258,7 @@ def wish(
             on_trial=lambda _: step(),
         )
     if as_json:
-        emit(
-            {
-                "command": "wish",
-                "estimate": r.log_z,
-                "lower": r.lower,
-                "upper": r.upper,
-                "confidence": r.confidence,
-                "two_sided": r.two_sided,
-                "unproven": r.unproven,
-                "band": [bound.log_z for bound in r.band],
-                "seconds": r.seconds,
-                "provenance": r.provenance,
-            }
-        )
+        emit("wish", r)
         return
     click.echo(r.summary())
 

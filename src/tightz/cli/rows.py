@@ -12,6 +12,7 @@ from tightz.cli.options import (
     common_options,
     delta_option,
     emit,
+    leave,
     max_memory_option,
     model_argument,
     require_writable,
@@ -87,9 +88,10 @@ def likelihood(
     if output:
         _write_examples(r, output)
     if as_json:
-        emit({"command": "likelihood", **r.record()})
+        emit("likelihood", r)
     else:
         click.echo(r.summary())
+    leave(r.contradiction)
 
 
 def _rows(graph: Any, path: str, threshold: float | None, count: int | None) -> Any:
@@ -169,7 +171,8 @@ def sweep(
     ):
         bad += bool(row.problem)
         # one write for each line: Ctrl-C leaves whole ones
-        click.echo(json.dumps(row.record()) if as_json else row.summary())
+        told = {"command": "sweep", **row.record()} if as_json else {}
+        click.echo(json.dumps(told, allow_nan=False) if as_json else row.summary())
     if bad:
         click.echo(f"error: {bad} rows could not be read, see above", err=True)
         click.get_current_context().exit(2)

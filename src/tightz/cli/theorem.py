@@ -25,15 +25,12 @@ from tightz.cli.options import (
     executor_options,
     model_argument,
     parse_levels,
-    record,
     store_options,
     trial_options,
 )
 
 if TYPE_CHECKING:
     from tightz.paper.forecast import Forecast
-    from tightz.paper.theorem_run import TheoremRun
-    from tightz.paper.theorems import TheoremStatement
     from tightz.paper.trials import TrialBatch
 
 PLAIN_EVERY = 10.0
@@ -134,7 +131,7 @@ def theorem(
         if how.dry_run:
             plan = theorem_forecast(graph, executor=executor, **arguments)
             if as_json:
-                emit({"command": "theorem", **_forecast_record(plan)})
+                emit("theorem", plan)
             else:
                 click.echo(plan.summary())
             return
@@ -155,7 +152,7 @@ def theorem(
             click.echo(_how_to_go_on(kept.store), err=True)
             sys.exit(130)
     if as_json:
-        emit(_record(run, view.forecast))
+        emit("theorem", run, forecast=view.forecast)
     else:
         click.echo(run.summary())
     if not run.complete:
@@ -180,38 +177,6 @@ def _how_to_go_on(store: str | None) -> str:
     words = [word for word in sys.argv if word != "--resume"]
     words[0] = "tightz"
     return f"interrupted; go on with: {shlex.join([*words, '--resume'])}"
-
-
-def _statement_record(statement: TheoremStatement | None) -> dict[str, Any] | None:
-    if statement is None:
-        return None
-    return {**vars(statement), "assumptions": vars(statement.assumptions)}
-
-
-def _forecast_record(plan: Forecast) -> dict[str, Any]:
-    costs = [vars(cost) for cost in plan.costs]
-    return {**vars(plan), "costs": costs}
-
-
-def _record(run: TheoremRun, plan: Forecast | None) -> dict[str, Any]:
-    e = run.table
-    return {
-        "command": "theorem",
-        "complete": run.complete,
-        "n": e.n,
-        "delta": run.delta,
-        "trials": e.log_gammas.shape[1],
-        "theorem_1": _statement_record(run.theorem_1),
-        "theorem_2": _statement_record(run.theorem_2),
-        "certificate": record(run.certificate),
-        "lower": record(run.lower_proof),
-        "estimate": e.log_z,
-        "best_level": e.best_level,
-        "levels": [vars(level) for level in e.by_level],
-        "forecast": None if plan is None else _forecast_record(plan),
-        "seconds": e.seconds,
-        "provenance": e.provenance,
-    }
 
 
 class _View:

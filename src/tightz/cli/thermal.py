@@ -126,17 +126,7 @@ def free_energy(
         from tightz.plots import save
 
         save(r.plot(), plot)
-    if not as_json:
+    if as_json:
+        emit("free-energy", r)
+    else:
         click.echo(r.summary())
-        return
-    emit(
-        {
-            "command": "free-energy",
-            "points": r.records(),
-            "confidence": r.confidence,
-            "notes": r.notes,
-            "interrupted": r.interrupted,
-            "seconds": r.seconds,
-            "provenance": r.provenance,
-        }
-    )

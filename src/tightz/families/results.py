@@ -12,6 +12,7 @@ from tightz.bounds import Bound
 from tightz.families.projection import Status
 from tightz.models.names import Names, numbers_of
 from tightz.results import ByVariable, OneBound
+from tightz.shown import ASIDE
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,7 +34,7 @@ class MeanFieldResult(ByVariable, OneBound):
     sweeps: int
     seconds: float
     provenance: dict[str, Any] = field(default_factory=dict)
-    named: Names | None = None
+    named: Names | None = field(metadata=ASIDE, default=None)
 
     @property
     def naming(self) -> Names:

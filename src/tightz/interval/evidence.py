@@ -1,23 +1,36 @@
-"""P(evidence): how much of Z agrees with what is observed."""
+"""P(evidence): how much of Z agrees with what is observed, and what contradicts where none does."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tightz.bounds import at_most, figure
+from tightz.elimination.exact import exact
+from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.judge.verdict import log_summation
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.observed import observe
 from tightz.models.selection import factors_of_each
+from tightz.reductions.zeros import simplify
+from tightz.runtime.clock import Clock
 from tightz.workspace.working import LARGE
 
 if TYPE_CHECKING:
     from tightz.interval.interval import LogPartition
 
 LOG_10 = math.log(10.0)
+
+IMPOSSIBLE = "P(evidence) = 0   (no state agrees with it, holds always)"
+
+SECONDS = 1.0
+"""For looking which observations contradict each other."""
 
 SLACK = 0.01
 """Nats by which the sums of a network's table may differ from 1, as in `models/formats/bif.py`."""
@@ -57,7 +70,7 @@ class EvidenceProbability:
     def summary(self) -> str:
         """P(evidence) and its log, and in which interval it lies."""
         if self.upper == -math.inf:
-            return "P(evidence) = 0   (no state agrees with it, holds always)"
+            return IMPOSSIBLE
         if self.exact:
             error = max(self.upper - self.log_p, self.log_p - self.lower, 0.0)
             value = probability(self.log_p, min(8, max(3, round(-math.log10(max(error, 1e-9))))))
@@ -115,3 +128,93 @@ def log_z_of_network(model: FactorGraph) -> tuple[float, float] | None:
         return None
     error = float(log_summation(model.cardinalities).sum())
     return math.fsum(low) - error, math.fsum(high) + error
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Evidence that no state of the model agrees with.
+
+    observed   {variable: state} with which no state agrees; empty where the model has no state of
+               positive weight at all
+    minimal    whether all of them are needed for that
+    """
+
+    observed: dict[str, str] = field(default_factory=dict)
+    minimal: bool = False
+
+    def summary(self) -> str:
+        """P(evidence) = 0, and which observations make it so, in two lines."""
+        told = [f"{name}={state}" for name, state in self.observed.items()]
+        shown = ", ".join(told[:20]) + (", ..." if len(told) > 20 else "")
+        if not told:
+            return "Z = 0 with and without the evidence: no state of the model has weight"
+        if not self.minimal:
+            return f"{IMPOSSIBLE}\nsome of these observations contradict each other: {shown}"
+        alone = len(told) == 1
+        return f"{IMPOSSIBLE}\n{shown} {'is impossible' if alone else 'contradict each other'}"
+
+
+def contradiction(model: FactorGraph, seconds: float = SECONDS) -> Contradiction | None:
+    """Why the evidence of a model whose Z is 0 is impossible; None where it has no evidence.
+
+    Observations are left out while what is left is impossible by zeros alone, then while an exact
+    sum of it is zero, as far as `seconds` allow.
+    """
+    if not model.evidence:
+        return None
+    clock, bare = Clock(seconds), model.without_evidence()
+    kept, minimal = list(model.evidence.items()), False
+
+    def zeros(some: list[tuple[int, int]]) -> bool:
+        return simplify(observe(bare.with_evidence(dict(some))).reduced).contradiction
+
+    def no_sum(some: list[tuple[int, int]]) -> bool:
+        asked = bare.with_evidence(dict(some))
+        return exact(asked, marginals=False, time_limit=clock.left).log_z == -math.inf
+
+    if zeros(kept):
+        kept, _ = _fewer(kept, zeros, clock)
+    with suppress(ResourceError, UnsupportedModelError):  # no exact sum in this time
+        kept, minimal = _fewer(kept, no_sum, clock)
+    return Contradiction(model.naming.observed(dict(kept)), minimal or not kept)
+
+
+def _fewer(
+    kept: list[tuple[int, int]], impossible: Callable[[list[tuple[int, int]]], bool], clock: Clock
+) -> tuple[list[tuple[int, int]], bool]:
+    """What is left of `kept` when nothing more can go, and whether that was seen in time.
+
+    Halves are tried first, then quarters, ..., then one at a time.
+    """
+    size = max(1, len(kept) // 2)
+    while True:
+        for k in range(0, len(kept), size)[::-1]:
+            if clock.expired:
+                return kept, False
+            fewer = kept[:k] + kept[k + size :]
+            if impossible(fewer):
+                kept = fewer
+        if size == 1:
+            return kept, True
+        size //= 2
+
+
+class Contradictions:
+    """Those of many sets of evidence on one model, looked for no longer than `SECONDS` in all."""
+
+    def __init__(self) -> None:
+        self.left = SECONDS
+        self.known: list[Contradiction] = []
+
+    def of(self, model: FactorGraph) -> Contradiction:
+        """Why the evidence of a model whose Z is 0 is impossible."""
+        seen = model.naming.observed(model.evidence)
+        for one in self.known:
+            if one.observed.items() <= seen.items():
+                return one
+        start = time.perf_counter()
+        found = contradiction(model, self.left) if self.left > 0.0 else None
+        self.left -= time.perf_counter() - start
+        if found is not None and found.minimal:
+            self.known.append(found)
+        return found or Contradiction(seen)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +19,12 @@ from tightz.bounds import Bound, Proof, Side, figure
 from tightz.elimination.states import CliqueStates, uncut
 from tightz.errors import (
     ParameterError,
+    TightzError,
     UnsupportedModelError,
     require_range,
     require_seconds,
 )
+from tightz.interval.evidence import Contradiction, contradiction
 from tightz.judge.claims import sum_rounding, total_scale
 from tightz.judge.cliques import CliquesEvidence
 from tightz.judge.heaviest import heaviest, largest_entries, weights_of
@@ -30,6 +33,7 @@ from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import ModelOrPath, given_model
 from tightz.models.inputs import shown
+from tightz.models.names import Names
 from tightz.models.prepared import prepared
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.encoding import encode, model_digest
@@ -42,6 +46,7 @@ from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.state_search import search_states
 from tightz.search.ground_state import Found, Search, SearchStatus, search_spins
+from tightz.shown import ASIDE, Members
 from tightz.uppers.mini_bucket.heaviest import heavy_cliques
 
 ROUNDING = 1e-9
@@ -62,7 +67,7 @@ WALKS = 400
 class GroundState(OneBound):
     """The heaviest states found, and what is proven about all others.
 
-    states        (found, variables) at most k, heaviest first; evidence included
+    states        (found, variables) at most k, heaviest first; evidence included; none of weight 0
     log_weights   (found,) log p~ of each, added up from the model's tables and rounded once
     log_upper     no state of the model weighs more, always; the gap to the first is `gap`
     log_others    no state beside `states` weighs more
@@ -73,22 +78,63 @@ class GroundState(OneBound):
     log_weights: NDArray[np.float64]
     log_upper: float
     log_others: float
-    spins: NDArray[np.int8]
     status: SearchStatus
     sweeps: int
     found_at: int
     seconds: float
     provenance: dict[str, Any]
+    model: FactorGraph | None = field(metadata=ASIDE)  # None: spins that came as a polynomial
+    _also = ("log_weight", "gap", *OneBound._also)
+
+    def members(self) -> Members:
+        names = self.naming
+        return Members(
+            {
+                **super().members(),
+                "states": [names.assignment(row) for row in self.states.tolist()],
+                "state": names.assignment(self.state.tolist()) if len(self.states) else None,
+                "evidence": {} if self.model is None else names.observed(self.model.evidence),
+                "contradiction": self.contradiction,
+            }
+        )
+
+    @property
+    def naming(self) -> Names:
+        """Names of the model's variables and states."""
+        if self.model is None:
+            return Names(np.full(self.states.shape[1], 2))
+        return self.model.naming
 
     @property
     def state(self) -> NDArray[np.int64]:
         """(variables,) the heaviest one."""
+        if not len(self.states):
+            raise TightzError(
+                f"there is no state: {self.status.value}; expected a model that has one "
+                "(`contradiction` says which evidence rules all out)"
+            )
         return self.states[0]
 
     @property
+    def spins(self) -> NDArray[np.int8]:
+        """(free variables,) the heaviest one as spins 1 - 2x; empty where one has other states."""
+        if self.model is None:
+            return (1 - 2 * self.state).astype(np.int8)
+        free = self.model.free_variables
+        binary = bool((self.model.cardinalities[free] == 2).all())
+        return (1 - 2 * self.state[free if binary else []]).astype(np.int8)
+
+    @property
     def log_weight(self) -> float:
-        """log p~(state); a lower bound on log Z."""
-        return float(self.log_weights[0])
+        """log p~(state); a lower bound on log Z; -inf where there is no state."""
+        return float(self.log_weights[0]) if len(self.states) else -math.inf
+
+    @cached_property
+    def contradiction(self) -> Contradiction | None:
+        """Which observations no state agrees with, where P(evidence) = 0."""
+        if self.status is not SearchStatus.ZERO or self.model is None:
+            return None
+        return contradiction(self.model)
 
     @property
     def gap(self) -> float:
@@ -109,13 +155,16 @@ class GroundState(OneBound):
     def summary(self) -> str:
         weight, upper = figure(self.log_weight), figure(self.log_upper)
         lines = [f"heaviest state: log weight {weight}, at most {upper}"]
+        if self.contradiction is not None:
+            lines = [self.contradiction.summary()]
         return "\n".join([*lines, f"status: {self.status.value}", f"{self.seconds:.2f} s"])
 
     def __repr__(self) -> str:
         more = f", {len(self.states)} states" if len(self.states) > 1 else ""
         return (
             f"GroundState(log_weight={self.log_weight:.6f}, gap={self.gap:.2g}, "
-            f"{self.status.name.lower()}, {self.state.size} variables{more}, {self.seconds:.2f} s)"
+            f"{self.status.name.lower()}, {self.states.shape[1]} variables{more}, "
+            f"{self.seconds:.2f} s)"
         )
 
 
@@ -194,17 +243,18 @@ def _of_polynomial(
     upper = poly.constant + float(np.abs(poly.theta).sum()) + rounding
     if found.status is SearchStatus.OPTIMAL:
         upper = float(logs[0]) + rounding
+    some = logs > -math.inf
     return GroundState(
-        states=(1 - found.states.astype(np.int64)) // 2,
-        log_weights=logs,
+        states=(1 - found.states[some].astype(np.int64)) // 2,
+        log_weights=logs[some],
         log_upper=upper,
         log_others=upper,
-        spins=found.states[0],
         status=found.status,
         sweeps=found.sweeps,
         found_at=found.found_at,
         seconds=time.perf_counter() - start,
         provenance=origin,
+        model=None,
     )
 
 
@@ -329,24 +379,17 @@ class _Hunt:
         return SearchStatus.LIMIT if self.found is None else self.found.status
 
     def result(self, start: float, origin: dict[str, Any]) -> GroundState:
-        status, states, logs = self.status(), self.states, self.log_weights
-        if not len(states):
-            states = np.zeros((1, self.reduced.n_variables), dtype=np.int64)
-            logs = np.array([-math.inf])
-        lifted = self.chain.lift_states(states)
-        free = self.model.free_variables
-        binary = bool((self.model.cardinalities[free] == 2).all())
         return GroundState(
-            states=lifted,
-            log_weights=logs,
+            states=self.chain.lift_states(self.states),
+            log_weights=self.log_weights,
             log_upper=self.log_upper,
             log_others=self.log_others,
-            spins=(1 - 2 * lifted[0, free if binary else []]).astype(np.int8),
-            status=status,
+            status=self.status(),
             sweeps=self.found.sweeps if self.found else 0,
             found_at=self.found.found_at if self.found else 0,
             seconds=time.perf_counter() - start,
             provenance=origin,
+            model=self.model,
         )
 
 

@@ -14,13 +14,19 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side, no_minus
 from tightz.errors import ResourceError
 from tightz.interval.board import Quarantined
-from tightz.interval.evidence import EvidenceProbability, log_z_of_network
+from tightz.interval.evidence import (
+    Contradiction,
+    EvidenceProbability,
+    contradiction,
+    log_z_of_network,
+)
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.names import Names
 from tightz.results import ByVariable, Result
 from tightz.runtime.seeds import Seed
 from tightz.sampling.calibration import mixing_of
 from tightz.sampling.ledger import Ledger
+from tightz.shown import ASIDE, Members, Recorded
 from tightz.workspace.findings import Mixing, PointEstimate
 
 if TYPE_CHECKING:
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Confident:
+class Confident(Recorded):
     """An interval of which both ends hold together with probability `confidence`.
 
     At any stopping time: it may be read while it narrows, and the run stopped when it suffices.
@@ -48,6 +54,7 @@ class Confident:
     upper_proof: Bound
     confidence: float
     marginal_bounds: list[NDArray[np.float64]] | None = field(default=None, repr=False)
+    _also = ("lower", "upper")
 
     @property
     def lower(self) -> float:
@@ -114,11 +121,43 @@ class LogPartition(ByVariable, Result):
     failures: list[str]
     interrupted: bool
     seconds: float
-    model: FactorGraph
+    model: FactorGraph = field(metadata=ASIDE)
     compile_seconds: float = 0.0
-    sampler: Callable[..., Samples] | None = None
-    ledger: Ledger | None = None
+    sampler: Callable[..., Samples] | None = field(metadata=ASIDE, default=None)
+    ledger: Ledger | None = field(metadata=ASIDE, default=None)
     provenance: dict[str, Any] = field(default_factory=dict)
+    _also = ("lower", "upper", "is_exact", *Result._also)
+
+    def members(self) -> Members:
+        told, confident = super().members(), self.confident.members()
+        if confident["marginal_bounds"] is not None:
+            ends = self.naming.by_variable(confident["marginal_bounds"])
+            confident["marginal_bounds"] = ends
+        return Members(
+            {
+                **told,
+                "confident": confident,
+                "evidence": self.naming.observed(self.model.evidence),
+                "log_p_evidence": self.evidence,
+                "contradiction": self.contradiction,
+                "quarantined": [str(one) for one in self.quarantined],
+            }
+        )
+
+    def brief(self) -> Members:
+        """What is said about log Z, without bounds and marginals, for results that rest on it."""
+        c = self.confident
+        return Members(
+            {
+                "estimate": self.lower_proof.log_z if self.is_exact else self.estimate,
+                "estimate_error": self.estimate_error,
+                "lower": self.lower,
+                "upper": self.upper,
+                "confident_lower": c.lower,
+                "confident_upper": c.upper,
+                "is_exact": self.is_exact,
+            }
+        )
 
     @property
     def naming(self) -> Names:
@@ -152,7 +191,10 @@ class LogPartition(ByVariable, Result):
                 lines = ["log Z  = -inf   (the partition function is zero: no state has weight)"]
         else:
             lines = self.statements()
-        lines += [] if self.evidence is None else [self.evidence.summary()]
+        if self.contradiction is not None:
+            lines.append(self.contradiction.summary())
+        elif self.evidence is not None:
+            lines.append(self.evidence.summary())
         if self.marginals is not None and self.marginal_status is not Mixing.EXACT:
             lines.append(f"marginals: {self.marginal_origin}")
         if self.quarantined:
@@ -174,6 +216,11 @@ class LogPartition(ByVariable, Result):
         """
         prior = log_z_of_network(self.model)
         return None if prior is None else EvidenceProbability.of(self, *prior)
+
+    @cached_property
+    def contradiction(self) -> Contradiction | None:
+        """Which observations no state agrees with, where P(evidence) = 0."""
+        return contradiction(self.model) if self.upper == -math.inf else None
 
     def statements(self) -> list[str]:
         """What is said about log Z where it is not exact: always, with confidence, not proven."""

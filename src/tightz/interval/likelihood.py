@@ -6,11 +6,10 @@ takes the upper end of log Z. One run on log Z serves all rows.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from tightz.bounds import Bound, at_most, figure
 from tightz.errors import ModelError, ParameterError, require_probability, require_seconds
+from tightz.interval.evidence import Contradiction
 from tightz.interval.interval import LogPartition
 from tightz.interval.log_partition import log_partition
 from tightz.interval.row_sums import row_sums
@@ -26,12 +26,13 @@ from tightz.models.formats.evidence import Evidence
 from tightz.models.formats.evidence import given as observing
 from tightz.models.given import GraphOrPath, given_model
 from tightz.models.rows import Rows, rows_of
-from tightz.results import Result, dataframe, plain
+from tightz.results import Result, dataframe
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
 from tightz.runtime.memory import MAX_MEMORY
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence, stream
+from tightz.shown import ASIDE, Members
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,11 +84,29 @@ class LogLikelihood(Result):
     mean: Ends[float]
     examples: Ends[NDArray[np.float64]]
     confidence: float
-    interval: LogPartition | None
+    interval: LogPartition | None = field(metadata=ASIDE)
     sources: dict[str, int]
-    model: FactorGraph
+    model: FactorGraph = field(metadata=ASIDE)
     seconds: float
     provenance: dict[str, Any]
+    _also = ("lower", "upper", "conservative", "estimate", "estimate_error", *Result._also)
+
+    def members(self) -> Members:
+        interval = None if self.interval is None else self.interval.brief()
+        return Members(
+            {
+                **super().members(),
+                "rows": len(self),
+                "log_z": interval,
+                "evidence": self.model.naming.observed(self.model.evidence),
+                "contradiction": self.contradiction,
+            }
+        )
+
+    @property
+    def contradiction(self) -> Contradiction | None:
+        """Which of the observations that all rows are given no state agrees with."""
+        return None if self.interval is None else self.interval.contradiction
 
     def __len__(self) -> int:
         return len(self.examples.lower)
@@ -132,6 +151,8 @@ class LogLikelihood(Result):
     def summary(self) -> str:
         """Three statements about the mean, how the rows were summed, and log Z."""
         rows = len(self)
+        if self.contradiction is not None:
+            return self.contradiction.summary()
         lines = [f"{rows} row{'s' * (rows != 1)}, natural logs", *self._statements()]
         zero = np.flatnonzero(self.examples.upper == -np.inf)
         if zero.size:
@@ -171,36 +192,6 @@ class LogLikelihood(Result):
         """A pandas table with a line for each row: both pairs of ends, and the estimate."""
         columns = asdict(self.examples)
         return dataframe(columns, tuple(columns))
-
-    def record(self) -> dict[str, Any]:
-        """As JSON values; infinities and NaN are strings."""
-        interval = self.interval
-        found: dict[str, Any] = plain(
-            {
-                "rows": len(self),
-                "mean": asdict(self.mean),
-                "conservative": self.conservative,
-                "confidence": self.confidence,
-                "examples": asdict(self.examples),
-                "log_z": None if interval is None else {
-                    "lower": interval.lower,
-                    "upper": interval.upper,
-                    "confident_lower": interval.confident.lower,
-                    "confident_upper": interval.confident.upper,
-                    "estimate": interval.estimate,
-                    "estimate_error": interval.estimate_error,
-                    "exact": interval.is_exact,
-                },
-                "sources": self.sources,
-                "seconds": self.seconds,
-                "provenance": self.provenance,
-            }
-        )  # fmt: skip
-        return found
-
-    def to_json(self) -> str:
-        """One JSON object with everything but the model."""
-        return json.dumps(self.record())
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """How log p is distributed over the rows, and the mean between its ends."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound
-from tightz.errors import ParameterError, require_seconds
-from tightz.interval.evidence import EvidenceProbability, log_z_of_network
+from tightz.errors import ModelError, ParameterError, require_seconds
+from tightz.interval.evidence import IMPOSSIBLE, EvidenceProbability, log_z_of_network
 from tightz.interval.interval import LogPartition
 from tightz.interval.log_partition import log_partition
 from tightz.interval.marginal_ends import combined
@@ -26,6 +26,7 @@ from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
 from tightz.runtime.memory import MAX_MEMORY
 from tightz.runtime.seeds import Seed, seed_sequence, stream
+from tightz.shown import ASIDE, Members, Recorded
 from tightz.workspace.findings import Clamped, Mixing
 
 if TYPE_CHECKING:
@@ -59,9 +60,80 @@ class Table:
     source: str
 
 
+class Posteriors(Mapping[Any, dict[str, float]], Recorded):
+    """A mapping {variable: {state: probability}} of the variables that were asked for.
+
+    Its keys are names, numbers where the model has none; `posteriors[variable]` takes either.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def naming(self) -> Names: ...
+
+        @property
+        def tables(self) -> dict[int, Table]: ...
+
+    def members(self) -> Members:
+        told, names = super().members(), self.naming
+        del told["tables"]
+        told["posteriors"] = {
+            names.label(v): Members(
+                probabilities=names.by_state(v, table.probabilities),
+                bounds=names.by_state(v, table.bounds),
+                confident_bounds=names.by_state(v, table.confident),
+                source=table.source,
+            )
+            for v, table in self.tables.items()
+        }
+        return told
+
+    def __getitem__(self, variable: Any) -> dict[str, float]:
+        table = self._table(variable)
+        return self.naming.distribution(table.variable, table.probabilities)
+
+    def __iter__(self) -> Iterator[str | int]:
+        names = self.naming.variables
+        return iter(self.tables if names is None else [names[v] for v in self.tables])
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def __contains__(self, variable: object) -> bool:
+        try:
+            return self.naming.index(variable) in self.tables
+        except ModelError:
+            return False
+
+    def get(self, variable: Any, default: Any = None) -> Any:
+        """The distribution of a variable, or `default` where it was not asked for."""
+        known = variable in self
+        return self[variable] if known else default
+
+    def marginal_bound(
+        self, variable: Any, *, confident: bool = False
+    ) -> dict[str, tuple[float, float]]:
+        """{state: (lower, upper)}: both hold always, or with the run's confidence."""
+        table = self._table(variable)
+        ends = (table.confident if confident else table.bounds).tolist()
+        labels = self.naming.state_labels(table.variable)
+        return {s: (low, high) for s, (low, high) in zip(labels, ends, strict=True)}
+
+    def _table(self, variable: Any) -> Table:
+        v = self.naming.index(variable)
+        if v not in self.tables:
+            asked = ", ".join(self.naming.said(u) for u in self.tables)
+            raise ParameterError(
+                f"{self.naming.said(v)} was not asked for; expected {asked or 'nothing'}"
+            )
+        return self.tables[v]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Query(Result):
-    """What `query` returns; `result["lung"]` is {state: probability}.
+class Query(Posteriors, Result):
+    """What `query` returns: a mapping, `result["lung"]` is {state: probability}.
 
     model      the model with all evidence
     interval   log Z of it, the run behind the answer
@@ -69,11 +141,25 @@ class Query(Result):
     tables     one for each variable asked for, by its number
     """
 
-    model: FactorGraph
-    interval: LogPartition
-    evidence: EvidenceProbability | None
+    model: FactorGraph = field(metadata=ASIDE)
+    interval: LogPartition = field(metadata=ASIDE)
+    evidence: EvidenceProbability | None = field(metadata=ASIDE)
     tables: dict[int, Table]
     seconds: float
+
+    def members(self) -> Members:
+        return Members(
+            {
+                "evidence": self.naming.observed(self.model.evidence),
+                "log_p_evidence": self.evidence,
+                "contradiction": self.interval.contradiction,
+                "log_z": self.interval.brief(),
+                "confidence": self.interval.confident.confidence,
+                "notes": self.interval.notes,
+                "interrupted": self.interval.interrupted,
+                **super().members(),
+            }
+        )
 
     @property
     def naming(self) -> Names:
@@ -92,28 +178,6 @@ class Query(Result):
     def impossible(self) -> bool:
         """Whether no state agrees with the evidence."""
         return self.interval.upper == -math.inf
-
-    def __getitem__(self, variable: Any) -> dict[str, float]:
-        table = self._table(variable)
-        return self.naming.distribution(table.variable, table.probabilities)
-
-    def marginal_bound(
-        self, variable: Any, *, confident: bool = False
-    ) -> dict[str, tuple[float, float]]:
-        """{state: (lower, upper)}: both hold always, or with the run's confidence."""
-        table = self._table(variable)
-        ends = (table.confident if confident else table.bounds).tolist()
-        labels = self.naming.state_labels(table.variable)
-        return {s: (low, high) for s, (low, high) in zip(labels, ends, strict=True)}
-
-    def _table(self, variable: Any) -> Table:
-        v = self.naming.index(variable)
-        if v not in self.tables:
-            asked = ", ".join(self.naming.said(u) for u in self.tables)
-            raise ParameterError(
-                f"{self.naming.said(v)} was not asked for; the query has {asked or 'no variables'}"
-            )
-        return self.tables[v]
 
     def to_dataframe(self) -> DataFrame:
         """A pandas table: variable, state, probability, lower, upper, and confident ends."""
@@ -135,13 +199,13 @@ class Query(Result):
         """P(evidence), then a table for each variable."""
         lines = []
         if self.model.evidence:
-            seen = self.model.evidence.items()
-            labels = [f"{self.naming.label(v)}={self.naming.state_labels(v)[s]}" for v, s in seen]
+            seen = self.naming.observed(self.model.evidence).items()
+            labels = [f"{name}={state}" for name, state in seen]
             lines.append(f"given {', '.join(labels[:20])}{', ...' if len(labels) > 20 else ''}")
-        if self.impossible and not self.model.evidence:
-            return "the partition function is zero: no state has weight"
+        if self.interval.contradiction is not None:
+            return "\n".join([*lines, self.interval.contradiction.summary()])
         if self.impossible:
-            return "\n".join([*lines, "no state agrees with the evidence: it has probability 0"])
+            return "the partition function is zero: no state has weight"
         if self.evidence is not None:
             lines.append(self.evidence.summary())
         for v, table in self.tables.items():
@@ -183,10 +247,15 @@ def query(
     evidence   {"smoke": "yes"}, "smoke=yes" or a file, beside what the model has observed
     on_bound   called with the bounds on log Z given the evidence as they arrive
 
-    Where the model can be summed exactly, Z is summed once for each state of a target: the ratios
-    are the posterior, and their ends hold always, rounding included. Without `targets`, and where
-    time is short, exact marginals stand for themselves: their rounding, some 1e-12, is not
-    bounded. Elsewhere the values are the estimates of `log_partition`, and said to be.
+    The result is a mapping {variable: {state: probability}}; `marginal_bound` gives the ends of
+    each. Where the model can be summed exactly and time allows, Z is summed once for each state of
+    a target (of all variables, where they have few states in all): the ratios are the posterior.
+    Otherwise exact marginals are, from one sum of all. Either way their ends hold always, rounding
+    included, except where the rounding of marginals is not known (Pfaffians): they are [0, 1] then.
+    Elsewhere the values are the estimates of `log_partition`, and said to be, with ends that hold
+    always and with the run's confidence. Evidence that no state agrees with has probability 0:
+    then `result.impossible` is true, there are no posteriors (NaN), and `summary()` says which
+    observations contradict each other.
     """
     model = given_model(model, "query", only="FactorGraph")
     require_seconds("time_limit", time_limit)
@@ -268,9 +337,8 @@ def estimated(model: FactorGraph, v: int, whole: LogPartition) -> Table:
     always = nothing if proven is None else proven[v]
     likely = always if drawn is None else drawn[v]
     if whole.marginals is None or whole.upper == -math.inf:
-        return Table(
-            v, np.full(states, math.nan), always, likely, "unknown: no marginals in this time"
-        )
+        why = "no marginals in this time" if whole.upper > -math.inf else IMPOSSIBLE
+        return Table(v, np.full(states, math.nan), always, likely, f"unknown: {why}")
     source = whole.marginal_origin
     if whole.marginal_status not in (Mixing.EXACT, Mixing.ROUNDED):
         source = f"estimate: {source}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +12,29 @@ import numpy as np
 
 from tightz.bounds import figure
 from tightz.errors import require_probability, require_seconds
-from tightz.interval.evidence import EvidenceProbability
+from tightz.interval.evidence import (
+    IMPOSSIBLE,
+    Contradiction,
+    Contradictions,
+    EvidenceProbability,
+)
 from tightz.interval.interval import LogPartition
 from tightz.interval.likelihood import INTERVAL
 from tightz.interval.log_partition import log_partition
 from tightz.interval.marginal_ends import shares
-from tightz.interval.query import Table, certain, estimated, targets_of
+from tightz.interval.query import Posteriors, Table, certain, estimated, targets_of
 from tightz.interval.row_sums import Block, row_sums
 from tightz.judge.rows import RowLogs, added
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
+from tightz.models.names import Names
 from tightz.models.rows import Rows, rows_of
-from tightz.results import dataframe, plain
+from tightz.results import dataframe
 from tightz.runtime.backends import Backend
 from tightz.runtime.memory import MAX_MEMORY
 from tightz.runtime.seeds import Seed, seed_sequence, stream
+from tightz.shown import ASIDE, Members
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,8 +43,8 @@ EXACT = "exact; the ends hold always"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SweepRow:
-    """One row of a sweep; `row["lung"]` is {state: probability}.
+class SweepRow(Posteriors):
+    """One row of a sweep: a mapping, `row["lung"]` is {state: probability}.
 
     row            its number, from 0
     evidence       what it observes, by name where the model has names
@@ -50,7 +57,7 @@ class SweepRow:
     """
 
     row: int
-    model: FactorGraph
+    model: FactorGraph = field(metadata=ASIDE)
     evidence: dict[str, str] = field(default_factory=dict)
     lower: float = -math.inf
     upper: float = math.inf
@@ -59,35 +66,29 @@ class SweepRow:
     tables: dict[int, Table] = field(default_factory=dict)
     how: str = ""
     problem: str = ""
+    _known: Contradictions = field(default_factory=Contradictions)
 
-    def __getitem__(self, variable: Any) -> dict[str, float]:
-        names = self.model.naming
-        table = self.tables[names.index(variable)]
-        return names.distribution(table.variable, table.probabilities)
-
-    def record(self) -> dict[str, Any]:
-        """As JSON values; infinities and NaN are strings."""
+    def members(self) -> Members:
         if self.problem:
-            return {"row": self.row, "problem": self.problem}
-        names = self.model.naming
-        found: dict[str, Any] = plain(
-            {
-                "row": self.row,
-                "evidence": self.evidence,
-                "log_z": {"value": self.log_z, "lower": self.lower, "upper": self.upper},
-                "log_p_evidence": None if self.probability is None else asdict(self.probability),
-                "posteriors": {
-                    names.label(v): {
-                        "probabilities": self[v],
-                        "bounds": table.bounds,
-                        "confident": table.confident,
-                    }
-                    for v, table in self.tables.items()
-                },
-                "how": self.how,
-            }
+            return Members(row=self.row, problem=self.problem)
+        told = super().members()
+        told["log_p_evidence"] = told.pop("probability")
+        told["log_z"] = Members(
+            estimate=self.log_z, lower=told.pop("lower"), upper=told.pop("upper")
         )
-        return found
+        return Members({**told, "contradiction": self.contradiction})
+
+    @property
+    def naming(self) -> Names:
+        return self.model.naming
+
+    @cached_property
+    def contradiction(self) -> Contradiction | None:
+        """Which observations, the model's among them, no state agrees with."""
+        if self.upper > -math.inf:
+            return None
+        seen = self.naming.numbered(self.evidence, text=True)
+        return self._known.of(self.model.with_evidence(seen))
 
     def summary(self) -> str:
         """One line: log Z, log P(evidence), and the posteriors asked for."""
@@ -98,6 +99,8 @@ class SweepRow:
             parts = [f"{self.row}: log Z in [{figure(self.lower)}, {figure(self.upper)}]"]
         if self.probability is not None:
             parts.append(self.probability.summary().partition("   ")[0])
+        if self.contradiction is not None and self.contradiction.observed:
+            return "; ".join([*parts, self.contradiction.summary().partition("\n")[2]])
         for v in self.tables:
             states = " ".join(f"{state} {p:.6f}" for state, p in self[v].items())
             parts.append(f"{self.model.naming.label(v)}: {states}")
@@ -122,6 +125,10 @@ class Sweep:
 
     def __repr__(self) -> str:
         return f"Sweep({len(self)} rows of {self.model!r})"
+
+    @cached_property
+    def _known(self) -> Contradictions:
+        return Contradictions()
 
     @cached_property
     def prior(self) -> LogPartition:
@@ -165,7 +172,9 @@ class Sweep:
                 values = one.values[k]
                 weights = np.exp(values - max(float(values.max()), -1e300))
                 with np.errstate(invalid="ignore"):
-                    tables[v] = Table(v, weights / weights.sum(), ends[v][k], ends[v][k], EXACT)
+                    found = weights / weights.sum()
+                source = EXACT if high[k] > -math.inf else f"unknown: {IMPOSSIBLE}"
+                tables[v] = Table(v, found, ends[v][k], ends[v][k], source)
             yield self._row(
                 number, (low[k], high[k]), float(logs.values[k]), tables, block.how, exact=True
             )
@@ -183,15 +192,14 @@ class Sweep:
         self, number: int, ends: tuple[float, float], value: float, tables: dict[int, Table],
         how: str, *, exact: bool,
     ) -> SweepRow:  # fmt: skip
-        names, prior = self.model.naming, self.prior
-        told = {
-            names.label(v): names.state_labels(v)[state]
-            for v, state in self.rows.evidence(number).items()
-        }
+        prior = self.prior
+        told = self.model.naming.observed(self.rows.evidence(number))
         every = {v: tables[v] if v in tables else certain(self.model, v) for v in self.targets}
         without = prior.lower, prior.upper
         probability = EvidenceProbability.between(ends, value, without, exact=exact)
-        return SweepRow(number, self.model, told, *ends, value, probability, every, how)
+        return SweepRow(
+            number, self.model, told, *ends, value, probability, every, how, _known=self._known
+        )
 
     def to_dataframe(self) -> DataFrame:
         """A pandas table of all rows in order: log Z and log P(evidence) with their ends."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, at_most, no_minus
 from tightz.models.factor_graph import FactorGraph
 from tightz.results import Result, dataframe
+from tightz.shown import ASIDE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,16 +49,22 @@ class Curve:
     def times(self, name: str, factor: Array) -> Curve:
         """The curve of factor * quantity, where factor has one sign everywhere."""
         with np.errstate(invalid="ignore"):
-            ends = np.sort(np.stack([self.lower * factor, self.upper * factor]), axis=0)
-            likely = np.sort(self.confident * factor[:, None], axis=1)
-            slack = 2.0**-52 * np.abs(ends)
+            ends = np.stack([self.lower, self.upper], axis=1)
+            low, high = _outward(np.sort(ends * factor[:, None], axis=1)).T
+            likely = _outward(np.sort(self.confident * factor[:, None], axis=1))
             return Curve(
-                name, self.value * factor, self.error * np.abs(factor), ends[0] - slack[0],
-                ends[1] + slack[1], likely + np.abs(likely) * [-(2.0**-52), 2.0**-52], self.source,
+                name, self.value * factor, self.error * np.abs(factor), low, high, likely,
+                self.source,
             )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Curve({self.name}, {self.value.size} temperatures)"
+
+
+def _outward(ends: Array) -> Array:
+    """(k, 2) ends moved by the rounding of one product; infinite ones have none."""
+    slack = np.where(np.isfinite(ends), 2.0**-52 * np.abs(ends), 0.0)
+    return ends + slack * [-1.0, 1.0]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +99,7 @@ class FreeEnergy(Result):
     notes: list[str]
     interrupted: bool
     seconds: float
-    model: FactorGraph
+    model: FactorGraph = field(metadata=ASIDE)
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -126,28 +133,6 @@ class FreeEnergy(Result):
         tail = "interrupted after" if self.interrupted else "in"
         lines.append(f"{self.temperatures.size} temperatures {tail} {self.seconds:.2f} s")
         return "\n".join(lines)
-
-    def records(self) -> list[dict[str, Any]]:
-        """For each temperature a dictionary: every value with its error, ends and source."""
-        return [
-            {
-                "temperature": float(self.temperatures[k]),
-                "beta": float(self.betas[k]),
-                "exact": bool(self.exact[k]),
-                **{
-                    c.name: {
-                        "value": float(c.value[k]),
-                        "error": float(c.error[k]),
-                        "lower": float(c.lower[k]),
-                        "upper": float(c.upper[k]),
-                        "confident": c.confident[k].tolist(),
-                        "source": c.source[k],
-                    }
-                    for c in self.curves
-                },
-            }
-            for k in range(self.temperatures.size)
-        ]
 
     def to_dataframe(self) -> DataFrame:
         """A pandas table: a row for each temperature; energy, energy_lower, energy_upper, ..."""

@@ -141,6 +141,18 @@ class Names:
         """A marginal, {state: probability}."""
         return dict(zip(self.state_labels(variable), map(float, probabilities), strict=True))
 
+    def by_variable(self, rows: Iterable[Any]) -> dict[str, dict[str, Any]]:
+        """A value for each state of each variable, {variable: {state: value}}."""
+        return {self.label(v): self.by_state(v, row) for v, row in enumerate(rows)}
+
+    def by_state(self, variable: int, row: Any) -> dict[str, Any]:
+        """A value for each state of a variable, {state: value}."""
+        return dict(zip(self.state_labels(variable), np.asarray(row).tolist(), strict=True))
+
+    def observed(self, evidence: Mapping[int, int]) -> dict[str, str]:
+        """What is observed, {variable: state}, in the words of the model."""
+        return {self.label(v): self.state_labels(v)[s] for v, s in evidence.items()}
+
     @property
     def given(self) -> bool:
         """Whether anything has a name."""

@@ -14,7 +14,7 @@ from tightz.errors import ParameterError
 from tightz.models.ends import DIGITS, nearest, shown_ends
 from tightz.models.names import Names
 from tightz.results import dataframe
-from tightz.shown import Shown
+from tightz.shown import ASIDE, Members, Recorded, Shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -24,7 +24,7 @@ SPIN = np.array([1.0, -1.0])
 
 
 @dataclass(frozen=True)
-class Moment(Shown):
+class Moment(Recorded, Shown):
     """An average under the model: its best value, its error and its ends; `float(moment)`.
 
     error      one standard error over the draws, 0 where it is exact, inf where none is known
@@ -54,7 +54,7 @@ class Moment(Shown):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PairMarginal(Shown):
+class PairMarginal(Recorded, Shown):
     """p(x_i, x_j); `pair["yes", "no"]` by names or numbers of states, `np.asarray(pair)`.
 
     variables         i and j, by number
@@ -72,7 +72,21 @@ class PairMarginal(Shown):
     confident_bounds: NDArray[np.float64]
     effective: float
     source: str
-    naming: Names = field(repr=False)
+    naming: Names = field(metadata=ASIDE, repr=False)
+    _also = ("error",)
+
+    def members(self) -> Members:
+        told = super().members()
+        told["variables"] = [self.naming.label(v) for v in self.variables]
+        told["states"] = [self.naming.state_labels(v) for v in self.variables]
+        spins = self.table.shape == (2, 2)
+        return Members(
+            {
+                **told,
+                "correlation": self.correlation if spins else None,
+                "covariance": self.covariance if spins else None,
+            }
+        )
 
     @classmethod
     def within(

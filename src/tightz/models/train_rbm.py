@@ -28,6 +28,7 @@ from tightz.models.inputs import as_count, real_array, shown
 from tightz.results import Result
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
+from tightz.shown import ASIDE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,9 +90,9 @@ class RbmTraining(Result):
     processor_seconds      the same in processor time of the process, all threads
     """
 
-    weights: NDArray[np.float64]
-    visible_bias: NDArray[np.float64]
-    hidden_bias: NDArray[np.float64]
+    weights: NDArray[np.float64] = field(metadata=ASIDE)
+    visible_bias: NDArray[np.float64] = field(metadata=ASIDE)
+    hidden_bias: NDArray[np.float64] = field(metadata=ASIDE)
     reconstruction_error: NDArray[np.float64]
     resumed_from: int
     seconds: float

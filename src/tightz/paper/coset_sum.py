@@ -25,6 +25,7 @@ from tightz.judge.links import SpinLink
 from tightz.judge.spins import SpinTerms
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.given import ModelOrPath, given_model
+from tightz.models.names import Names, numbers_of
 from tightz.models.prepared import prepared
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.paper.setup import Projections
@@ -34,7 +35,7 @@ from tightz.projections.gf2 import pack, row_reduce
 from tightz.projections.hashing import HashFamily, Parities, PivotPolicy
 from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import Model, model_digest
-from tightz.results import OneBound
+from tightz.results import ByVariable, OneBound
 from tightz.runtime.executors import Submits, map_ordered
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
@@ -48,7 +49,7 @@ MAX_LEVEL = 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CosetSum(OneBound):
+class CosetSum(ByVariable, OneBound):
     """log_z = logsumexp(log_gammas) <= log Z, one entry per right-hand side of `matrix`.
 
     All values are the judge's: evaluated from the cosets' q's alone and moved down by `rounding`.
@@ -67,6 +68,10 @@ class CosetSum(OneBound):
     updates: int
     seconds: float
     provenance: dict[str, Any] = field(repr=False)
+
+    @property
+    def naming(self) -> Names:
+        return numbers_of(self.marginals)
 
     @property
     def log_z(self) -> float:

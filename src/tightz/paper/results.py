@@ -31,6 +31,7 @@ from tightz.sampling.certificates import (
     median_certificate,
     product_certificate,
 )
+from tightz.shown import ASIDE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +91,8 @@ class Estimate(ByVariable, Result):
     seconds: float
     lower_proof: Bound = UNJUDGED
     provenance: dict[str, Any] = field(default_factory=dict)
-    named: Names | None = None
+    named: Names | None = field(metadata=ASIDE, default=None)
+    _also = ("log_z", "best_level", "complete", "lower", "by_level", *Result._also)
 
     @property
     def naming(self) -> Names:

@@ -24,6 +24,7 @@ from tightz.results import Result
 from tightz.runtime.backends import Backend
 from tightz.runtime.executors import Submits, require_executor
 from tightz.runtime.seeds import Seed, seed_sequence
+from tightz.shown import Members
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,6 +51,14 @@ class TheoremRun(Result):
     theorem_1: TheoremStatement
     theorem_2: TheoremStatement | None
     certificate: Bound
+    _also = ("complete", "log_z", "lower", "lower_proof", *Result._also)
+
+    def members(self) -> Members:
+        told = super().members()
+        table = told.pop("table")  # a million trials: in a store
+        return Members(
+            {**told, "n": table.n, "best_level": table.best_level, "by_level": table.by_level}
+        )
 
     @property
     def complete(self) -> bool:

@@ -115,6 +115,33 @@ def start_state(arrays: BetheArrays) -> BetheState:
     )
 
 
+def message_states(arrays: BetheArrays) -> NDArray[np.int64]:
+    """For each entry of `messages` the state that it is about, an index into `unary`."""
+    slots, starts = arrays.scope_vars, arrays.message_ptr[:-1]
+    first, sizes = arrays.var_ptr[slots] - starts, np.diff(arrays.message_ptr)
+    found: NDArray[np.int64] = np.arange(int(arrays.message_ptr[-1])) + np.repeat(first, sizes)
+    return found
+
+
+def start_at(arrays: BetheArrays, logs: NDArray[np.float64]) -> BetheState:
+    """Messages with which every variable first says `logs`, one entry per state, to its factors.
+
+    A variable of d factors says its unary part and d - 1 messages: each holds an equal part of
+    what the unary part lacks.
+    """
+    state = start_state(arrays)
+    cards, slots, at = np.diff(arrays.var_ptr), arrays.scope_vars, message_states(arrays)
+    degree = np.bincount(slots, minlength=cards.size)
+    missing = (logs - np.where(state.alive, arrays.unary, 0.0)) / np.repeat(
+        np.maximum(degree - 1, 1), cards
+    )
+    starts = arrays.message_ptr[:-1]
+    messages = np.where(state.alive[at], missing[at], -np.inf)
+    if starts.size:
+        messages -= np.repeat(np.maximum.reduceat(messages, starts), cards[slots])
+    return state._replace(messages=np.where(state.alive[at], messages, 0.0))
+
+
 def widest_scope(arrays: BetheArrays) -> int:
     """Most states in one scope, counted slot by slot: the kernels' work space."""
     ends = arrays.message_ptr[arrays.scope_ptr]

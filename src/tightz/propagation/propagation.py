@@ -7,10 +7,10 @@ free energy at the beliefs, whatever they are (see `tightz.judge.attractive`).
 
 from __future__ import annotations
 
-import enum
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import require_range
 from tightz.judge.attractive import AttractiveEvidence
-from tightz.judge.verdict import Verdict
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.given import GraphOrPath, given_model
+from tightz.models.inputs import as_count
 from tightz.models.names import Names
 from tightz.models.observed import Observed, observe, per_variable
 from tightz.models.prepared import prepared
@@ -32,28 +32,13 @@ from tightz.propagation.arrays import (
     Parities,
     bethe_arrays,
     checked_parities,
-    largest_entry,
-    message_cap,
     start_state,
-    widest_scope,
 )
-from tightz.propagation.kernels import bethe_log_z, propagate
+from tightz.propagation.runs import BetheStatus, Run, Runs, is_forest
 from tightz.results import ByVariable, OneBound
 from tightz.runtime.provenance import provenance
-
-_SAFE = 1e290
-"""Log potentials below this cannot overflow to -inf in sums and so feign a contradiction."""
-
-_STALL = 50
-"""Iterations in which the residual must fall by a tenth, or messages are damped more."""
-
-
-class BetheStatus(enum.Enum):
-    """How belief propagation ended; the value is the advice."""
-
-    CONVERGED = "converged: messages changed by less than tol"
-    NOT_CONVERGED = "not converged: raise max_iterations or damping; the estimate may be far off"
-    IMPOSSIBLE = "Z = 0: the zero potentials contradict each other"
+from tightz.runtime.seeds import Seed, generator, seed_sequence
+from tightz.shown import ASIDE
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,8 +47,13 @@ class BetheResult(ByVariable, OneBound):
 
     `log_z` is the Bethe estimate. `lower` (and `proven`) is a proven lower bound where the theorem
     for attractive models applies, `rounding` included, else -inf. `marginals` has one vector per
-    variable, `factor_marginals` one table per factor, shaped by its scope. `residual` is the
-    largest message change in the last sweep, relative to its size where that exceeds one.
+    variable, `factor_marginals` one table per factor, shaped by its scope: those of one phase
+    where the model has several. `residual` is the largest message change in the last sweep,
+    relative to its size where that exceeds one.
+
+    log_zs   the estimate from every start, in order; NaN where it did not converge
+    growth   factor by which a small change of the messages grows in two damped sweeps: above 1 the
+             fixed point is unstable; 0 on trees, NaN where messages did not converge
     """
 
     log_z: float
@@ -71,12 +61,14 @@ class BetheResult(ByVariable, OneBound):
     status: BetheStatus
     iterations: int
     residual: float
+    log_zs: NDArray[np.float64]
+    growth: float
     marginals: list[NDArray[np.float64]]
     seconds: float
     provenance: dict[str, Any]
     rounding: float
-    evidence: AttractiveEvidence | None
-    naming: Names
+    evidence: AttractiveEvidence | None = field(metadata=ASIDE)
+    naming: Names = field(metadata=ASIDE)
     _factor_tables: Callable[[], list[NDArray[np.float64]]]
 
     @cached_property
@@ -113,7 +105,9 @@ class BetheResult(ByVariable, OneBound):
         return Bound(Side.ESTIMATE, self.log_z, Proof.NONE, "bethe", self.seconds)
 
     def summary(self) -> str:
-        lines = [f"log Z ~ {self.log_z:.6f} (Bethe estimate, {self.iterations} iterations)"]
+        count = self.log_zs.size
+        best = f", best of {count} starts" if count > 1 else ""
+        lines = [f"log Z ~ {self.log_z:.6f} (Bethe estimate, {self.iterations} iterations{best})"]
         if self.lower > -np.inf:
             lines.append(f"log Z >= {self.lower:.6f} (attractive model, proven)")
         return "\n".join([*lines, self.status.value])
@@ -134,83 +128,69 @@ def bethe(
     max_iterations: int = 1000,
     tol: float = 1e-9,
     damping: float = 0.0,
+    starts: int | Sequence[Any] = 4,
+    seed: Seed = 0,
 ) -> BetheResult:
     """Belief propagation: the Bethe estimate of log Z, and marginals.
 
     `parities` lists constraints (variables, b): the binary states of `variables` sum to b modulo
     2. The estimate is then of log Z(A, b), the sum over the states that satisfy all of them.
-    `damping` is the least share of an old message that is kept; it rises by itself when the
-    residual stops falling.
+    `max_iterations` is for each start. `damping` is the least share of an old message that is kept;
+    it rises by itself when the residual stops falling.
+
+    `starts` says where messages start, on graphs with cycles: a number counts uniform messages,
+    then messages that settled at a low temperature, then random ones (by `seed`). A list holds
+    starts of your own beside the uniform one: a state, such as `tz.ground_state(model).state`, or a
+    probability vector per variable, such as `tz.mean_field(model).marginals`. Kept is the best
+    proven lower bound where the model is attractive, else the largest estimate of those that
+    converged. Where that one is unstable, messages start once more from beside it.
     """
     model = given_model(model, "bethe", only="FactorGraph")
     started = time.perf_counter()
     require_range("max_iterations", max_iterations, 1)
     require_range("tol", tol, 0.0)
     require_range("damping", damping, 0.0, 0.99)
+    if not isinstance(starts, Iterable):
+        starts = as_count(starts, "starts", 1)
+    root = seed_sequence(seed)
     constraints = checked_parities(model, parities or ())
     observed = observe(model, single_states=False)
     free, numbers = observed.reduced, observed.kept
     constant, arrays = bethe_arrays(free, numbers, constraints)
-    state = start_state(arrays)
     possible = constant > -np.inf and all(rows or not bit for rows, bit in constraints)
-    if arrays.unary.size:
-        possible &= bool(np.logical_or.reduceat(state.alive, arrays.var_ptr[:-1]).all())
-    iterations, residual, status = 0, 0.0, BetheStatus.IMPOSSIBLE
-    if possible:
-        iterations, residual, status = _run(arrays, state, max_iterations, tol, damping)
-    log_z = -np.inf
-    flat: NDArray[np.float64] | None = None
-    if status is not BetheStatus.IMPOSSIBLE:
-        log_z = constant + float(bethe_log_z(arrays, state, widest_scope(arrays)))
-        flat = _normalised(arrays, state)
-    # The lower bound for attractive models needs no convergence: the judge evaluates the free
-    # energy at whatever beliefs came out, made exactly consistent. Under parities there is no such
-    # theorem.
-    evidence, verdict = None, Verdict()
-    if not constraints:
-        evidence = AttractiveEvidence(_full_beliefs(model, numbers, arrays, state))
-        verdict = evidence.verdict(model)
-    proven = verdict.lower > -np.inf or verdict.upper == -np.inf
+    run = Runs(model, numbers, constant, arrays, max_iterations, tol, damping, bool(constraints))
+    best = run.of(start_state(arrays)) if possible else run.impossible()
+    found = [best]
+    if best.status is not BetheStatus.IMPOSSIBLE and not is_forest(arrays):
+        rng = generator(root)
+        for state in run.states(starts, rng):
+            found.append(run.of(state))
+            best = max(best, found[-1], key=Run.rank)
+        best = run.tested(best, rng)
+        if best.beside is not None:
+            found.append(run.tested(run.of(best.beside), rng))
+            best = max(best, found[-1], key=Run.rank)
+    flat = None if best.status is BetheStatus.IMPOSSIBLE else _normalised(arrays, best.state)
+    proven = best.verdict.lower > -np.inf or best.verdict.upper == -np.inf
     return BetheResult(
-        log_z=log_z,
-        proven=verdict.lower,
-        status=status,
-        iterations=iterations,
-        residual=residual,
+        log_z=best.log_z,
+        proven=best.verdict.lower,
+        status=best.status,
+        iterations=best.iterations,
+        residual=best.residual,
+        log_zs=np.array([one.log_z if one.converged else math.nan for one in found]),
+        growth=best.growth,
         marginals=_full_marginals(observed, flat),
         seconds=time.perf_counter() - started,
         provenance=provenance(
-            None, model.digest, max_iterations=max_iterations, tol=tol, damping=damping
+            root, model.digest, max_iterations=max_iterations, tol=tol, damping=damping,
+            starts=len(found),
         ),
-        rounding=verdict.rounding,
-        evidence=evidence if proven else None,
+        rounding=best.verdict.rounding,
+        evidence=best.evidence if proven else None,
         naming=model.naming,
-        _factor_tables=partial(_factor_tables, model, free, arrays, state, flat),
-    )
-
-
-def _run(
-    arrays: BetheArrays, state: BetheState, max_iterations: int, tol: float, damping: float
-) -> tuple[int, float, BetheStatus]:
-    """Sweep forth and back until messages rest; (iterations, residual, status)."""
-    widest, cap = widest_scope(arrays), message_cap(arrays)
-    keep, checkpoint, residual = damping, np.inf, np.inf
-    for iteration in range(1, max_iterations + 1):
-        residual, contradiction = propagate(arrays, state, keep, cap, widest, iteration % 2 == 0)
-        # A state dies only where sums are -inf; with entries near overflow that may be rounding,
-        # and then nothing is claimed.
-        if contradiction:
-            certain = largest_entry(arrays) < _SAFE and cap < _SAFE
-            status = BetheStatus.IMPOSSIBLE if certain else BetheStatus.NOT_CONVERGED
-            return iteration, float(residual), status
-        if residual <= tol * (1.0 - keep):  # a damped step understates how far there is to go
-            return iteration, float(residual), BetheStatus.CONVERGED
-        # Messages that cycle: damp more, for good. Damping changes the way, not the fixed points.
-        if iteration % _STALL == 0:
-            if residual > 0.9 * checkpoint:
-                keep = max(keep, min(0.9, 0.5 + 0.5 * keep))
-            checkpoint = residual
-    return max_iterations, float(residual), BetheStatus.NOT_CONVERGED
+        _factor_tables=partial(_factor_tables, model, free, arrays, best.state, flat),
+    )  # fmt: skip
 
 
 def _normalised(arrays: BetheArrays, state: BetheState) -> NDArray[np.float64]:
@@ -221,16 +201,6 @@ def _normalised(arrays: BetheArrays, state: BetheState) -> NDArray[np.float64]:
     top = np.maximum.reduceat(state.beliefs, starts)
     weights = np.exp(state.beliefs - np.repeat(top, cards))
     return np.asarray(weights / np.repeat(np.add.reduceat(weights, starts), cards))
-
-
-def _full_beliefs(
-    model: FactorGraph, numbers: NDArray, arrays: BetheArrays, state: BetheState
-) -> NDArray[np.float64]:
-    """Log beliefs over all states of the model; zero where evidence leaves nothing to say."""
-    blocks = [np.zeros(c) for c in model.cardinalities.tolist()]
-    for k, v in enumerate(numbers.tolist()):
-        blocks[v] = state.beliefs[arrays.var_ptr[k] : arrays.var_ptr[k + 1]].copy()
-    return np.concatenate(blocks) if blocks else np.zeros(0)
 
 
 def _full_marginals(observed: Observed, flat: NDArray | None) -> list[NDArray[np.float64]]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
 from tightz.errors import ModelError
 from tightz.models.ends import Ends
-from tightz.models.names import names_kept
+from tightz.models.names import Names, names_kept
 from tightz.reports.data import LevelTable, ReportData, as_marginals
 from tightz.reports.results import (
     best_confident,
@@ -23,6 +24,7 @@ from tightz.reports.results import (
     joint_confidence,
 )
 from tightz.reports.words import describe
+from tightz.shown import from_json
 
 if TYPE_CHECKING:
     from tightz.models.factor_graph import FactorGraph
@@ -165,9 +167,10 @@ def _record(path: Path) -> dict[str, Any]:
             f"{path} is neither a run store nor a JSON record ({error}); make one with "
             "`tightz logz MODEL --store run.db` or `tightz logz MODEL --json > run.json`"
         ) from None
-    if not isinstance(record, dict) or "command" not in record:
+    if not isinstance(record, dict) or not {"command", "result"} & record.keys():
         raise ModelError(
-            f"{path} has no field 'command'; expected the record of a tightz command with --json"
+            f"{path} has no field 'command' or 'result'; expected the record of a tightz command "
+            "with --json, or what to_json() of a result wrote"
         )
     return record
 
@@ -180,12 +183,12 @@ def from_record(
         data = _from_record(record, model, shape)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(
-            f"the record of '{record.get('command')}' is not as this version writes it "
+            f"the record of '{_made_by(record)}' is not as this version writes it "
             f"({type(error).__name__} {error}); run the command again with --json"
         ) from error
     if not data.bounds and (data.estimate, data.table, data.marginals) == (None, None, None):
         raise ModelError(
-            f"the record of '{record.get('command')}' holds no bound, estimate, table or "
+            f"the record of '{_made_by(record)}' holds no bound, estimate, table or "
             "marginals; expected one of logz, mfrp, theorem, mean-field, exact, upper, ais, wish "
             "or marginals"
         )
@@ -193,44 +196,31 @@ def from_record(
 
 
 def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Shape) -> ReportData:
-    bounds = [_bound(entry) for entry in record.get("bounds", ())] or _single(record)
-    levels = record.get("levels")
-    estimate = _number(record, "estimate")
-    error = _number(record, "estimate_error", _number(record, "standard_error"))
-    if "estimate_error" in record and not math.isfinite(error):
-        estimate = math.nan  # logz says the lower end where it reached no estimate
-    told = record.get("marginals") or ()
-    confident = record.get("confident", {})
-    ends = _pair_of(
-        *(_listed(one.get("marginal_bounds")) for one in (record, confident))
-    )  # fmt: skip
-    names = None
-    if isinstance(told, Mapping):  # by names
-        states = [tuple(row) for row in told.values()]
-        told = [list(row.values()) for row in told.values()]
-        names = names_kept({"names": tuple(record["marginals"]), "states": states}, told)
+    bounds = _bounds(record)
+    said = [bound for bound in bounds if bound.side is not Side.ESTIMATE]
+    estimate, error = _estimate(record, closed=any(bound.side is Side.BOTH for bound in said))
+    confident = record.get("confident") or {}
+    always, likely = _rows(record, "marginal_bounds"), _rows(confident, "marginal_bounds")
     marginals = as_marginals(
-        [[float(p) for p in row] for row in told],
+        _rows(record, "marginals") or (),
         str(record.get("marginal_source", record.get("method", ""))),
         model=model,
         shape=shape,
-        names=names,
-        ends=ends,
+        names=_names(record.get("marginals") or {}),
+        ends=_pair_of(always, likely),
         confidence=_number(confident, "confidence"),
     )
     table = None
-    if levels and "log_gammas" in record:
-        m = np.array([int(level["m"]) for level in levels])
-        gammas = np.array(
-            [[[float(g) for g in trial] for trial in row] for row in record["log_gammas"]]
-        )
+    if "log_gammas" in record:
+        m = np.array(record["levels"], dtype=np.int64)
+        gammas = np.array(from_json(record, "log_gammas"), dtype=np.float64)
         table = LevelTable(m, gammas.max(axis=2) + LOG_2 * m[:, None])
     return ReportData(
         title="",
-        method=str(record["command"]),
-        bounds=bounds,
-        confident_lower=best_confident(bounds, Side.LOWER),
-        confident_upper=best_confident(bounds, Side.UPPER),
+        method=_made_by(record),
+        bounds=said,
+        confident_lower=best_confident(said, Side.LOWER),
+        confident_upper=best_confident(said, Side.UPPER),
         together=_number(confident, "confidence"),
         estimate=None if math.isnan(estimate) else estimate,
         estimate_error=error,
@@ -244,15 +234,47 @@ def _from_record(record: Mapping[str, Any], model: FactorGraph | None, shape: Sh
     )
 
 
-def _listed(told: Any) -> Ends | None:
-    """Ends of marginals as a record has them, by names or in rows."""
-    if not told:
+def _made_by(record: Mapping[str, Any]) -> str:
+    return str(record.get("command", record.get("result")))
+
+
+def _bounds(record: Mapping[str, Any]) -> list[Bound]:
+    """Those of a record; of several certificates the one that the command printed."""
+    bounds = [_bound(entry) for entry in record.get("bounds", ())]
+    chosen = record.get("band") or [record[name] for name in ("certificate",) if name in record]
+    if not chosen:
+        return bounds
+    sure = [bound for bound in bounds if bound.proof is not Proof.CONFIDENCE]
+    return [*sure, *map(_bound, chosen)]
+
+
+def _estimate(record: Mapping[str, Any], *, closed: bool) -> tuple[float, float]:
+    """The value that is not proven, and its error; NaN where there is none."""
+    if "estimate_error" in record:  # where it is inf the value is an end
+        error = _number(record, "estimate_error")
+        return (_number(record, "estimate") if math.isfinite(error) else math.nan), error
+    value = math.nan if closed else _number(record, "log_z")
+    return value, _number(record, "standard_error")
+
+
+def _rows(record: Mapping[str, Any], key: str) -> list[NDArray[np.float64]] | None:
+    """A vector, or the ends, of each variable; None where the record has none."""
+    if not record.get(key):
         return None
-    rows = told.values() if isinstance(told, Mapping) else told
-    return [
-        np.array(list(row.values()) if isinstance(row, Mapping) else row, dtype=np.float64)
-        for row in rows
-    ]
+    told = from_json(record, key).values()
+    return [np.array(list(row.values()), dtype=np.float64) for row in told]
+
+
+def _names(told: Mapping[str, Mapping[str, Any]]) -> Names | None:
+    """What the variables of a record's marginals are called; None where they have numbers."""
+    names, states = tuple(told), [tuple(row) for row in told.values()]
+    if _numbers(names) and all(map(_numbers, states)):
+        return None
+    return names_kept({"names": names, "states": states}, states)
+
+
+def _numbers(labels: tuple[str, ...]) -> bool:
+    return labels == tuple(map(str, range(len(labels))))
 
 
 def _pair_of(always: Ends | None, confident: Ends | None) -> tuple[Ends, Ends] | None:
@@ -260,52 +282,20 @@ def _pair_of(always: Ends | None, confident: Ends | None) -> tuple[Ends, Ends] |
 
 
 def _number(record: Mapping[str, Any], key: str, default: float = math.nan) -> float:
-    value = record.get(key)
+    """A number; NaN, or `default`, where there is none."""
+    value = from_json(record, key) if key in record else None
     return default if value is None else float(value)
 
 
 def _bound(entry: Mapping[str, Any]) -> Bound:
-    """The inverse of the command line's record of a bound."""
+    """The inverse of a bound's record."""
     return Bound(
-        side=Side(entry["side"]),
-        log_z=float(entry["log_z"]),
+        side=Side[entry["side"]],
+        log_z=_number(entry, "log_z"),
         proof=Proof[entry["proof"]],
         method=str(entry["method"]),
         seconds=float(entry["seconds"]),
         confidence=entry["confidence"],
         why=str(entry["why"]),
+        rounding=float(entry["rounding"]),
     )
-
-
-def _single(record: Mapping[str, Any]) -> list[Bound]:
-    """Bounds of a record that has no list of them."""
-    command, seconds = str(record["command"]), _number(record, "seconds", 0.0)
-    sure = Proof.DETERMINISTIC
-    out = []
-    if command == "exact":
-        why = f"variable elimination of width {record['width']}"
-        out.append(Bound(Side.BOTH, float(record["log_z"]), sure, "exact", seconds, 1.0, why))
-    if command == "wish":
-        confidence = float(record["confidence"])
-        for side, value in zip((Side.LOWER, Side.UPPER), record["band"], strict=True):
-            out.append(
-                Bound(side, float(value), Proof.CONFIDENCE, "WISH (band)", seconds, confidence)
-            )
-        return out
-    for side, key in ((Side.LOWER, "lower"), (Side.UPPER, "upper")):
-        if isinstance(record.get(key), Mapping):
-            out.append(_bound(record[key]))
-        elif key in record:
-            why = str(record.get(f"{key}_proof", record.get("proof", "")))
-            out.append(Bound(side, float(record[key]), sure, command, seconds, 1.0, why))
-    if "certificate" in record:
-        told = record["certificate"]
-        if "log_z" in told:
-            return [*out, _bound(told)]
-        out.append(
-            Bound(
-                Side.LOWER, float(told["lower"]), Proof.CONFIDENCE, command, seconds,
-                float(told["confidence"]), "computed from independent draws",
-            )
-        )  # fmt: skip
-    return out

@@ -16,6 +16,7 @@ from tightz.reductions.collapse import Collapsed
 from tightz.reductions.encoding import SpinEncoding
 from tightz.results import Result
 from tightz.runtime.seeds import Seed, generator
+from tightz.shown import ASIDE
 from tightz.splitting.nodes import Node
 from tightz.splitting.upper import UpperBounder
 from tightz.workspace.findings import Samples
@@ -179,10 +180,10 @@ class SplittingResult(Result):
     exact: NDArray[np.bool_]
     splits: int
     closed: bool
-    history: tuple[Bound, ...]
+    history: tuple[Bound, ...] = field(metadata=ASIDE)  # written as `bounds`
     seconds: float
     provenance: dict[str, Any]
-    mixture: MixtureOfLeaves = field(repr=False)
+    mixture: MixtureOfLeaves = field(metadata=ASIDE)
 
     @property
     def bounds(self) -> list[Bound]:

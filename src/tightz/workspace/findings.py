@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from tightz.bounds import Bound
 from tightz.errors import ModelError
 from tightz.models.names import Names
 from tightz.results import dataframe
+from tightz.shown import ASIDE, Members, Recorded
 from tightz.workspace.shares import Shares
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Finding:
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class Samples(Recorded):
     """states (k, variables) and log_weights (k,) = log p~(x) - log q(x), q what they came from.
 
     The mean of exp(log_weights) is Z in expectation where q covers the whole space, and averages
@@ -168,7 +169,11 @@ class Samples:
     log_weights: NDArray[np.float64]
     status: Mixing = Mixing.VARIATIONAL
     most: float = math.inf
-    naming: Names | None = None
+    naming: Names | None = field(metadata=ASIDE, default=None)
+    _also = ("effective_size",)
+
+    def members(self) -> Members:
+        return Members({**super().members(), "states": self.assignments()})
 
     def assignments(self) -> list[dict[str, str]]:
         """Every draw as {variable: state}, by the model's names."""

@@ -3,11 +3,13 @@
 from tightz.elimination.exact.elimination import (
     ExactResult,
     exact,
+    exact_way,
     plan,
 )
 
 __all__ = [
     "ExactResult",
     "exact",
+    "exact_way",
     "plan",
 ]

@@ -37,6 +37,7 @@ from tightz.models.prepared import prepared
 from tightz.results import ByVariable, OneBound
 from tightz.runtime.backends import Backend
 from tightz.runtime.memory import MAX_MEMORY, parse_memory
+from tightz.shown import ASIDE, Members
 
 NO_DIGITS = 0.01
 """Rounding of log Z, in nats, above which marginals are refused: states differ by less."""
@@ -52,17 +53,24 @@ class ExactResult(ByVariable, OneBound):
     float64 sums can have lost. `method` says how it was summed, `way.describe()` at what cost.
     """
 
-    model: FactorGraph
+    model: FactorGraph = field(metadata=ASIDE)
     log_z: float
     rounding: float
     seconds: float
-    way: Way
+    way: Way = field(metadata=ASIDE)
     max_memory: int
     _beliefs: Beliefs | None = field(default=None)
 
     @property
     def naming(self) -> Names:
         return self.model.naming
+
+    def members(self) -> Members:
+        told = super().members()
+        known = "_tables" in vars(self) or self._beliefs is not None
+        told["marginals"] = self.naming.by_variable(self.marginals) if known else None
+        told["marginal_bounds"] = self.naming.by_variable(self.marginal_bounds) if known else None
+        return Members({**told, "method": self.method, "how": self.way.describe()})
 
     @property
     def method(self) -> str:
@@ -356,9 +364,9 @@ def exact(
     model = given(model, evidence)
     allowed = parse_memory(max_memory)
     start = time.perf_counter()
-    reduced, free = _without_fixed(model)
-    _require_finite_sums(reduced)
     if plan is not None:
+        reduced, free = _without_fixed(model)
+        _require_finite_sums(reduced)
         if not plan.is_of(reduced, free):
             raise ParameterError(
                 f"{plan!r} is not of {model!r}: its variables, states or scopes differ; call exact "
@@ -366,12 +374,28 @@ def exact(
             )
         way: Way = by_elimination(reduced, plan, allowed, marginals=marginals, asked=model)
     else:
-        way = choose_way(
-            reduced, free, allowed, marginals=marginals, backend=backend, time_limit=time_limit,
-            asked=model,
-        )  # fmt: skip
+        way = exact_way(
+            model, max_memory=allowed, marginals=marginals, backend=backend, time_limit=time_limit
+        )
     result = solve(model, way, max_memory=allowed, marginals=marginals, time_limit=time_limit)
     return replace(result, seconds=time.perf_counter() - start)
+
+
+def exact_way(
+    model: FactorGraph,
+    *,
+    max_memory: str | int = MAX_MEMORY,
+    marginals: bool = True,
+    backend: Backend = "auto",
+    time_limit: float = math.inf,
+) -> Way:
+    """The way that `exact` goes with the same arguments; `ResourceError` where there is none."""
+    reduced, free = _without_fixed(model)
+    _require_finite_sums(reduced)
+    return choose_way(
+        reduced, free, parse_memory(max_memory), marginals=marginals, backend=backend,
+        time_limit=time_limit, asked=model,
+    )  # fmt: skip
 
 
 def solve(

@@ -18,8 +18,7 @@ from tightz.families.priced import freest_first, priced
 from tightz.interval.streams.cutset_sum import CutsetSum
 from tightz.interval.streams.first import KEY, one_state
 from tightz.judge import Audited
-from tightz.propagation import bethe
-from tightz.propagation.propagation import BetheStatus
+from tightz.propagation import BetheStatus, bethe
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import generator, stream
 from tightz.sampling.capped.tightening import DENSE, FIRST, MANY
@@ -255,7 +254,7 @@ def _beliefs(working: Working) -> Generator[Finding, None, list[NDArray[np.float
     """Belief propagation: marginals to search by, and where it converges the point estimate."""
     if working.graph.n_factors > _MANY_FACTORS:
         return None
-    r = bethe(working.graph, max_iterations=300)
+    r = bethe(working.graph, max_iterations=300, starts=1)
     if r.status is BetheStatus.CONVERGED:
         source = "Bethe estimate (belief propagation)"
         # No error: the Bethe value is off by an unknown amount on any graph with cycles.

@@ -26,7 +26,8 @@ def given(model: FactorGraph, evidence: Evidence | None) -> FactorGraph:
 
     evidence   {"rain": "yes"}, "rain=yes", or the name of a file: a UAI evidence file, a JSON
                object, or lines `rain=yes` (empty ones do not count, nor those that begin
-               with #, unless a variable is called so)
+               with #, unless a variable is called so). What `tightz map` prints for one state is
+               such a file, with and without --json
 
     A UAI evidence file is `k v1 s1 ... vk sk`, or the number of samples, which must be 1, and then
     the same. The number of words tells them apart: it is 1 + 2k, odd, in the first dialect and
@@ -106,6 +107,8 @@ def _from_json(path: FilePath, data: bytes, model: FactorGraph) -> dict[int, int
         raise ModelError(
             f'the evidence is no JSON object such as {{"rain": "yes"}}: {error} ({path})'
         ) from None
+    if isinstance(told.get("state"), dict):  # what `tightz map --json` printed
+        told = told["state"]
     try:
         return model.naming.numbered(told, text=True)
     except ModelError as error:

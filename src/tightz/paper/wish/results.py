@@ -142,6 +142,10 @@ class WishResult(Result):
     seconds: float
     provenance: dict[str, Any] = field(default_factory=dict)
     rounding: float = 0.0
+    _also = (
+        "log_z", "lower", "upper", "confidence", "two_sided", "unproven", "statement", "band",
+        *Result._also,
+    )  # fmt: skip
 
     @property
     def log_z(self) -> float:

@@ -26,9 +26,10 @@ from tightz.errors import require_range
 from tightz.judge.edges import EdgesEvidence
 from tightz.judge.spanning import Forests
 from tightz.models.factor_graph import FactorGraph
+from tightz.models.names import Names, numbers_of
 from tightz.models.observed import Observed, observe, per_variable
 from tightz.models.pairwise import PairwiseModel, pairwise_model
-from tightz.results import OneBound
+from tightz.results import ByVariable, OneBound
 from tightz.runtime.provenance import provenance
 from tightz.uppers.tree_reweighted.kernels import (
     EPSILON,
@@ -93,7 +94,7 @@ class TreeReweighted:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TreeReweightedResult(OneBound):
+class TreeReweightedResult(ByVariable, OneBound):
     """An upper bound on log Z and the pseudo-marginals behind it.
 
     `log_z` is what the judge proves at the smallest entry of `history`, which holds the bound after
@@ -114,6 +115,10 @@ class TreeReweightedResult(OneBound):
     config: TreeReweighted
     provenance: dict[str, Any]
     _pair_tables: Callable[[], list[NDArray[np.float64]]]
+
+    @property
+    def naming(self) -> Names:
+        return numbers_of(self.marginals)
 
     @cached_property
     def edge_marginals(self) -> list[NDArray[np.float64]]:
