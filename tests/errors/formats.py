@@ -322,6 +322,25 @@ def _bad_hdf5(tmp, patch):
     tz.read(tmp / "w.h5")
 
 
+def _large_hdf5(tmp, patch):
+    class Dataset:
+        name, nbytes = "/W", 10**12
+
+    class File(dict):
+        def __init__(self, *_):
+            super().__init__(W=Dataset())
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    patch.setitem(sys.modules, "h5py", SimpleNamespace(File=File, Dataset=Dataset))
+    (tmp / "w.h5").write_bytes(b"nothing")
+    tz.read(tmp / "w.h5")
+
+
 def _no_weights(tmp, patch):
     patch.setattr("tightz.models.formats.array_files.read_mat", lambda _: {"W": np.zeros(2)})
     tz.read(tmp / "w.mat")
@@ -429,6 +448,12 @@ CASES = [
         ModelError,
         "TMP/w.h5 is not an HDF5 file (or a damaged one): file signature not found",
         _bad_hdf5,
+    ),
+    Case(
+        ModelError,
+        "TMP/w.h5 is not an HDF5 file (or a damaged one): /W claims 1000000000000 bytes in a file "
+        "of 7",
+        _large_hdf5,
     ),
     Case(
         ModelError,
