@@ -87,7 +87,8 @@ def _check_pointers(ptr: NDArray[np.int64], size: int, name: str, into: str) -> 
 
 def checked_cardinalities(given: ArrayLike) -> NDArray[np.int64]:
     cards = np.asarray(given) if not isinstance(given, np.ndarray) else given
-    if cards.ndim != 1 or (cards.size and not np.issubdtype(cards.dtype, np.integer)):
+    # an empty list is an array of floats
+    if cards.ndim != 1 or cards.dtype.kind not in ("iu" if cards.size else "iuf"):
         raise ModelError(
             f"cardinalities have shape {cards.shape} and type {cards.dtype}; expected a flat list "
             "of integers, the number of states of each variable"
