@@ -527,6 +527,27 @@ c p weight -2 0.5
 %
 0
 """
+@pytest.mark.parametrize("asked", ["c t pmc", "c t pwmc", "c p show 1 2 0", "c t pmc\nc p show 0"])
+@pytest.mark.parametrize("before", [True, False])
+def test_projected_counts_are_refused(folder, asked, before):
+    clauses = "p cnf 3 1\n1 2 3 0\n"
+    path = folder / "p.cnf"
+    path.write_text(f"{asked}\n{clauses}" if before else f"{clauses}{asked}\n")
+    with pytest.raises(ModelError, match=r"a projected count is asked for.*p\.cnf, line"):
+        tz.read(path)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["c t mc", "c t wmc", "c t pmc\nc p show 1 2 0\n c p show 3 0", "c p show 3 2 1 1 0",
+     "c t is for tea", "c ind 1 0", "c p shows nothing"],
+)  # fmt: skip
+def test_plain_counts_are_not(folder, asked):
+    path = folder / "p.cnf"
+    path.write_text(f"{asked}\np cnf 3 1\n1 2 3 0\n")
+    assert tz.exact(tz.read(path)).log_z == pytest.approx(math.log(7), abs=1e-12)
+
+
 SEEDS = {"uai": UAI, "fg": FG, "cnf": CNF, "bif": DOG, "xml": XML}
 PIECES = [
     b"0", b"-1", b"99999999999999999999", b"1e400", b"nan", b"inf", b" ", b"\n", b"\0", b"\xff",
