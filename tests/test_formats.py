@@ -527,6 +527,8 @@ c p weight -2 0.5
 %
 0
 """
+
+
 @pytest.mark.parametrize("asked", ["c t pmc", "c t pwmc", "c p show 1 2 0", "c t pmc\nc p show 0"])
 @pytest.mark.parametrize("before", [True, False])
 def test_projected_counts_are_refused(folder, asked, before):

@@ -15,8 +15,13 @@ ROOT = Path(__file__).parent.parent
 
 SUITES: dict[str, tuple[list[str], str, int]] = {
     "readers: mutated files": (
-        ["tests/test_formats.py", "tests/test_rbm_files.py", "tests/test_store.py",
-         "-k", "test_fuzz"],
+        [
+            "tests/test_formats.py",
+            "tests/test_rbm_files.py",
+            "tests/test_store.py",
+            "-k",
+            "test_fuzz",
+        ],
         "TIGHTZ_FUZZ",
         100_000,
     ),

@@ -13,7 +13,6 @@ from tightz.errors import (
     MissingExtraError,
     ModelError,
     ParameterError,
-    UnsupportedModelError,
 )
 from tightz.models import SpinPolynomial
 from tightz.projections import Coset, Parities
@@ -102,12 +101,6 @@ SEARCH = [
         tz.ground_state,
         SPINS,
         evidence={0: 1},
-    ),
-    Case(
-        UnsupportedModelError,
-        "the log potentials of the model add up to more than float64 holds; expected finite "
-        "sums. Rescale its tables",
-        lambda: tz.ground_state(tz.FactorGraph([3, 3], [((0, 1), [1.7e308] * 9)] * 2)),
     ),
     refuses("samples is -1; expected at least 0", sample_pool, SPINS, samples=-1),
     refuses("runs is 0; expected at least 1", sample_pool, SPINS, runs=0),

@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.inputs import as_model
+from tightz.models.scale import require_moderate
 from tightz.models.spin_polynomial import SpinPolynomial
 
 GraphOrPath = FactorGraph | str | os.PathLike[str]
@@ -29,5 +30,10 @@ def given_model(
     model: ModelOrPath, where: str, *, only: str = ""
 ) -> FactorGraph | SpinPolynomial: ...
 def given_model(model: Any, where: str, *, only: str = "") -> FactorGraph | SpinPolynomial:
-    """The model that the function `where` was called with; `only` as in `as_model`."""
-    return as_model(opened(model), where, only=only)
+    """The model that the function `where` was called with; `only` as in `as_model`.
+
+    Its entries are within `scale.LARGEST`, which is checked here and nowhere else.
+    """
+    found = as_model(opened(model), where, only=only)
+    require_moderate(found, where)
+    return found

@@ -1,5 +1,7 @@
 """Log potentials whose size spoils float64: numbers written for zeros, and sums that round away.
 
+A log potential is -inf, which is a zero, or a number from -1e100 to 1e100 (`LARGEST`).
+
 A forbidden pair is often written as a log potential of -1e30. Such a number is a zero in all but
 name, but every sum that it enters loses what is smaller than 2^-53 of it, and no method that knows
 zeros is told of one.
@@ -14,11 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.errors import ParameterError
+from tightz.errors import ModelError, ParameterError
 from tightz.models.inputs import told
+from tightz.models.spin_polynomial import SpinPolynomial
 
 if TYPE_CHECKING:
     from tightz.models.factor_graph import FactorGraph
+
+LARGEST = 1e100
+"""Of a log potential in size. Sums over any number of tables are then far from the end of float64,
+and so are their squares and the third powers of entries; at 1e200 squares overflowed."""
 
 BELOW = -1e9
 """An entry this far below its table's largest is taken for a zero in disguise."""
@@ -53,6 +60,29 @@ def with_zeros(model: FactorGraph, below: float) -> FactorGraph:
         layout=model.layout,
         names=model.names,
         states=model.states,
+    )
+
+
+def require_moderate(model: FactorGraph | SpinPolynomial, where: str) -> None:
+    """Refuse a model with an entry beyond `LARGEST`; `where` names the function it was given to."""
+    if isinstance(model, SpinPolynomial):
+        entries = np.append(model.theta, model.constant)
+    else:
+        entries = model.log_tables
+    large = (np.abs(entries) > LARGEST) & (entries > -np.inf)
+    if not large.any():
+        return
+    k = int(np.argmax(large))
+    place = f"term {k}" if isinstance(model, SpinPolynomial) else _place(model, k)
+    remedy = (
+        f"where it was written for a zero, model.with_zeros() makes zeros of such numbers "
+        f"(tightz ... --zeros-below {BELOW:g})"
+        if entries[k] < 0.0
+        else "scale the model down, or take a constant off its tables"
+    )
+    raise ModelError(
+        f"{where} was given a model whose {place} is {entries[k]:g}; expected -inf (a zero) or a "
+        f"number from {-LARGEST:g} to {LARGEST:g}, of which float64 holds all sums: {remedy}"
     )
 
 
@@ -118,9 +148,11 @@ def _tables(model: FactorGraph) -> _Tables:
     if not model.n_factors:
         return _Tables(np.zeros(0), np.zeros(0))
     tops = np.maximum.reduceat(model.log_tables, model.table_ptr[:-1])
+    logs = model.log_tables
     with np.errstate(invalid="ignore", over="ignore"):
-        depths = model.log_tables - np.repeat(tops, np.diff(model.table_ptr))
-    return _Tables(tops, depths)
+        depths = logs - np.repeat(tops, np.diff(model.table_ptr))
+    lost = np.isneginf(depths) & (logs > -np.inf)  # a difference that float64 does not hold
+    return _Tables(tops, np.where(lost, -np.finfo(np.float64).max, depths))
 
 
 def _hidden(tables: _Tables, below: float) -> NDArray[np.bool_]:

@@ -41,8 +41,6 @@ from tightz.runtime.memory import MAX_MEMORY, parse_memory
 NO_DIGITS = 0.01
 """Rounding of log Z, in nats, above which marginals are refused: states differ by less."""
 
-_MAX_WEIGHT = 1e300  # nats; sums of tables must not overflow
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ExactResult(ByVariable, OneBound):
@@ -357,7 +355,6 @@ def exact(
     allowed = parse_memory(max_memory)
     start = time.perf_counter()
     reduced, free = _without_fixed(model)
-    _require_finite_sums(reduced)
     if plan is not None:
         if not plan.is_of(reduced, free):
             raise ParameterError(
@@ -400,17 +397,6 @@ def _no_digits(model: FactorGraph, rounding: float) -> str:
         f"{rounding:.2g} nats. model.scale_warnings() names the entries; finite entries that stand "
         "for zeros become zeros by model.with_zeros()"
     )
-
-
-def _require_finite_sums(model: FactorGraph) -> None:
-    """Refuse tables whose sums could leave float64: a state would be lost without a trace."""
-    logs = np.abs(model.log_tables)
-    largest = float(logs[np.isfinite(logs)].max(initial=0.0))
-    if largest * max(model.n_factors, 1) > _MAX_WEIGHT:
-        raise UnsupportedModelError(
-            f"a log table holds {largest:.3g} in absolute value; exact sums need entries below "
-            f"{_MAX_WEIGHT:.0e} over all {model.n_factors} tables together (-inf is a zero)"
-        )
 
 
 def _without_fixed(model: FactorGraph) -> tuple[FactorGraph, NDArray[np.int64]]:

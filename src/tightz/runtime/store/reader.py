@@ -126,15 +126,12 @@ class RunReader:
     def moments(self) -> Iterator[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
         """(batch, spin moments, pair moments), packed as by `WeightedMoments.to_array`."""
         for batch in self.stored_batches():
-                found = self.batch(batch)
-                yield batch, found.spins, found.pairs
+            found = self.batch(batch)
+            yield batch, found.spins, found.pairs
 
     def bounds(self) -> list[Bound]:
         """Every bound in order of arrival; seconds count on through the sessions."""
-        return [
-            bound_from_text(record)
-            for _, _, record in self._intact("bounds")
-        ]
+        return [bound_from_text(record) for _, _, record in self._intact("bounds")]
 
     def answer(self) -> Answer | None:
         """What the latest session that ended in order concluded."""
