@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.errors import ModelError, ParameterError
+from tightz.errors import ParameterError
 from tightz.models.inputs import told
-from tightz.models.spin_polynomial import SpinPolynomial
 
 if TYPE_CHECKING:
     from tightz.models.factor_graph import FactorGraph
@@ -63,29 +62,6 @@ def with_zeros(model: FactorGraph, below: float) -> FactorGraph:
     )
 
 
-def require_moderate(model: FactorGraph | SpinPolynomial, where: str) -> None:
-    """Refuse a model with an entry beyond `LARGEST`; `where` names the function it was given to."""
-    if isinstance(model, SpinPolynomial):
-        entries = np.append(model.theta, model.constant)
-    else:
-        entries = model.log_tables
-    large = (np.abs(entries) > LARGEST) & (entries > -np.inf)
-    if not large.any():
-        return
-    k = int(np.argmax(large))
-    place = f"term {k}" if isinstance(model, SpinPolynomial) else _place(model, k)
-    remedy = (
-        f"where it was written for a zero, model.with_zeros() makes zeros of such numbers "
-        f"(tightz ... --zeros-below {BELOW:g})"
-        if entries[k] < 0.0
-        else "scale the model down, or take a constant off its tables"
-    )
-    raise ModelError(
-        f"{where} was given a model whose {place} is {entries[k]:g}; expected -inf (a zero) or a "
-        f"number from {-LARGEST:g} to {LARGEST:g}, of which float64 holds all sums: {remedy}"
-    )
-
-
 def log_removed(model: FactorGraph, below: float = BELOW) -> float:
     """log of the most that Z can lose by `model.with_zeros(below)`; -inf where nothing is removed.
 
@@ -121,7 +97,7 @@ def scale_warnings(model: FactorGraph) -> list[str]:
         factors = np.unique(np.searchsorted(model.table_ptr, np.flatnonzero(hidden), "right"))
         others = f" ({len(factors) - 1} more factors have such)" if len(factors) > 1 else ""
         warnings.append(
-            f"{_place(model, k)} is {model.log_tables[k]:g}, which is {-tables.depths[k]:.3g} "
+            f"{place(model, k)} is {model.log_tables[k]:g}, which is {-tables.depths[k]:.3g} "
             f"below its table's largest{others}: it looks like a zero written as a number. "
             f"model.with_zeros(below={BELOW:g}) makes zeros of these (tightz ... --zeros-below "
             f"{BELOW:g}); Z can lose exp({log_removed(model):.3g}) by it at most"
@@ -139,7 +115,7 @@ def scale_warnings(model: FactorGraph) -> list[str]:
         warnings.append(
             f"rounding: the tables' largest entries add up to {error / ROUNDING:.3g}, so a sum of "
             f"them in float64 is off by about {error:.2g} nats, more than {WORTH_SAYING:g} "
-            f"({_place(model, k)} is {model.log_tables[k]:g}); {remedy}"
+            f"({place(model, k)} is {model.log_tables[k]:g}); {remedy}"
         )
     return warnings
 
@@ -174,7 +150,7 @@ def _rounding(model: FactorGraph, magnitudes: NDArray[np.float64]) -> float:
         return ROUNDING * float(np.maximum.reduceat(magnitudes, model.table_ptr[:-1]).sum())
 
 
-def _place(model: FactorGraph, k: int) -> str:
+def place(model: FactorGraph, k: int) -> str:
     """Entry k of all tables, by factor and states."""
     f = int(np.searchsorted(model.table_ptr, k, side="right") - 1)
     scope, table = model.factor(f)
