@@ -15,13 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 SUITES: dict[str, tuple[list[str], str, int]] = {
     "readers: mutated files": (
-        [
-            "tests/test_formats.py",
-            "tests/test_rbm_files.py",
-            "tests/test_store.py",
-            "-k",
-            "test_fuzz",
-        ],
+        ["tests/test_formats.py", "tests/test_rbm_files.py", "-k", "test_fuzz"],
         "TIGHTZ_FUZZ",
         100_000,
     ),
@@ -35,7 +29,7 @@ SUITES: dict[str, tuple[list[str], str, int]] = {
         "TIGHTZ_HUNT",
         400,
     ),
-    "store: killed, damaged, full": (["tests/test_store.py"], "", 0),
+    "store: killed, damaged, full": (["tests/test_store.py"], "TIGHTZ_FUZZ", 3_000),
     "cluster: a worker dies": (["tests/test_cluster.py", "-k", "kill"], "", 0),
 }
 """name -> what pytest runs, and the variable that sets its size with the full size, if any."""
