@@ -48,7 +48,7 @@ def _require_moderate(model: FactorGraph | SpinPolynomial, where: str) -> None:
         entries = np.append(model.theta, model.constant)
     else:
         entries = model.log_tables
-    large = (np.abs(entries) > LARGEST) & (entries > -np.inf)
+    large = (entries > LARGEST) | ((entries < -LARGEST) & (entries > -np.inf))
     if not large.any():
         return
     k = int(np.argmax(large))
