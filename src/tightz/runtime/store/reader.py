@@ -212,7 +212,7 @@ class RunReader:
             if read_batch(self._connection, meta, batch) is None
         ]
         owned = {batch for (batch,) in self._rows("SELECT DISTINCT batch FROM trials")}
-        lost = sorted(owned - set(stored))
+        lost = sorted(owned - set(stored), key=repr)  # a damaged number may be of any type
         return problems + [f"batch {batch}: trials without their batch record" for batch in lost]
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
@@ -286,8 +286,8 @@ def read_batch(connection: sqlite3.Connection, meta: RunMeta, batch: int) -> Bat
     found = connection.execute("SELECT * FROM batches WHERE batch = ?", (batch,)).fetchone()
     if found is None:
         return None
-    _, session, seconds, spins, pairs, crc = found
     try:
+        _, session, seconds, spins, pairs, crc = found
         columns = read_columns(connection, "WHERE batch = ?", (batch,), meta.restarts)
         row = BatchRow(columns, np.frombuffer(spins), np.frombuffer(pairs))
     except (ValueError, TypeError, OverflowError):
