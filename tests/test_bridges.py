@@ -475,6 +475,42 @@ def test_square_weights_must_say_which_way_round_they_are():
         tz.from_state_dict({"W": state["W"], "hidden_bias": np.ones(2), "vbiases": np.ones(2)})
 
 
+@pytest.mark.parametrize(
+    "others",
+    [("log_sigma",), ("sigma",), ("logvar",), ("L",), ("W2", "h2_bias"), ("U", "y_bias"),
+     ("scale",), ("beta",), ("bn.running_var",)],
+)  # fmt: skip
+def test_weights_that_are_not_understood_are_refused(others):
+    state = {**STATE, **{name: np.ones(1) for name in others}}
+    with pytest.raises(tz.errors.ModelError) as caught:
+        tz.from_state_dict(state)
+    for name in others:
+        assert repr(name.rpartition(".")[2]) in str(caught.value)
+    last = [name.rpartition(".")[2] for name in others]
+    assert tz.from_state_dict(state, ignore=last).digest == tz.from_state_dict(STATE).digest
+
+
+class _Half:
+    """A tensor of bfloat16, which numpy has not; `dense` is what float() gives."""
+
+    def __init__(self, dense):
+        self.dense = dense
+
+    def numpy(self):
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+    def float(self):
+        return self.dense
+
+
+def test_half_precision_is_widened_or_refused():
+    state = {name: _Half(_Tensor(values, ["numpy"])) for name, values in STATE.items()}
+    assert tz.from_state_dict(state).digest == tz.from_state_dict(STATE).digest
+    sparse = _Half(_Half(None))
+    with pytest.raises(tz.errors.ModelError, match="W is a _Half that is no array of numbers"):
+        tz.from_state_dict({**STATE, "W": sparse})
+
+
 # All -----------------------------------------------------------------------------------------
 
 BRIDGES = {

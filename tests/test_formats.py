@@ -406,7 +406,7 @@ def test_hdf5(folder):
     with h5py.File(folder / "old.hdf5", "w") as file:  # other names, a group beside the arrays
         file["vishid"], file["visbiases"], file["hidbiases"] = w.T, b[None, :], c[:, None]
         file.create_group("more")["W"] = np.zeros(3)
-    same_weights(tz.read(folder / "old.hdf5"), tz.rbm(w, b, c))
+    same_weights(tz.read(folder / "old.hdf5", ignore="more"), tz.rbm(w, b, c))
     with h5py.File(folder / "part.h5", "w") as file:
         file["W"] = w
     with pytest.raises(ModelError, match="visible_bias"):
@@ -527,6 +527,29 @@ c p weight -2 0.5
 %
 0
 """
+
+
+@pytest.mark.parametrize("asked", ["c t pmc", "c t pwmc", "c p show 1 2 0", "c t pmc\nc p show 0"])
+@pytest.mark.parametrize("before", [True, False])
+def test_projected_counts_are_refused(folder, asked, before):
+    clauses = "p cnf 3 1\n1 2 3 0\n"
+    path = folder / "p.cnf"
+    path.write_text(f"{asked}\n{clauses}" if before else f"{clauses}{asked}\n")
+    with pytest.raises(ModelError, match=r"a projected count is asked for.*p\.cnf, line"):
+        tz.read(path)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["c t mc", "c t wmc", "c t pmc\nc p show 1 2 0\n c p show 3 0", "c p show 3 2 1 1 0",
+     "c t is for tea", "c ind 1 0", "c p shows nothing"],
+)  # fmt: skip
+def test_plain_counts_are_not(folder, asked):
+    path = folder / "p.cnf"
+    path.write_text(f"{asked}\np cnf 3 1\n1 2 3 0\n")
+    assert tz.exact(tz.read(path)).log_z == pytest.approx(math.log(7), abs=1e-12)
+
+
 SEEDS = {"uai": UAI, "fg": FG, "cnf": CNF, "bif": DOG, "xml": XML}
 PIECES = [
     b"0", b"-1", b"99999999999999999999", b"1e400", b"nan", b"inf", b" ", b"\n", b"\0", b"\xff",

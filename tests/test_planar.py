@@ -399,9 +399,8 @@ def test_a_test_of_planarity_that_takes_too_long_is_not_begun():
     assert isinstance(planar_plan(lattice, time_limit=1e-3), PlanarPlan)
 
 
-def test_numbers_beyond_float64_are_refused_or_exact():
+def test_large_couplings_are_exact():
     check(model_of(3, [(0, 1), (1, 2), (0, 2)], [1e5, 1e5, 1e5]), marginals=False)
-    assert "exceeds float64" in refusal(model_of(2, [(0, 1)], [1e300]))
 
 
 def test_a_plan_describes_itself_before_it_runs():

@@ -18,8 +18,8 @@ from tests import naive
 from tightz.errors import ModelError, TightzError
 from tightz.models.builders import rbm
 from tightz.models.factor_graph import Bipartite
-from tightz.models.formats.array_files import read_model, save_weights
-from tightz.models.formats.mat import read_matrices
+from tightz.models.formats.array_files import read_model, save_weights, write_arrays
+from tightz.models.formats.mat import OTHER, read_matrices
 
 
 def small(visible: int = 3, hidden: int = 2) -> dict[str, np.ndarray]:
@@ -79,7 +79,7 @@ def test_row_and_column_biases_and_other_number_types(tmp_path: Path, shape, dty
     expected = rbm(*arrays.values()).digest
     arrays["visible_bias"] = arrays["visible_bias"].reshape(shape)
     arrays["hidden_bias"] = arrays["hidden_bias"].reshape(shape)
-    assert read_model(put(tmp_path, **arrays, extra=np.zeros(1))).digest == expected
+    assert read_model(put(tmp_path, **arrays)).digest == expected
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.booleans(), st.integers(0, 2**32 - 1))
@@ -216,41 +216,136 @@ def test_published_machines_load(name: str, visible: int, hidden: int) -> None:
         assert naive.log_sum_exp(logs) == pytest.approx(known, abs=1e-6)
 
 
+@pytest.mark.parametrize("suffix", ["npz", "mat", "h5"])
+@pytest.mark.parametrize("name", ["log_sigma", "L", "W2", "U", "scale", "beta"])
+def test_an_array_that_is_not_understood_is_refused(tmp_path: Path, suffix: str, name: str) -> None:
+    if suffix == "h5":
+        pytest.importorskip("h5py", reason="the extra h5 is not installed")
+    path = tmp_path / f"x.{suffix}"
+    for arrays in (small(), flat()):
+        write_arrays({**arrays, name: np.ones(1)}, path)
+        with pytest.raises(ModelError, match=f"x.{suffix} holds '{name}' beside .*ignore="):
+            tz.read(path)
+        write_arrays({**arrays, "logZ_exact": np.ones(1)}, path)
+        assert tz.read(path).digest == tz.read(path, ignore=["note"]).digest
+        write_arrays({**arrays, name: np.ones(1)}, path)
+        assert tz.read(path, ignore=[name]).n_variables > 1
+
+
+def test_what_is_no_numeric_array_is_refused_too(tmp_path: Path) -> None:
+    scipy.io.savemat(tmp_path / "x.mat", {**small(), "net": {"sigma": np.ones(2)}})
+    assert "x.mat holds 'net' beside" in message(tmp_path / "x.mat")
+    h5py = pytest.importorskip("h5py", reason="the extra h5 is not installed")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name, values in small().items():
+            file[name] = values
+        file["second/W"] = np.zeros((2, 2))
+    assert "x.h5 holds 'second' beside" in message(tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("rows_are_visible", [True, False])
+def test_a_file_that_says_which_way_round_its_square_matrix_is(tmp_path, rows_are_visible) -> None:
+    arrays = small(3, 3)
+    w = arrays["W"] if rows_are_visible else arrays["W"].T
+    path = put(tmp_path, **{**arrays, "W": w}, rows_are_visible=np.array(rows_are_visible))
+    assert read_model(path).digest == rbm(*arrays.values()).digest
+
+
+def flat() -> dict[str, np.ndarray]:
+    """The arrays of a model of three factors, evidence and a layout."""
+    model = tz.ising_grid(2, 2, seed=0)
+    names = ("cardinalities", "scope_ptr", "scope_vars", "table_ptr", "log_tables")
+    return {
+        **{name: np.array(getattr(model, name)) for name in names},
+        "evidence": np.array([[1, 0]]),
+        "grid": np.array([2, 2, 0]),
+        "naming": np.frombuffer(b'[["a","b","c","d"],null]', dtype=np.uint8).copy(),
+    }
+
+
+NUMBERS = [-1, 0, 1, 7, 10**10, -(2**63), 2**63 - 1, 2**31, np.nan, np.inf, -np.inf, 0.5, 1e300]
+
+
+def damaged(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    """One array with an entry, its length, its shape or its type changed."""
+    kind = rng.integers(6)
+    if kind == 0 or (kind < 4 and not array.size):
+        return np.array(NUMBERS[rng.integers(len(NUMBERS))])
+    if kind == 1:
+        return array.ravel()[: int(rng.integers(array.size))]
+    if kind == 2:
+        return np.concatenate([array.ravel(), array.ravel()[: int(rng.integers(array.size + 1))]])
+    if kind == 3:
+        with np.errstate(invalid="ignore"):
+            out = array.astype(np.float64 if rng.random() < 0.5 else array.dtype)
+            value = np.array(NUMBERS[rng.integers(len(NUMBERS))]).astype(out.dtype)
+        out.ravel()[rng.integers(array.size)] = value
+        return out
+    if kind == 4:
+        return array.astype(["S8", "U8", "c16", "M8[s]", "f4", "i1", "V8"][rng.integers(7)])
+    return array[None]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed_arrays", [small, flat])
+def test_fuzz_arrays(tmp_path: Path, seed_arrays) -> None:
+    """Arrays that contradict each other give a model or an error that names the file."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "fuzz.npz"
+    said: list[str] = []
+    for _ in range(FUZZ):
+        arrays = seed_arrays()
+        for name in rng.choice(sorted(arrays), size=rng.integers(1, 3), replace=False):
+            arrays[name] = damaged(rng, arrays[name])
+        if rng.random() < 0.1:
+            del arrays[str(rng.choice(sorted(arrays)))]
+        np.savez(path, **arrays)
+        try:
+            model = tz.read(path)
+        except TightzError as error:
+            said.append(str(error))
+            continue
+        assert len(list(model.factors)) == model.n_factors
+        assert model.log_weight(np.zeros((1, model.n_variables), dtype=int)).shape == (1,)
+    assert 0 < len(said) < FUZZ
+    assert all("fuzz." in text for text in said)
+
+
 FUZZ = int(os.environ.get("TIGHTZ_FUZZ", "400"))
 
 
-def seed_file(folder: Path, suffix: str) -> bytes:
+def seed_file(folder: Path, suffix: str, arrays: dict[str, np.ndarray]) -> bytes:
     """A small valid file of each kind, uncompressed so that mutations reach the numbers."""
-    path = folder / f"seed.{suffix}"
-    if suffix == "npz":
-        np.savez(path, **small())
-    elif suffix == "mat":
-        scipy.io.savemat(path, small())
-    else:
-        h5py = pytest.importorskip("h5py", reason="the extra h5 is not installed")
-        with h5py.File(path, "w") as file:
-            for name, values in small().items():
-                file[name] = values
-    return path.read_bytes()
+    if suffix == "h5":
+        pytest.importorskip("h5py", reason="the extra h5 is not installed")
+    write_arrays(arrays, folder / f"seed.{suffix}")
+    return (folder / f"seed.{suffix}").read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore")  # scipy warns of some damage before it fails
 @pytest.mark.parametrize("suffix", ["npz", "mat", "h5"])
-def test_fuzz(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("seed_arrays", [small, flat])
+def test_fuzz(tmp_path: Path, suffix: str, seed_arrays) -> None:
     """Damaged files give a model of finite numbers or an error that names the file."""
-    whole = seed_file(tmp_path, suffix)
+    whole = seed_file(tmp_path, suffix, seed_arrays())
     rng = np.random.default_rng(0)
     path = tmp_path / f"fuzz.{suffix}"
     valid = 0
     for _ in range(FUZZ):
         data = bytearray(whole)
         for _ in range(int(rng.integers(1, 9))):
-            data[int(rng.integers(len(data)))] = int(rng.integers(256))
+            at = int(rng.integers(len(data)))
+            count = int(rng.choice([0, 1, 2**16, 2**31 - 1, 2**31, 2**32 - 1]))
+            data[at : at + 4] = (
+                count.to_bytes(4, "little")
+                if rng.random() < 0.3
+                else rng.bytes(1) + data[at + 1 : at + 4]
+            )
         if rng.random() < 0.2:
             del data[int(rng.integers(len(data))) :]
         path.write_bytes(bytes(data))
         try:
-            finite = np.isfinite(read_model(path).log_tables).all()
+            finite = not np.isnan(read_model(path).log_tables).any()
             said = "fuzz."
             valid += 1
         except TightzError as error:
@@ -262,7 +357,7 @@ def test_fuzz(tmp_path: Path, suffix: str) -> None:
 
 @given(st.sampled_from(["4", "5"]), st.booleans(), st.integers(0, 2**32 - 1))
 def test_mat_files_of_scipy(version: str, compressed: bool, seed: int) -> None:
-    """Every numeric type and shape that scipy writes comes back; the rest is left out."""
+    """Every numeric type and shape that scipy writes comes back; the rest is named."""
     rng = np.random.default_rng(seed)
     kinds = ["f8", "f4", "i4", "i2", "u2", "u1"] + (["i8", "u4", "i1"] if version == "5" else [])
     arrays = {
@@ -275,9 +370,10 @@ def test_mat_files_of_scipy(version: str, compressed: bool, seed: int) -> None:
     others = {"text": "words", "z": np.array([[1j]])}
     scipy.io.savemat(file, {**arrays, **others}, format=version, do_compression=compressed)
     found = read_matrices(file.getvalue())
-    assert set(found) == set(arrays)
+    assert set(found) == {*arrays, *others}
     for name, values in arrays.items():
         np.testing.assert_array_equal(found[name], values)
+    assert all(found[name] is OTHER for name in others)
 
 
 def test_the_command_line_can_say_what_the_rows_of_a_square_matrix_are(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from click.testing import CliRunner
 
 import tightz as tz
 from tests import naive
+from tests.precise import precise_log_z
 from tightz.cli import main
-from tightz.models.scale import log_removed
+from tightz.models.scale import LARGEST, log_removed
 
 
 def hard_core(side, forbidden, activity=0.5):
@@ -139,3 +141,85 @@ def test_the_option_of_the_command_line(tmp_path):
 def test_tops_that_overflow_when_they_are_added_say_nothing():
     tables = [((v,), [1.5e308, 0.0]) for v in range(3)]
     assert log_removed(tz.FactorGraph([2] * 3, tables)) == np.inf
+
+
+# The range of entries: -inf, or from -1e100 to 1e100. Beyond, nine functions raised OverflowError,
+# ValueError, ArithmeticError or RefutedError, and tz.split said that Z = 0 of a model with Z > 0.
+
+QUICK = {"time_limit": 0.3, "seed": 0}
+TAKES_A_MODEL = {
+    "exact": tz.exact,
+    "log_partition": lambda m: tz.log_partition(m, **QUICK),
+    "log_partition, not exact": lambda m: tz.log_partition(m, exact=False, **QUICK),
+    "query": lambda m: tz.query(m, **QUICK),
+    "sweep": lambda m: tz.sweep(m, [{0: 0}, {0: 1}], **QUICK),
+    "log_likelihood": lambda m: tz.log_likelihood(m, np.zeros((1, m.n_variables), int), **QUICK),
+    "free_energy": lambda m: tz.free_energy(m, betas=[0.5, 1.0], **QUICK),
+    "ground_state": lambda m: tz.ground_state(m, **QUICK),
+    "split": lambda m: tz.split(m, **QUICK),
+    "bethe": tz.bethe,
+    "sample": lambda m: tz.sample(m, 3, seed=0),
+    "ais": lambda m: tz.ais(m, chains=4, temperatures=10, seed=0),
+    "mean_field": lambda m: tz.mean_field(m, seed=0),
+    "upper_bound": tz.upper_bound,
+    "Quadratic": lambda m: tz.upper_bound(m, method=tz.Quadratic()),
+    "TreeReweighted": lambda m: tz.upper_bound(m, method=tz.TreeReweighted()),
+    "mfrp": lambda m: tz.mfrp(m, 1, seed=0),
+    "estimate": lambda m: tz.estimate(m, trials=2, seed=0),
+    "coset_sum": lambda m: tz.coset_sum(m, 1, seed=0),
+}
+
+
+SAYS_LOG_Z = {*TAKES_A_MODEL} - {"sweep", "log_likelihood", "free_energy", "ground_state", "sample"}
+
+
+@pytest.mark.parametrize("entry", [np.nan_to_num(-np.inf), -5e307, 1.7e308, 1.1 * LARGEST])
+@pytest.mark.parametrize("name", TAKES_A_MODEL)
+def test_entries_beyond_the_range_are_refused(name, entry):
+    model = tz.FactorGraph([2, 2], [((0,), [0.3, 0.0]), ((0, 1), [[0.0, 0.1], [0.2, entry]])])
+    with pytest.raises(tz.errors.ModelError, match=r"factor 1 over \(0, 1\), entry \(1, 1\)"):
+        TAKES_A_MODEL[name](model)
+    if entry < 0.0:
+        log_z = math.log(math.exp(0.3) * (1.0 + math.exp(0.1)) + math.exp(0.2))
+        assert tz.exact(model.with_zeros()).log_z == pytest.approx(log_z, abs=1e-12)
+
+
+def largest_models():
+    """Exclusions, couplings, fields and tables that cancel, all of the largest size."""
+    rng = np.random.default_rng(0)
+    n, ring = 5, [(i, (i + 1) % 5) for i in range(5)]
+    every = [(i, j) for i in range(n) for j in range(i)]
+    bond = LARGEST * np.array([[1.0, -1.0], [-1.0, 1.0]])
+    weak = [(pair, rng.normal(size=(2, 2))) for pair in ring]
+    fields = [((i,), [0.0, 0.3 * i]) for i in range(n)]
+    yield [2] * n, [(pair, [[0.0, 0.0], [0.0, -LARGEST]]) for pair in every] + fields
+    yield [3] * 4, [((i, j), -LARGEST * np.eye(3)) for i in range(4) for j in range(i)]
+    yield [2] * n, [(pair, bond) for pair in ring] + fields
+    yield [2] * n, [(pair, rng.choice([-1, 1]) * bond) for pair in every]
+    yield [2] * n, [((i,), [s * LARGEST, -s * LARGEST]) for i in range(n) for s in (1, -1)] + weak
+    yield [2] * n, [(pair, s * bond) for pair in ring for s in (1, -1)] + weak
+    yield [2] * n, [((), LARGEST)] * 3 + [((), -LARGEST)] * 3 + weak
+    yield [2] * n, [(pair, np.full((2, 2), LARGEST)) for pair in every] + weak
+    yield [2] * n, [(pair, [[0.0, -LARGEST], [-np.inf, 0.2]]) for pair in ring]
+    yield [2] * n, [((i, j, 2), LARGEST * rng.normal(size=(2, 2, 2)).clip(-1, 1))
+                    for i, j in [(0, 1), (3, 4), (0, 4)]]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKES_A_MODEL)
+def test_entries_of_the_largest_size_break_nothing(name):
+    """A number or a refusal, and bounds on log Z on their own side without any tolerance."""
+    for cards, factors in largest_models():
+        model = tz.FactorGraph(cards, factors)
+        try:
+            found = TAKES_A_MODEL[name](model)
+        except (tz.errors.ModelError, tz.errors.ParameterError):
+            continue
+        log_z = precise_log_z(model)
+        for bound in found.bounds if name in SAYS_LOG_Z else []:
+            if bound.proof is tz.Proof.DETERMINISTIC:
+                above = Decimal(bound.log_z) - log_z
+                allowed = bound.rounding if bound.side is tz.Side.BOTH else 0
+                assert bound.side is tz.Side.UPPER or above <= allowed
+                assert bound.side is tz.Side.LOWER or -above <= allowed
+        if isinstance(getattr(found, "estimate", None), float):
+            assert found.lower <= found.estimate <= found.upper

@@ -28,6 +28,7 @@ from tightz.paper.trials import all_positions
 from tightz.runtime.store import BatchRow, RunReader, RunStore, RunWriter, StoreError, TrialColumns
 from tightz.runtime.store.reader import positions
 from tightz.runtime.store.records import canonical
+from tightz.runtime.store.salvage import salvage
 from tightz.sampling.ledger import Ledger
 from tightz.workspace.findings import Draws, Source
 
@@ -546,6 +547,43 @@ def test_damage_anywhere_is_mended_or_refused(
         except StoreError:
             ends["refused"] += 1
     assert ends["mended"] > 8
+
+
+FUZZ = int(os.environ.get("TIGHTZ_FUZZ", "100"))
+
+
+def test_fuzz_readers(tmp_path: Path, finished: Path) -> None:
+    """Of a damaged store each question is answered, or the error names the store."""
+    rng = np.random.default_rng(0)
+    whole = finished.read_bytes()
+    path = tmp_path / "fuzz.db"
+    answered, said = 0, []
+    for _ in range(FUZZ):
+        data = bytearray(whole)
+        for _ in range(int(rng.integers(1, 30))):
+            at, length = int(rng.integers(len(data))), int(rng.integers(1, 64))
+            data[at : at + length] = rng.bytes(length) if rng.random() < 0.7 else bytes(length)
+        if rng.random() < 0.1:
+            del data[int(rng.integers(len(data))) :]
+        path.write_bytes(data)
+        try:
+            with RunReader(path) as run:
+                for ask in (run.verify, run.sessions, run.notes, run.seconds, run.bounds,
+                            run.answer, run.accounts, run.progress, run.table,
+                            lambda: list(run.moments())):  # fmt: skip
+                    try:
+                        ask()
+                        answered += 1
+                    except StoreError as error:
+                        said.append(str(error))
+                if run.verify():
+                    salvage(path)
+        except StoreError as error:
+            said.append(str(error))
+        for left in tmp_path.glob("fuzz.db*"):
+            left.unlink()
+    assert answered > FUZZ
+    assert all("fuzz.db" in text for text in said)
 
 
 # intervals

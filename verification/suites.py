@@ -29,7 +29,7 @@ SUITES: dict[str, tuple[list[str], str, int]] = {
         "TIGHTZ_HUNT",
         400,
     ),
-    "store: killed, damaged, full": (["tests/test_store.py"], "", 0),
+    "store: killed, damaged, full": (["tests/test_store.py"], "TIGHTZ_FUZZ", 3_000),
     "cluster: a worker dies": (["tests/test_cluster.py", "-k", "kill"], "", 0),
 }
 """name -> what pytest runs, and the variable that sets its size with the full size, if any."""

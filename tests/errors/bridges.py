@@ -20,6 +20,10 @@ def _without_pgmpy(patch):
     tz.to_pgmpy(GRID)
 
 
+def _no_such_type():
+    raise TypeError("no such type")
+
+
 def _table(variables, states):
     shape = [len(names) for names in states]
     named = dict(zip(variables, states, strict=True))
@@ -34,6 +38,11 @@ TEXTS = [
     (
         "from_networkx was given a list; expected a networkx graph (pip install networkx)",
         lambda: tz.from_networkx([(0, 1)]),
+    ),
+    (
+        "W is a SimpleNamespace that is no array of numbers (no such type); expected a dense one "
+        "of real numbers (the state dict)",
+        lambda: tz.from_state_dict({"W": Thing(numpy=_no_such_type)}),
     ),
     (
         "from_pyagrum was given a str, 'net.bif'; expected a pyagrum BayesNet or "

@@ -126,6 +126,21 @@ XMLBIF = [
 CNF = [
     (b"p cnf 1 1\n\xff\n", "the file is not text; expected DIMACS CNF (TMP/f.cnf, line 2)"),
     ("c nothing\n", "the file has no line `p cnf VARIABLES CLAUSES` (TMP/f.cnf, line 2)"),
+    (
+        "c t pmc\np cnf 2 1\nc p show 1 0\n1 -2 0\n",
+        "a projected count is asked for; expected `c t mc` or `c t wmc` and no line `c p show`, "
+        "for the count over all 2 variables (TMP/f.cnf, line 1)",
+    ),
+    (
+        "c t mc\np cnf 2 1\n1 -2 0\nc p weight 1 0.25 0\n",
+        "`c t mc` asks for a count without weights, and line 4 gives one; expected `c t wmc`, or "
+        "no line `c p weight` (TMP/f.cnf, line 1)",
+    ),
+    (
+        "p cnf 2 1\nc t amc-complex\n1 -2 0\n",
+        "`c t amc-complex` is no count known here; expected `c t mc` or `c t wmc` (TMP/f.cnf, "
+        "line 2)",
+    ),
     ("p cnf 2 1\n1 -2\n", "the last clause does not end with 0 (TMP/f.cnf, line 3)"),
     ("p cnf 2 2\n1 -2 0\n", "2 clauses are announced; 1 follow (TMP/f.cnf, line 3)"),
     ("p cnf 2 1\np cnf 2 1\n", "a second line `p`; expected a single one (TMP/f.cnf, line 2)"),
@@ -322,6 +337,25 @@ def _bad_hdf5(tmp, patch):
     tz.read(tmp / "w.h5")
 
 
+def _large_hdf5(tmp, patch):
+    class Dataset:
+        name, nbytes = "/W", 10**12
+
+    class File(dict):
+        def __init__(self, *_):
+            super().__init__(W=Dataset())
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    patch.setitem(sys.modules, "h5py", SimpleNamespace(File=File, Dataset=Dataset))
+    (tmp / "w.h5").write_bytes(b"nothing")
+    tz.read(tmp / "w.h5")
+
+
 def _no_weights(tmp, patch):
     patch.setattr("tightz.models.formats.array_files.read_mat", lambda _: {"W": np.zeros(2)})
     tz.read(tmp / "w.mat")
@@ -429,6 +463,12 @@ CASES = [
         ModelError,
         "TMP/w.h5 is not an HDF5 file (or a damaged one): file signature not found",
         _bad_hdf5,
+    ),
+    Case(
+        ModelError,
+        "TMP/w.h5 is not an HDF5 file (or a damaged one): /W claims 1000000000000 bytes in a file "
+        "of 7",
+        _large_hdf5,
     ),
     Case(
         ModelError,

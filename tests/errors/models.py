@@ -98,6 +98,29 @@ NAMES = [
 GRAPHS = [
     Case(
         ModelError,
+        "table_ptr has shape (1, 2); expected a flat array",
+        lambda: tz.FactorGraph.from_arrays([2], [0, 1], [0], [[0, 2]], [0.0, 0.0]),
+    ),
+    Case(
+        ModelError,
+        "scope_ptr[2] is 0; expected pointers that never fall, from 0 to 1, the length of "
+        "scope_vars",
+        lambda: tz.FactorGraph.from_arrays([2], [0, 1, 0, 1], [0], [0, 2, 3, 5], np.zeros(5)),
+    ),
+    Case(
+        ModelError,
+        "scope_ptr[1] is 10000000000; expected pointers that never fall, from 0 to 1, the length "
+        "of scope_vars",
+        lambda: tz.FactorGraph.from_arrays([2], [0, 10**10], [0], [0, 2], np.zeros(2)),
+    ),
+    Case(
+        ModelError,
+        "table_ptr[1] is 2; expected pointers that never fall, from 0 to 0, the length of "
+        "log_tables",
+        lambda: tz.FactorGraph.from_arrays([2], [0, 1], [0], [0, 2], []),
+    ),
+    Case(
+        ModelError,
         "factor 0 has a table of shape (4, 2); its scope (0, 1) needs (2, 4) (or the same"
         " entries flat, last variable fastest)",
         lambda: _graph(((0, 1), np.zeros((4, 2)))),
@@ -487,7 +510,52 @@ def _weights(**changed):
     return _archive(**{**plain, **changed})
 
 
+def _flat(**changed):
+    plain = {
+        "cardinalities": np.array([2, 2]),
+        "scope_ptr": np.array([0, 1]),
+        "scope_vars": np.array([0]),
+        "table_ptr": np.array([0, 2]),
+        "log_tables": np.zeros(2),
+    }
+    return _archive(**{**plain, **changed})
+
+
 RBM_FILES = [
+    reads(
+        tz.read,
+        "r.npz",
+        _weights(log_sigma=np.zeros(2)),
+        "TMP/r.npz holds 'log_sigma' beside W, visible_bias, hidden_bias, and nothing else is "
+        "understood; a model with further terms (more layers, couplings within a layer, units that "
+        "are not binary) is built as tz.FactorGraph(cardinalities, factors) or "
+        "tz.ising(couplings, fields); what is no part of the model is named: ignore=['log_sigma']",
+    ),
+    reads(
+        tz.read,
+        "r.npz",
+        _flat(scope_ptr=np.array([0, 10**10])),
+        "scope_ptr[1] is 10000000000; expected pointers that never fall, from 0 to 1, the length "
+        "of scope_vars (TMP/r.npz)",
+    ),
+    reads(
+        tz.read,
+        "r.npz",
+        _flat(evidence=np.array([[0, 1], [0, 0]])),
+        "evidence names a variable twice; expected each once (TMP/r.npz)",
+    ),
+    reads(
+        tz.read,
+        "r.npz",
+        _flat(grid=np.array([3, 3, 0])),
+        "Grid(rows=3, cols=3, periodic=False) has 9 variables; the model has 2 (TMP/r.npz)",
+    ),
+    reads(
+        tz.read,
+        "r.npz",
+        _flat(layers=np.array([1, 1, 1])),
+        "layers has 3 entries; expected 2 in a row (TMP/r.npz)",
+    ),
     reads(
         tz.read,
         "r.npz",

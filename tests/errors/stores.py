@@ -70,6 +70,14 @@ def _read_absent_batch(tmp):
         reader.batch(1)
 
 
+def _changed_trial(tmp):
+    with _store(tmp) as first:
+        first.append_batch(0, _batch(0))
+    _change(tmp / "run.db", "DROP TRIGGER trials_update", "UPDATE trials SET trial = 9")
+    with RunReader(tmp / "run.db") as reader:
+        reader.trials()
+
+
 def _changed_batch(tmp):
     with _store(tmp) as first:
         first.append_batch(0, _batch(0))
@@ -204,6 +212,11 @@ READ = [
         StoreError,
         "TMP/run.db: no record of which run it holds is intact; start a new run at another path",
         lambda tmp: salvage(_without_description(tmp)),
+    ),
+    Case(
+        StoreError,
+        "TMP/run.db: a trial is not intact; run again with --resume (resume=True) to compute it",
+        _changed_trial,
     ),
     Case(
         StoreError,

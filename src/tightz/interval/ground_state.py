@@ -20,7 +20,6 @@ from tightz.elimination.states import CliqueStates, uncut
 from tightz.errors import (
     ParameterError,
     TightzError,
-    UnsupportedModelError,
     require_range,
     require_seconds,
 )
@@ -267,13 +266,6 @@ class _Hunt:
     def __init__(self, model: FactorGraph, ways: _Ways, max_memory: int) -> None:
         self.model, self.ways, self.k, self.max_memory = model, ways, ways.k, max_memory
         self.clock = Clock(math.inf if ways.time_limit is None else ways.time_limit)
-        with np.errstate(over="ignore"):
-            scale = total_scale(model)
-        if not 16.0 * scale < math.inf:
-            raise UnsupportedModelError(
-                "the log potentials of the model add up to more than float64 holds; expected "
-                "finite sums. Rescale its tables"
-            )
         self.chain = substitute(model)
         self.reduced = self.chain.reduced
         self.states = np.zeros((0, self.reduced.n_variables), dtype=np.int64)

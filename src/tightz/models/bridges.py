@@ -7,7 +7,7 @@ makes objects of pgmpy, imports it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,11 @@ def from_sklearn_rbm(rbm: Any, *, name: str = "rbm") -> FactorGraph:
 
 
 def from_state_dict(
-    state: Any, *, transposed: bool | None = None, name: str = "rbm"
+    state: Any,
+    *,
+    transposed: bool | None = None,
+    ignore: Collection[str] = (),
+    name: str = "rbm",
 ) -> FactorGraph:
     """An RBM of binary units from its weights by name, as a PyTorch module's `state_dict()` has.
 
@@ -113,6 +117,9 @@ def from_state_dict(
     (h_bias, hbias, bh, b_h): tensors or arrays, also after a prefix (rbm.W). A module will do
     itself. The lengths of the biases tell which way round W is; where they are equal say
     `transposed` (True: W is (hidden, visible), as nn.Linear has it).
+
+    Anything else, such as `log_sigma` or a second layer, may be a further term of the model and is
+    refused. What is known to be no part of it, such as a count of epochs, is named in `ignore`.
     """
     if hasattr(state, "state_dict"):
         state = state.state_dict()
@@ -121,20 +128,32 @@ def from_state_dict(
             f"from_state_dict was given {shown(state)}; expected weights by name, such as "
             "module.state_dict() or {'W': W, 'v_bias': b, 'h_bias': c}"
         )
-    arrays = {str(key).rpartition(".")[2]: _as_array(value) for key, value in state.items()}
+    arrays = {str(key).rpartition(".")[2]: value for key, value in state.items()}
     if len(arrays) < len(state):
         raise ModelError(
             f"the state dict holds two arrays of one name after their prefixes: "
             f"{', '.join(map(str, state))[:80]}; expected the part of one RBM"
         )
-    return rbm_of(*read_weights(renamed(arrays), "the state dict", transposed), name=name)
+    arrays = {key: _as_array(value, key) for key, value in renamed(arrays).items()}
+    return rbm_of(*read_weights(arrays, "the state dict", transposed, ignore), name=name)
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(value: Any, key: str) -> Any:
     """A tensor as an array; anything else as it is."""
-    for step in ("detach", "cpu", "numpy"):
+    for step in ("detach", "cpu"):
         value = getattr(value, step)() if hasattr(value, step) else value
-    return value
+    if not hasattr(value, "numpy"):
+        return value
+    try:
+        return value.numpy()
+    except TypeError as error:  # numpy has no bfloat16; float32 holds each of its numbers
+        try:
+            return value.float().numpy()
+        except (AttributeError, TypeError):
+            raise ModelError(
+                f"{key} is {shown(value)} that is no array of numbers ({error}); expected a dense "
+                "one of real numbers (the state dict)"
+            ) from None
 
 
 def from_pyagrum(network: Any, *, name: str = "pyagrum") -> FactorGraph:

@@ -22,11 +22,21 @@ def check_factors(
     table_ptr: NDArray[np.int64],
     log_tables: NDArray[np.float64],
 ) -> None:
+    for name, array in (
+        ("scope_ptr", scope_ptr),
+        ("scope_vars", scope_vars),
+        ("table_ptr", table_ptr),
+        ("log_tables", log_tables),
+    ):
+        if array.ndim != 1:
+            raise ModelError(f"{name} has shape {array.shape}; expected a flat array")
     if scope_ptr.size != table_ptr.size or scope_ptr.size < 1:
         raise ModelError(
             f"scope_ptr has {scope_ptr.size} entries and table_ptr has {table_ptr.size}; expected "
             "one more than there are factors, in both"
         )
+    _check_pointers(scope_ptr, scope_vars.size, "scope_ptr", "scope_vars")
+    _check_pointers(table_ptr, log_tables.size, "table_ptr", "log_tables")
     outside = (scope_vars < 0) | (scope_vars >= cards.size)
     if outside.any():
         at = int(np.argmax(outside))
@@ -63,9 +73,22 @@ def check_factors(
         )
 
 
+def _check_pointers(ptr: NDArray[np.int64], size: int, name: str, into: str) -> None:
+    """Refuse what does not cut an array of `size` entries into one part for each factor."""
+    falls = ptr[1:] < ptr[:-1]
+    if ptr[0] == 0 and ptr[-1] == size and not falls.any():
+        return
+    at = 0 if ptr[0] != 0 else int(np.argmax(falls)) + 1 if falls.any() else ptr.size - 1
+    raise ModelError(
+        f"{name}[{at}] is {ptr[at]}; expected pointers that never fall, from 0 to {size}, the "
+        f"length of {into}"
+    )
+
+
 def checked_cardinalities(given: ArrayLike) -> NDArray[np.int64]:
     cards = np.asarray(given) if not isinstance(given, np.ndarray) else given
-    if cards.ndim != 1 or (cards.size and not np.issubdtype(cards.dtype, np.integer)):
+    # an empty list is an array of floats
+    if cards.ndim != 1 or cards.dtype.kind not in ("iu" if cards.size else "iuf"):
         raise ModelError(
             f"cardinalities have shape {cards.shape} and type {cards.dtype}; expected a flat list "
             "of integers, the number of states of each variable"

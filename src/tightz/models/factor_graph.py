@@ -65,8 +65,9 @@ NamedStates = Iterable[Sequence[str] | None] | Mapping[Any, Sequence[str]] | Non
 class FactorGraph(Shown):
     """A discrete graphical model: cardinalities, factors as log tables, and evidence.
 
-    `factors` lists pairs (scope, log_table). A log table may hold -inf (a zero potential) but no
-    NaN and no +inf. Use `FactorGraph.from_tables` for potentials on the ordinary scale.
+    `factors` lists pairs (scope, log_table). A log table holds -inf (a zero potential) and numbers
+    from -1e100 to 1e100; functions refuse a model with others, `with_zeros` makes zeros of some.
+    Use `FactorGraph.from_tables` for potentials on the ordinary scale.
 
     Z sums over the states that agree with `evidence`, {variable: state}.
 

@@ -1,5 +1,7 @@
 """Log potentials whose size spoils float64: numbers written for zeros, and sums that round away.
 
+A log potential is -inf, which is a zero, or a number from -1e100 to 1e100 (`LARGEST`).
+
 A forbidden pair is often written as a log potential of -1e30. Such a number is a zero in all but
 name, but every sum that it enters loses what is smaller than 2^-53 of it, and no method that knows
 zeros is told of one.
@@ -19,6 +21,10 @@ from tightz.models.inputs import told
 
 if TYPE_CHECKING:
     from tightz.models.factor_graph import FactorGraph
+
+LARGEST = 1e100
+"""Of a log potential in size. Sums over any number of tables are then far from the end of float64,
+and so are their squares and the third powers of entries; at 1e200 squares overflowed."""
 
 BELOW = -1e9
 """An entry this far below its table's largest is taken for a zero in disguise."""
@@ -91,7 +97,7 @@ def scale_warnings(model: FactorGraph) -> list[str]:
         factors = np.unique(np.searchsorted(model.table_ptr, np.flatnonzero(hidden), "right"))
         others = f" ({len(factors) - 1} more factors have such)" if len(factors) > 1 else ""
         warnings.append(
-            f"{_place(model, k)} is {model.log_tables[k]:g}, which is {-tables.depths[k]:.3g} "
+            f"{place(model, k)} is {model.log_tables[k]:g}, which is {-tables.depths[k]:.3g} "
             f"below its table's largest{others}: it looks like a zero written as a number. "
             f"model.with_zeros(below={BELOW:g}) makes zeros of these (tightz ... --zeros-below "
             f"{BELOW:g}); Z can lose exp({log_removed(model):.3g}) by it at most"
@@ -109,7 +115,7 @@ def scale_warnings(model: FactorGraph) -> list[str]:
         warnings.append(
             f"rounding: the tables' largest entries add up to {error / ROUNDING:.3g}, so a sum of "
             f"them in float64 is off by about {error:.2g} nats, more than {WORTH_SAYING:g} "
-            f"({_place(model, k)} is {model.log_tables[k]:g}); {remedy}"
+            f"({place(model, k)} is {model.log_tables[k]:g}); {remedy}"
         )
     return warnings
 
@@ -118,9 +124,11 @@ def _tables(model: FactorGraph) -> _Tables:
     if not model.n_factors:
         return _Tables(np.zeros(0), np.zeros(0))
     tops = np.maximum.reduceat(model.log_tables, model.table_ptr[:-1])
+    logs = model.log_tables
     with np.errstate(invalid="ignore", over="ignore"):
-        depths = model.log_tables - np.repeat(tops, np.diff(model.table_ptr))
-    return _Tables(tops, depths)
+        depths = logs - np.repeat(tops, np.diff(model.table_ptr))
+    lost = np.isneginf(depths) & (logs > -np.inf)  # a difference that float64 does not hold
+    return _Tables(tops, np.where(lost, -np.finfo(np.float64).max, depths))
 
 
 def _hidden(tables: _Tables, below: float) -> NDArray[np.bool_]:
@@ -142,7 +150,7 @@ def _rounding(model: FactorGraph, magnitudes: NDArray[np.float64]) -> float:
         return ROUNDING * float(np.maximum.reduceat(magnitudes, model.table_ptr[:-1]).sum())
 
 
-def _place(model: FactorGraph, k: int) -> str:
+def place(model: FactorGraph, k: int) -> str:
     """Entry k of all tables, by factor and states."""
     f = int(np.searchsorted(model.table_ptr, k, side="right") - 1)
     scope, table = model.factor(f)

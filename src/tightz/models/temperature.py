@@ -6,9 +6,7 @@ import numpy as np
 
 from tightz.errors import ModelError
 from tightz.models.factor_graph import FactorGraph
-
-MOST = 1e300
-"""Largest sum of tables' entries: float64 must hold every log weight."""
+from tightz.models.scale import LARGEST
 
 
 def at_beta(model: FactorGraph, beta: float) -> FactorGraph:
@@ -20,7 +18,7 @@ def at_beta(model: FactorGraph, beta: float) -> FactorGraph:
     possible = model.log_tables > -np.inf
     with np.errstate(over="ignore"):
         tables[possible] = beta * model.log_tables[possible]
-    wrong = possible & (np.abs(tables) > MOST / max(model.n_factors, 1))
+    wrong = possible & (np.abs(tables) > LARGEST)
     if wrong.any():
         entry = int(np.argmax(wrong))
         f = int(np.searchsorted(model.table_ptr, entry, side="right")) - 1

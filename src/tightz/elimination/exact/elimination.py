@@ -42,8 +42,6 @@ from tightz.shown import ASIDE, Members
 NO_DIGITS = 0.01
 """Rounding of log Z, in nats, above which marginals are refused: states differ by less."""
 
-_MAX_WEIGHT = 1e300  # nats; sums of tables must not overflow
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ExactResult(ByVariable, OneBound):
@@ -366,7 +364,6 @@ def exact(
     start = time.perf_counter()
     if plan is not None:
         reduced, free = _without_fixed(model)
-        _require_finite_sums(reduced)
         if not plan.is_of(reduced, free):
             raise ParameterError(
                 f"{plan!r} is not of {model!r}: its variables, states or scopes differ; call exact "
@@ -391,7 +388,6 @@ def exact_way(
 ) -> Way:
     """The way that `exact` goes with the same arguments; `ResourceError` where there is none."""
     reduced, free = _without_fixed(model)
-    _require_finite_sums(reduced)
     return choose_way(
         reduced, free, parse_memory(max_memory), marginals=marginals, backend=backend,
         time_limit=time_limit, asked=model,
@@ -424,17 +420,6 @@ def _no_digits(model: FactorGraph, rounding: float) -> str:
         f"{rounding:.2g} nats. model.scale_warnings() names the entries; finite entries that stand "
         "for zeros become zeros by model.with_zeros()"
     )
-
-
-def _require_finite_sums(model: FactorGraph) -> None:
-    """Refuse tables whose sums could leave float64: a state would be lost without a trace."""
-    logs = np.abs(model.log_tables)
-    largest = float(logs[np.isfinite(logs)].max(initial=0.0))
-    if largest * max(model.n_factors, 1) > _MAX_WEIGHT:
-        raise UnsupportedModelError(
-            f"a log table holds {largest:.3g} in absolute value; exact sums need entries below "
-            f"{_MAX_WEIGHT:.0e} over all {model.n_factors} tables together (-inf is a zero)"
-        )
 
 
 def _without_fixed(model: FactorGraph) -> tuple[FactorGraph, NDArray[np.int64]]:

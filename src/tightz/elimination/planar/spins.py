@@ -120,6 +120,4 @@ def _unsuitable(model: FactorGraph) -> str:
         entry = int(np.argmax(np.isneginf(model.log_tables)))
         f = int(np.searchsorted(model.table_ptr, entry, side="right")) - 1
         return f"factor {f} has a zero, and a coupling is finite"
-    if model.log_tables.size and np.abs(model.log_tables).max() > 1e300 / model.log_tables.size:
-        return "the tables hold numbers whose sum exceeds float64"
     return ""

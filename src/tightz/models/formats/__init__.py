@@ -39,7 +39,9 @@ def read(
 
     evidence   a UAI evidence file, or {variable: state}: numbers, or names in .bif and .xml
     format     the ending to read it by, where the name says another or nothing: "uai"
-    options    of the format: `transposed` for RBM weights (True: W is (hidden, visible))
+    options    of the format: `transposed` for RBM weights (True: W is (hidden, visible)), `ignore`
+               for names of arrays that are no part of the model (others that are not understood
+               are refused)
     """
     kind = _chosen(path, format, reading=True)
     if evidence is not None:

@@ -22,7 +22,7 @@ from tightz.models.builders import rbm
 from tightz.models.factor_graph import Bipartite, FactorGraph, Grid, Layout
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.formats.format import Format
-from tightz.models.formats.mat import DamagedError, read_matrices
+from tightz.models.formats.mat import MOST_RATIO, DamagedError, read_matrices
 from tightz.models.formats.text_files import FilePath, file_name, read_bytes, write_atomically
 from tightz.models.inputs import as_model, integer_array, real_array, vector
 
@@ -86,7 +86,7 @@ def _read_npz(path: FilePath, wanted: Collection[str]) -> dict[str, NDArray]:
 
 
 def read_mat(path: FilePath) -> dict[str, NDArray]:
-    """The numeric arrays of a MATLAB file (version 4 to 7.2), known aliases renamed."""
+    """The arrays of a MATLAB file (version 4 to 7.2), known aliases renamed; numbers only."""
     label = file_name(path)
     content = read_bytes(path)
     if HDF5 in (content[: len(HDF5)], content[512 : 512 + len(HDF5)]):
@@ -107,7 +107,7 @@ def read_hdf5(path: FilePath) -> dict[str, NDArray]:
     try:
         with h5py.File(io.BytesIO(content), "r") as file:
             group, kind = _last_update(file)
-            found = {k: v[()] for k, v in group.items() if isinstance(v, h5py.Dataset)}
+            found = {k: _dataset(v, h5py, len(content)) for k, v in group.items()}
     except Exception as error:
         raise ModelError(f"{label} is not an HDF5 file (or a damaged one): {error}") from error
     if kind not in ("", "BBRBM"):
@@ -118,6 +118,15 @@ def read_hdf5(path: FilePath) -> dict[str, NDArray]:
     names = {k: k if isinstance(k, str) else k.decode("latin-1") for k in found}  # damaged: bytes
     arrays = renamed({names[k]: np.asarray(v) for k, v in found.items()})
     return {**arrays, _MARK: np.array(True)} if kind else arrays
+
+
+def _dataset(item: Any, h5py: Any, size: int) -> Any:
+    """The values of a dataset in a file of that size; a group is named only, and empty."""
+    if not isinstance(item, h5py.Dataset):
+        return np.zeros(0)
+    if item.nbytes > MOST_RATIO * size:
+        raise DamagedError(f"{item.name} claims {item.nbytes} bytes in a file of {size}")
+    return item[()]
 
 
 def _last_update(file: Any) -> tuple[Any, str]:
@@ -162,6 +171,9 @@ _EXTRA = ("evidence", "grid", "layers", "naming")
 """evidence (k, 2): variables and states; grid (rows, cols, periodic); layers (visible, hidden);
 naming: names and states as the bytes of a JSON text, since MATLAB files have no lists of words."""
 
+_REMARK = "logZ"
+"""Arrays whose name begins so tell a result, as published weights do; they change no model."""
+
 
 class Weights(NamedTuple):
     """W (visible, hidden), visible_bias (visible,), hidden_bias (hidden,), all finite float64."""
@@ -172,24 +184,34 @@ class Weights(NamedTuple):
 
 
 def read_model(
-    path: FilePath, evidence: Evidence | None = None, transposed: bool | None = None
+    path: FilePath,
+    evidence: Evidence | None = None,
+    transposed: bool | None = None,
+    ignore: Collection[str] = (),
 ) -> FactorGraph:
     """The model in a file of arrays; an RBM has its visible units first, and state 1 is on.
 
     W may be stored as (visible, hidden) or transposed: the lengths of the biases tell. With as
     many visible as hidden units they cannot; then the file must say it, as those of `tz.write` and
     arrays named vishid do, or `transposed` (True: W is (hidden, visible)), or W be symmetric:
-    anything else is refused, for a guess would be a bound on another model. Other arrays in the
-    file are ignored.
+    anything else is refused, for a guess would be a bound on another model. So is a file with an
+    array that is not understood, which may be a further term of the model; those that are known
+    to be none are named in `ignore`.
     """
     label = file_name(path)
     arrays = read_arrays(path, (*_WEIGHTS, _MARK, *_FLAT, *_EXTRA))
-    if _FLAT[-1] in arrays:
-        model = _flat_model(arrays, label)
-    else:
-        model = rbm(*read_weights(arrays, label, transposed), name=Path(path).stem)
-    if "naming" in arrays:
-        model = model.with_names(*_read_naming(arrays["naming"], label))
+    try:
+        if _FLAT[-1] in arrays:
+            model = _flat_model(arrays, label, ignore)
+        else:
+            weights = read_weights(arrays, label, transposed, ignore, also=("naming",))
+            model = rbm(*weights, name=Path(path).stem)
+        if "naming" in arrays:
+            model = model.with_names(*_read_naming(arrays["naming"], label))
+    except ModelError as error:
+        if label in str(error):
+            raise
+        raise ModelError(f"{error} ({label})") from None
     return given(model, evidence)
 
 
@@ -241,24 +263,41 @@ def _read_naming(array: NDArray, label: str) -> tuple[Any, Any]:
     return names, states
 
 
-def _flat_model(arrays: dict[str, NDArray], label: str) -> FactorGraph:
+def _flat_model(arrays: dict[str, NDArray], label: str, ignore: Collection[str]) -> FactorGraph:
     _require(arrays, _FLAT, label)
+    _refuse_others(arrays, (*_FLAT, *_EXTRA), label, ignore)
     # MATLAB knows matrices only: a vector comes back as one row.
     flat = {name: np.ravel(arrays[name]) for name in _FLAT}
-    pairs = integer_array(arrays.get("evidence", np.zeros((0, 2))), "evidence").reshape(-1, 2)
-    layout: Layout = None
-    if "grid" in arrays:
-        rows, cols, periodic = np.ravel(arrays["grid"]).tolist()
-        layout = Grid(int(rows), int(cols), bool(periodic))
-    elif "layers" in arrays:
-        visible, hidden = np.ravel(arrays["layers"]).tolist()
-        layout = Bipartite(int(visible), int(hidden))
-    return FactorGraph.from_arrays(
+    pairs = _whole(arrays, "evidence", 2)
+    model = FactorGraph.from_arrays(
         **flat,
-        evidence=dict(zip(*pairs.T.tolist(), strict=True)),
+        evidence=dict(pairs.tolist()),
         name=Path(label).stem,
-        layout=layout,
+        layout=_layout(arrays, flat["cardinalities"].size),
     )
+    if len(model.evidence) < len(pairs):
+        raise ModelError("evidence names a variable twice; expected each once")
+    return model
+
+
+def _layout(arrays: dict[str, NDArray], variables: int) -> Layout:
+    layout: Layout = None
+    size = variables
+    for rows, cols, periodic in _whole(arrays, "grid", 3).tolist():
+        layout, size = Grid(rows, cols, bool(periodic)), rows * cols
+    for visible, hidden in _whole(arrays, "layers", 2).tolist():
+        layout, size = Bipartite(visible, hidden), visible + hidden
+    if size != variables:
+        raise ModelError(f"{layout} has {size} variables; the model has {variables}")
+    return layout
+
+
+def _whole(arrays: dict[str, NDArray], name: str, columns: int) -> NDArray[np.int64]:
+    """Rows of so many whole numbers; none where the array is not there."""
+    found = integer_array(arrays.get(name, np.zeros(0)), name)
+    if found.size % columns or (name != "evidence" and name in arrays and found.size != columns):
+        raise ModelError(f"{name} has {found.size} entries; expected {columns} in a row")
+    return found.reshape(-1, columns)
 
 
 def _weights_of(model: FactorGraph) -> Weights | None:
@@ -275,9 +314,18 @@ def _weights_of(model: FactorGraph) -> Weights | None:
     return weights if np.isfinite(w).all() and rbm(*weights).digest == model.digest else None
 
 
-def read_weights(arrays: Mapping[str, Any], label: str, transposed: bool | None) -> Weights:
-    """The weights of an RBM among named arrays; `transposed` as in `read_model`."""
+def read_weights(
+    arrays: Mapping[str, Any],
+    label: str,
+    transposed: bool | None,
+    ignore: Collection[str],
+    also: Sequence[str] = (),
+) -> Weights:
+    """The weights of an RBM among named arrays; `transposed`, `ignore` as in `read_model`."""
     _require(arrays, _WEIGHTS, label)
+    _refuse_others(arrays, (*_WEIGHTS, _MARK, *also), label, ignore)
+    if transposed is None and _MARK in arrays and not np.any(arrays[_MARK]):
+        transposed = True
     weights = _checked([arrays[name] for name in _WEIGHTS], f" ({label})", transposed)
     w = weights.w
     told = transposed is not None or _MARK in arrays
@@ -289,6 +337,27 @@ def read_weights(arrays: Mapping[str, Any], label: str, transposed: bool | None)
             f"command line --rbm-rows visible or hidden ({label})"
         )
     return weights
+
+
+def _refuse_others(
+    arrays: Mapping[str, Any], understood: Sequence[str], label: str, ignore: Collection[str]
+) -> None:
+    """Refuse arrays that are not understood: each may be a further term of the model."""
+    ignored = {ignore} if isinstance(ignore, str) else {*ignore}
+    others = [
+        name
+        for name in arrays
+        if name not in understood and name not in ignored and not name.startswith(_REMARK)
+    ]
+    if others:
+        raise ModelError(
+            f"{label} holds {', '.join(map(repr, others[:8]))}{' ...' * (len(others) > 8)} beside "
+            f"{', '.join(name for name in understood if name in arrays)}, and nothing else is "
+            f"understood; a model with further terms (more layers, couplings within a layer, units "
+            f"that are not binary) is built as tz.FactorGraph(cardinalities, factors) or "
+            f"tz.ising(couplings, fields); what is no part of the model is named: "
+            f"ignore={others[:2]!r}"
+        )
 
 
 def _require(arrays: Mapping[str, Any], names: Sequence[str], label: str) -> None:

@@ -48,6 +48,11 @@ _WEIGHT = re.compile(
 )
 """Both groups are empty in a weight that is not as it should be."""
 
+_QUESTION = re.compile(
+    rb"^[ \t]*c[ \t]+(t|p[ \t]+show|p[ \t]+weight)(?!\S)[ \t]*([^\n]*)$", re.MULTILINE
+)
+_ANNOUNCED = re.compile(rb"^[ \t]*p[ \t]+cnf[ \t]+([0-9]{1,18})(?!\S)", re.MULTILINE)
+
 
 @dataclass
 class _Cnf:
@@ -68,17 +73,60 @@ def read_cnf(path: FilePath, evidence: Evidence | None = None) -> FactorGraph:
 
     `c p weight LITERAL W 0` weighs a literal; unweighted variables count 1 in both states. Where
     only one literal of a variable is weighted, the other weighs 1 - W (0 <= W <= 1 is required).
-    Other comments are ignored. A clause that holds a literal and its negation says nothing.
+    A clause that holds a literal and its negation says nothing.
+
+    `c t` tells what is counted: mc, or wmc with weights. Projected counts (`c t pmc`, `c t pwmc`,
+    lines `c p show` that leave a variable out) are refused, since Z sums over all variables. Other
+    comments are ignored, `c ind` too: an independent support changes no count.
 
     A clause of more than 12 literals is written with auxiliary variables, numbered after those of
     the file, each the disjunction of some of its literals: Z and the other marginals are unchanged.
     """
     data = read_bytes(path)
     name = Path(path).name
+    _check_question(_Cnf(str(path)), data)
     arrays = _read_in_bulk(data)
     if arrays is not None:
         return given(FactorGraph.from_arrays(*arrays, name=name), evidence)
     return given(FactorGraph(*_read_carefully(data, str(path)), name=name), evidence)
+
+
+def _check_question(cnf: _Cnf, data: bytes) -> None:
+    """Refuse a file that asks for another number than the (weighted) count of its models."""
+    header = _ANNOUNCED.search(data)
+    variables = int(header[1]) if header else 0
+    asked: dict[str, int] = {}  # kind -> its first line
+    shown: set[int] = set()
+    for found in _QUESTION.finditer(data):
+        words = found[2].decode(errors="replace").split()
+        kind = found[1].split()[-1].decode()
+        if kind == "show":
+            shown |= {int(word) for word in words if word.isdecimal() and len(word) <= 18}
+        elif kind == "t":
+            if len(words) != 1:
+                continue  # some other comment
+            kind = words[0][:20]
+        if kind not in asked:
+            asked[kind] = data.count(b"\n", 0, found.start()) + 1
+    if "show" in asked and sum(1 <= v <= variables for v in shown) == variables:
+        projected = set()
+    else:
+        projected = asked.keys() & {"pmc", "pwmc", "show"}
+    for kind, line in asked.items():
+        if kind in projected:
+            cnf.fail(
+                f"a projected count is asked for; expected `c t mc` or `c t wmc` and no line "
+                f"`c p show`, for the count over all {variables} variables",
+                line,
+            )
+        if kind in ("mc", "pmc") and "weight" in asked:
+            cnf.fail(
+                f"`c t {kind}` asks for a count without weights, and line {asked['weight']} gives "
+                f"one; expected `c t wmc`, or no line `c p weight`",
+                line,
+            )
+        if kind not in ("mc", "wmc", "pmc", "pwmc", "show", "weight"):
+            cnf.fail(f"`c t {kind}` is no count known here; expected `c t mc` or `c t wmc`", line)
 
 
 def _read_in_bulk(data: bytes) -> Arrays | None:

@@ -1,8 +1,9 @@
 """MATLAB files of versions 4 to 7.2: the numeric arrays, every length checked before it is used.
 
 scipy's reader takes the whole interpreter down on some damaged files (a segmentation fault, found
-by fuzzing), so this small one reads what weights need: full real numeric matrices. Formats as in
-"MAT-File Format" (The MathWorks).
+by fuzzing), so this small one reads what weights need: full real numeric matrices. Anything else is
+named and empty, of a type that no reader takes for numbers. Formats as in "MAT-File Format" (The
+MathWorks).
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ MOST_RATIO = 1100
 """No stream of zlib's grows by more than about 1,030 times."""
 
 
+OTHER = np.zeros(0, dtype="V1")
+"""In place of texts, cells, structs, sparse and complex arrays, which are not read."""
+
+
 class DamagedError(ValueError):
     """The bytes are not those of a MATLAB file."""
 
@@ -44,7 +49,7 @@ class _Element(NamedTuple):
 
 
 def read_matrices(content: bytes) -> dict[str, NDArray]:
-    """The full numeric arrays by name; others are left out."""
+    """The full numeric arrays by name; others are named and `OTHER`."""
     if len(content) >= 128 and content[126:128] in (b"MI", b"IM"):
         return dict(_version_5(content))
     return dict(_version_4(content))
@@ -64,25 +69,26 @@ def _version_5(content: bytes) -> Iterator[tuple[str, NDArray]]:
             except zlib.error as error:
                 raise DamagedError(str(error)) from None
             element = _element(memoryview(plain), 0, order)
-        if element.kind == MATRIX and (found := _matrix(element.data, order)) is not None:
-            yield found
+        if element.kind == MATRIX:
+            yield _matrix(element.data, order)
 
 
-def _matrix(data: memoryview, order: str) -> tuple[str, NDArray] | None:
+def _matrix(data: memoryview, order: str) -> tuple[str, NDArray]:
     flags = _element(data, 0, order)
     shape = _element(data, flags.end, order)
     name = _element(data, shape.end, order)
     if len(flags.data) != 8 or shape.kind != 5 or len(shape.data) % 4:
         raise DamagedError("an array's flags or dimensions are not as they should be")
     (flag,) = struct.unpack(order + "I", flags.data[:4])
+    label = bytes(name.data).decode("latin-1")
     if flag & 0xFF not in FULL_CLASSES or flag & COMPLEX:
-        return None
+        return label, OTHER
     sides = struct.unpack(f"{order}{len(shape.data) // 4}i", shape.data)
     values = _element(data, name.end, order)
     if values.kind not in NUMBERS:
         raise DamagedError(f"an array's data type is {values.kind}, which is not one of numbers")
     array = _shaped(values.data, order + NUMBERS[values.kind], sides)
-    return bytes(name.data).decode("latin-1"), array
+    return label, array
 
 
 def _element(data: memoryview, at: int, order: str, *, padded: bool = True) -> _Element:
@@ -122,9 +128,10 @@ def _version_4(content: bytes) -> Iterator[tuple[str, NDArray]]:
         size = rows * columns * dtype.itemsize
         if min(rows, columns) < 0 or start + size * (1 + bool(imaginary)) > len(body):
             raise DamagedError("an array is longer than what is left of the file")
-        if form == 0 and not imaginary:
-            name = bytes(body[at + 20 : start]).split(b"\0")[0].decode("latin-1")
-            yield name, _shaped(body[start : start + size], dtype.str, (rows, columns))
+        name = bytes(body[at + 20 : start]).split(b"\0")[0].decode("latin-1")
+        plain = form == 0 and not imaginary
+        values = body[start : start + size]
+        yield name, _shaped(values, dtype.str, (rows, columns)) if plain else OTHER
         at = start + size * (1 + bool(imaginary))
 
 

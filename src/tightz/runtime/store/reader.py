@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +24,9 @@ from tightz.runtime.store.records import (
     text_checksum,
 )
 from tightz.runtime.store.schema import (
+    TABLES,
     TEXT_TABLES,
+    UNREADABLE,
     StoreError,
     check_header,
     connect,
@@ -79,8 +82,22 @@ class RunReader:
 
     def trials(self) -> TrialColumns:
         """Every trial, in the order of the run's positions."""
+        meta = self.meta()
         with translated(self.path):
-            return read_columns(self._connection, "", (), self.meta().restarts)
+            try:
+                found = read_columns(self._connection, "", (), meta.restarts)
+            except (ValueError, TypeError):
+                found = None
+        if (
+            found is None
+            or not np.isin(found.levels, meta.levels).all()
+            or ((found.trials < 0) | (found.trials >= meta.trials)).any()
+        ):
+            raise StoreError(
+                f"{self.path}: a trial is not intact; run again with --resume (resume=True) to "
+                "compute it"
+            )
+        return found
 
     def table(self) -> NDArray[np.float64]:
         """(L, T, J) log gammas; NaN where a trial has not been computed."""
@@ -109,44 +126,36 @@ class RunReader:
     def moments(self) -> Iterator[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
         """(batch, spin moments, pair moments), packed as by `WeightedMoments.to_array`."""
         for batch in self.stored_batches():
-            query = f"SELECT spins, pairs FROM batches WHERE batch = {batch}"
-            for spins, pairs in self._rows(query):
-                yield batch, np.frombuffer(spins), np.frombuffer(pairs)
+            found = self.batch(batch)
+            yield batch, found.spins, found.pairs
 
     def bounds(self) -> list[Bound]:
         """Every bound in order of arrival; seconds count on through the sessions."""
-        return [
-            bound_from_text(record)
-            for bound, session, record, crc in self._rows("SELECT * FROM bounds ORDER BY bound")
-            if text_checksum(bound, session, record) == crc
-        ]
+        return [bound_from_text(record) for _, _, record in self._intact("bounds")]
 
     def answer(self) -> Answer | None:
         """What the latest session that ended in order concluded."""
-        for *row, crc in self._rows("SELECT * FROM answers ORDER BY answer DESC"):
-            if text_checksum(*row) == crc:
-                _, _, seconds, record, marginals, spread, ends = row
-                told = json.loads(record)
-                states = told.get("cardinalities", [])
-                always, confident = _ends(ends, states)
-                return Answer(
-                    record=told,
-                    marginals=_split(marginals, states),
-                    always=always,
-                    confident=confident,
-                    spread=None if spread is None else np.frombuffer(spread),
-                    seconds=seconds,
-                )
-        return None
+        found = self._intact("answers")
+        if not found:
+            return None
+        _, _, seconds, record, marginals, spread, ends = found[-1]
+        told = json.loads(record)
+        states = told.get("cardinalities", [])
+        always, confident = _ends(ends, states)
+        return Answer(
+            record=told,
+            marginals=_split(marginals, states),
+            always=always,
+            confident=confident,
+            spread=None if spread is None else np.frombuffer(spread),
+            seconds=seconds,
+        )
 
     def accounts(self) -> dict[int, tuple[dict[str, Any], NDArray[np.float64]]]:
         """The certificate's accounts as last written: numbers by name, and (2, k) points."""
         return {
             account: (json.loads(record), np.frombuffer(points).reshape(2, -1).copy())
-            for account, session, record, points, crc in self._rows(
-                "SELECT * FROM accounts ORDER BY account"
-            )
-            if text_checksum(account, session, record, points) == crc
+            for account, _, record, points in self._intact("accounts")
         }
 
     def marginals(self) -> list[NDArray[np.float64]] | None:
@@ -156,11 +165,11 @@ class RunReader:
 
     def sessions(self) -> list[Session]:
         """The processes that worked on this run, in order."""
-        ends = {row[0]: row[1:] for row in self._rows("SELECT * FROM ends")}
+        ends = {session: rest for session, *rest in self._intact("ends")}
         out = []
-        for session, started, record, _ in self._rows("SELECT * FROM sessions ORDER BY session"):
+        for session, started, record in self._intact("sessions"):
             told = json.loads(record)
-            ended, seconds, state, _ = ends.get(session, ("", 0.0, "killed or still running", 0))
+            ended, seconds, state = ends.get(session, ("", 0.0, "killed or still running"))
             out.append(
                 Session(session, started, ended, state, seconds, told["versions"], told["options"])
             )
@@ -168,17 +177,16 @@ class RunReader:
 
     def notes(self) -> list[str]:
         """Remarks of the sessions, in order."""
-        return [text for (text,) in self._rows("SELECT text FROM notes ORDER BY note")]
+        return [text for _, _, text in self._intact("notes")]
 
     def seconds(self) -> float:
         """Time worked so far, all sessions together; a killed one counts to its last record."""
         # A killed session has no end record: its last batch or bound says how far it came.
-        (row,) = self._rows(
-            "SELECT coalesce((SELECT max(seconds) FROM ends), 0.0), "
-            "coalesce((SELECT seconds FROM batches ORDER BY batch DESC LIMIT 1), 0.0)"
-        )
-        last = self._rows("SELECT record FROM bounds ORDER BY bound DESC LIMIT 1")
-        return max(*row, *(bound_from_text(record).seconds for (record,) in last))
+        ended = [seconds for _, _, seconds, _ in self._intact("ends")]
+        worked = self._rows("SELECT seconds FROM batches ORDER BY batch DESC LIMIT 1")
+        last = [bound_from_text(record).seconds for _, _, record in self._intact("bounds")[-1:]]
+        numbers = (s for (s,) in worked if isinstance(s, float) and math.isfinite(s))
+        return max([0.0, *ended, *last, *numbers])
 
     def verify(self) -> list[str]:
         """Structure of the file, checksum of every row, positions of every trial: what is wrong."""
@@ -188,11 +196,11 @@ class RunReader:
             found = self._connection.execute("PRAGMA integrity_check(20)").fetchall()
             problems = [f"file structure: {line}" for (line,) in found if line != "ok"]
             for table in TEXT_TABLES:
-                for *row, crc in self._connection.execute(f"SELECT * FROM {table}"):
-                    if text_checksum(*row) != crc:
+                for row in self._connection.execute(f"SELECT * FROM {table}"):
+                    if not is_intact(table, row):
                         problems.append(f"{table} {row[0]}: checksum does not match")
             problems += self._verify_batches()
-        except (sqlite3.Error, StoreError, OverflowError) as error:
+        except (*UNREADABLE, StoreError) as error:
             return [f"file structure: {error}"]
         return problems
 
@@ -204,12 +212,17 @@ class RunReader:
             if read_batch(self._connection, meta, batch) is None
         ]
         owned = {batch for (batch,) in self._rows("SELECT DISTINCT batch FROM trials")}
-        lost = sorted(owned - set(stored))
+        lost = sorted(owned - set(stored), key=repr)  # a damaged number may be of any type
         return problems + [f"batch {batch}: trials without their batch record" for batch in lost]
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         with translated(self.path):
             return self._connection.execute(query).fetchall()
+
+    def _intact(self, table: str) -> list[tuple[Any, ...]]:
+        """The rows of a table in order, without their checksums; not those that are damaged."""
+        found = self._rows(f"SELECT * FROM {table} ORDER BY 1")
+        return [row[:-1] for row in found if is_intact(table, row)]
 
     def close(self) -> None:
         """Let go of the file."""
@@ -233,14 +246,20 @@ class RunReader:
 def read_meta(connection: sqlite3.Connection) -> RunMeta | None:
     """The first intact session record; each holds the whole description of the run."""
     try:
-        for session, started, record, crc in connection.execute("SELECT * FROM sessions"):
-            if text_checksum(session, started, record) == crc:
+        for row in connection.execute("SELECT * FROM sessions"):
+            if is_intact("sessions", row):
+                _, started, record, _ = row
                 told = json.loads(record)
                 return RunMeta(told["identity"], told["description"], told["versions"], started)
-    except sqlite3.DatabaseError as error:
+    except UNREADABLE as error:
         if not is_damage(error):
             raise
     return None
+
+
+def is_intact(table: str, row: Sequence[Any]) -> bool:
+    """Whether a row of a text table has its columns and is what its checksum was made of."""
+    return len(row) == len(TABLES[table].split(",")) and text_checksum(*row[:-1]) == row[-1]
 
 
 def read_columns(
@@ -267,8 +286,8 @@ def read_batch(connection: sqlite3.Connection, meta: RunMeta, batch: int) -> Bat
     found = connection.execute("SELECT * FROM batches WHERE batch = ?", (batch,)).fetchone()
     if found is None:
         return None
-    _, session, seconds, spins, pairs, crc = found
     try:
+        _, session, seconds, spins, pairs, crc = found
         columns = read_columns(connection, "WHERE batch = ?", (batch,), meta.restarts)
         row = BatchRow(columns, np.frombuffer(spins), np.frombuffer(pairs))
     except (ValueError, TypeError, OverflowError):

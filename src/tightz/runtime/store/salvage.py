@@ -10,10 +10,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tightz.runtime.store.reader import read_batch, read_meta
-from tightz.runtime.store.records import RunMeta, text_checksum
+from tightz.runtime.store.reader import is_intact, read_batch, read_meta
+from tightz.runtime.store.records import RunMeta
 from tightz.runtime.store.schema import (
     TEXT_TABLES,
+    UNREADABLE,
     StoreError,
     connect,
     create_tables,
@@ -62,7 +63,7 @@ def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> 
     """Copy the rows that stand alone; those whose checksum fails are dropped."""
     lost = 0
     for row in _by_key(old, table, TEXT_KEYS[table]):
-        if row is None or text_checksum(*row[:-1]) != row[-1]:
+        if row is None or not is_intact(table, row):
             lost += 1
         else:
             new.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(row))})", row)
@@ -95,12 +96,12 @@ def _by_key(old: sqlite3.Connection, table: str, key: str) -> Iterator[tuple[Any
     try:
         (last,) = old.execute(f"SELECT max({key}) FROM {table}").fetchone()
         blind = False
-    except sqlite3.Error:
+    except UNREADABLE:
         last, blind = BLIND, True
     for number in range(1, (last or 0) + 1):
         try:
             row = old.execute(f"SELECT * FROM {table} WHERE {key} = {number}").fetchone()
-        except (sqlite3.Error, OverflowError):
+        except UNREADABLE:
             if not blind:
                 yield None
             continue
@@ -122,7 +123,7 @@ def _copy_batches(old: sqlite3.Connection, new: sqlite3.Connection, meta: RunMet
                 continue
             trials = old.execute("SELECT * FROM trials WHERE batch = ?", (batch,)).fetchall()
             row = old.execute("SELECT * FROM batches WHERE batch = ?", (batch,)).fetchone()
-        except (sqlite3.Error, OverflowError):
+        except UNREADABLE:
             lost += 1
             continue
         new.execute("INSERT INTO batches VALUES (?,?,?,?,?,?)", row)

@@ -41,6 +41,10 @@ COUNTERS = ("accounts",)
 """Tables whose rows are replaced as they count on; all others are append-only."""
 
 
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError, OverflowError)
+"""What sqlite3 raises for a damaged file: it decodes names and messages of SQLite itself."""
+
+
 class StoreError(TightzError):
     """A run store that cannot be used as asked; what it holds is left as it is."""
 
@@ -123,6 +127,8 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
             _touch(mender)
         connection = _open(path, "ro")
     connection.execute("PRAGMA writable_schema = ON")
+    # of a damaged text there is a text, which its checksum tells from the one that was written
+    connection.text_factory = lambda data: data.decode(errors="replace")
     return connection
 
 
@@ -140,7 +146,7 @@ def _touch(connection: sqlite3.Connection) -> None:
     """Read anything, which makes SQLite finish what a killed process left; damage is no matter."""
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         if not is_damage(error):
             raise
 
@@ -150,22 +156,24 @@ def translated(path: Path) -> Iterator[None]:
     """SQLite's and the system's errors as one line that says what to do."""
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (*UNREADABLE, OSError) as error:
         raise StoreError(f"{path}: {_advice(path, error)}") from error
 
 
-def _name(error: sqlite3.Error) -> str:
+def _name(error: Exception) -> str:
     return getattr(error, "sqlite_errorname", "") or ""
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+def is_damage(error: Exception) -> bool:
     """Whether SQLite found the file itself broken; a table that is missing is damage too."""
+    if isinstance(error, UnicodeDecodeError | OverflowError):
+        return True
     return _name(error).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(
         error
     )
 
 
-def _advice(path: Path, error: sqlite3.Error | OSError) -> str:
+def _advice(path: Path, error: Exception) -> str:
     if isinstance(error, OSError):
         at = f"{error.filename}: " if error.filename else ""
         return f"cannot be written ({at}{error.strerror}); mend that, or give another path"

@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.errors import UnsupportedModelError
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.runtime.executors import map_ordered
@@ -238,11 +237,6 @@ def polynomial_path(poly: SpinPolynomial) -> Path | float:
     ptr = np.concatenate([[0], np.cumsum(arities)]).astype(np.int64)
     first = int(poly.ptr[int(single.sum())])  # terms are sorted by arity: singles come first
     spins = poly.spins[first:].astype(np.int64)
-    if not (np.isfinite(theta).all() and np.isfinite(fields).all()):
-        raise UnsupportedModelError(
-            "a coupling or field of the model overflows float64; expected finite ones. Rescale its "
-            "tables"
-        )
     # Two layers without inner couplings allow block moves and an exact sum over one layer, worth
     # it only where most pairs between the layers are coupled.
     if poly.degree == 2:

@@ -10,14 +10,11 @@ E[w] = Z whatever the depth of the softened zeros and however poorly chains move
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.errors import UnsupportedModelError
-from tightz.judge.claims import total_scale
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import per_variable
 from tightz.runtime.executors import map_ordered
@@ -50,13 +47,6 @@ class StatePath:
     @classmethod
     def of(cls, model: FactorGraph) -> StatePath:
         """The base is what tables of single variables say, softened zeros included."""
-        with np.errstate(over="ignore"):
-            scale = total_scale(model)
-        if not 16.0 * scale < math.inf:
-            raise UnsupportedModelError(
-                "the log potentials of the model add up to more than float64 holds; expected "
-                "finite sums. Rescale its tables"
-            )
         soft = softened(model, soft_depth(model))
         constant = float(soft.log_tables[soft.table_ptr[:-1][soft.arities == 0]].sum())
         sites = sites_of(soft)
