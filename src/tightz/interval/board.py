@@ -315,7 +315,8 @@ class Board:
     def recall(self, bounds: list[Bound]) -> None:
         """Take over the records of earlier sessions as they are."""
         for bound in bounds:
-            self._record(bound)
+            if self._is_news(bound):
+                self._record(bound)
 
     def take(self, bound: Bound) -> None:
         """Record a stream's bound if it is news; set it aside if it contradicts what is proven."""
@@ -332,8 +333,10 @@ class Board:
             self.refuse(bound, reason)
         elif reason:  # fails with probability delta, and then this is how it shows
             self._failed(bound, f"dropped, {reason}")
-        elif self._record(bound) and self.keep is not None:
-            self.keep(bound)
+        elif self._is_news(bound):
+            if self.keep is not None:  # before it is shown: whoever was shown it may end the run
+                self.keep(bound)
+            self._record(bound)
 
     def _failed(self, bound: Bound, what: str) -> None:
         """Say once for each side that a certificate failed; it will go on being wrong."""
@@ -358,34 +361,50 @@ class Board:
                 return f"[{below.low!r}, {above.high!r}] was certified before"
         return ""
 
-    def _record(self, bound: Bound) -> bool:
-        if self.closed:
-            return False
-        news = False
+    def _is_news(self, bound: Bound) -> bool:
+        """Whether it moves an end."""
         proven = bound.proof is Proof.DETERMINISTIC
-        if bound.side is Side.BOTH and proven:
+        if self.closed or bound.side is Side.ESTIMATE:
+            return False
+        if bound.side is Side.BOTH:
+            return proven
+        if bound.side is Side.UPPER:
+            known = (
+                max(self.upper.log_z, self.confident_upper.log_z)
+                if proven
+                else (self.confident_upper.log_z)
+            )
+            return bound.log_z < known
+        known = (
+            min(self.lower.log_z, self.confident_lower.log_z)
+            if proven
+            else (self.confident_lower.log_z)
+        )
+        return bound.log_z > known
+
+    def _record(self, bound: Bound) -> None:
+        """Take what is news."""
+        proven = bound.proof is Proof.DETERMINISTIC
+        if bound.side is Side.BOTH:
             self.lower = self.upper = bound
             self.confident_lower = self.confident_upper = bound
-            news = True
         elif bound.side is Side.UPPER:
             if proven and bound.log_z < self.upper.log_z:
-                self.upper, news = bound, True
+                self.upper = bound
             if bound.log_z < self.confident_upper.log_z:
-                self.confident_upper, news = bound, True
-        elif bound.side is Side.LOWER:
+                self.confident_upper = bound
+        else:
             if proven and bound.log_z > self.lower.log_z:
-                self.lower, news = bound, True
+                self.lower = bound
             if bound.log_z > self.confident_lower.log_z:
-                self.confident_lower, news = bound, True
+                self.confident_lower = bound
         if proven and self.confident_lower.low > self.confident_upper.high:
             wrong = self.confident_upper if bound.side is Side.LOWER else self.confident_lower
             self._failed(wrong, f"was certified and is refuted by {bound.method}")
             self.confident_lower, self.confident_upper = self.lower, self.upper
-        if news:
-            self.bounds.append(bound)
-            if self.on_bound is not None:
-                self.on_bound(bound)
-        return news
+        self.bounds.append(bound)
+        if self.on_bound is not None:
+            self.on_bound(bound)
 
     def _offer(self, offered: Marginals) -> None:
         """Exact ones first, then samplers that mixed, then the q with the best bound."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.bounds import Bound
-from tightz.elimination.exact.run import StoppedError
+from tightz.elimination.exact.tables import StoppedError
 from tightz.errors import (
     ParameterError,
     ResourceError,

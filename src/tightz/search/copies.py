@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from tightz.runtime.backends import Backend, on_device
+from tightz.runtime.clock import leave_if_over
 from tightz.runtime.cores import usable_cores
 from tightz.search.parallel_tempering import Tempering
 
@@ -51,6 +52,7 @@ def run_copies(
     device = on_device(backend, why_not, worthwhile=len(runs) >= ENOUGH_RUNS)
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
         while sweeps is None or first.sweeps < sweeps:
+            leave_if_over()
             step = length if sweeps is None else min(length, sweeps - first.sweeps)
             if device:
                 from tightz.search.gpu_tempering import advance_on_device

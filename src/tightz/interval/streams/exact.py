@@ -10,8 +10,14 @@ from dataclasses import replace
 from tightz.bounds import Bound
 from tightz.elimination.exact import plan
 from tightz.elimination.exact.elimination import ExactResult, solve
-from tightz.elimination.exact.run import StoppedError
-from tightz.elimination.exact.ways import ByCounting, ByElimination, Way, by_elimination
+from tightz.elimination.exact.tables import StoppedError
+from tightz.elimination.exact.ways import (
+    MARGINALS,
+    ByCounting,
+    ByElimination,
+    Way,
+    by_elimination,
+)
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
@@ -26,8 +32,7 @@ MOST = 0.7
 
 _STEP = 0.5  # seconds of counting between two looks at the race
 
-MARGINALS = 6.0
-"""Marginals take up to this many times as long as log Z."""
+LATE = "log Z is exact; the sums for exact marginals do not fit into the time or memory left"
 
 COUNTING = 0.5
 """Part of all workers' time for counting, whose only gain comes at its end."""
@@ -41,7 +46,7 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     if way is None or way.seconds > MOST * clock.left:
         return
     try:
-        result = _solve(working, way, clock)
+        result = _solve(working, way, clock, marginals=False)
     except StoppedError:
         return
     except (ResourceError, UnsupportedModelError) as error:
@@ -51,20 +56,27 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     yield result.bound
     if result.log_z == -math.inf or not working.marginals:
         return
-    known = False
-    if MARGINALS * result.seconds < clock.left:
-        for found in exact_marginals(result):
+    known = late = False
+    try:
+        late = MARGINALS * result.seconds > clock.left
+        whole = None if late else _solve(working, way, clock, marginals=True)
+    except (StoppedError, ResourceError):
+        whole, late = None, True
+    if whole is not None and whole.has_marginals:
+        for found in exact_marginals(whole):
             known = known or found.marginals is not None
             yield found
     if known:
         yield from barren_marginals(working, clock)
-    else:
-        yield from _other_marginals(working, way, clock)
+        return
+    if late:
+        yield Finding(note=LATE)
+    yield from _other_marginals(working, way, clock)
 
 
-def _solve(working: Working, way: Way, clock: Clock) -> ExactResult:
+def _solve(working: Working, way: Way, clock: Clock, *, marginals: bool) -> ExactResult:
     return solve(
-        working.graph, way, max_memory=working.max_memory, marginals=False,
+        working.graph, way, max_memory=working.max_memory, marginals=marginals,
         time_limit=clock.left, stop=lambda: clock.expired,
     )  # fmt: skip
 

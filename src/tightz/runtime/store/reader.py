@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound
+from tightz.errors import StoreError
 from tightz.runtime.store.records import (
     Answer,
     BatchRow,
@@ -24,7 +25,6 @@ from tightz.runtime.store.records import (
 )
 from tightz.runtime.store.schema import (
     TEXT_TABLES,
-    StoreError,
     check_header,
     connect,
     exists,

@@ -10,11 +10,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tightz.errors import StoreError
 from tightz.runtime.store.reader import read_batch, read_meta
 from tightz.runtime.store.records import RunMeta, text_checksum
 from tightz.runtime.store.schema import (
     TEXT_TABLES,
-    StoreError,
     connect,
     create_tables,
     create_triggers,

@@ -1,0 +1,87 @@
+"""How a command ends: its exit codes, and the signals that end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+from tightz.errors import (
+    FullDiskError,
+    LostStoreError,
+    MissingExtraError,
+    ResourceError,
+    TightzError,
+    is_full,
+)
+
+CODES = {
+    0: "done",
+    1: "the installation lacks something (doctor, compile)",
+    2: "bad input: options, model, evidence, a store that holds another run",
+    3: "no result: it takes more memory or time than allowed, or its workers are lost",
+    4: "a bound was refused (a defect); the answer holds without it",
+    5: "an optional part is not installed; the message says which `pip install` mends it",
+    6: "the store was lost while the command ran; what is known is printed",
+    7: "a disk is full; what is known is printed",
+    130: "Ctrl-C; what is known is printed. 143: SIGTERM, 129: SIGHUP, likewise",
+}
+"""What each exit code says; the page of the command line has the same table."""
+
+REFUSED, LOST, FULL = 4, 6, 7
+
+_last = int(signal.SIGINT)
+
+
+def code_of(error: Exception) -> int:
+    """The exit code for an error that ends a command."""
+    if isinstance(error, FullDiskError) or (isinstance(error, OSError) and is_full(error)):
+        return FULL
+    if isinstance(error, LostStoreError):
+        return LOST
+    if isinstance(error, MissingExtraError):
+        return 5
+    lost = isinstance(error, TightzError) and isinstance(error, RuntimeError)  # of workers
+    return 3 if lost or isinstance(error, ResourceError) else 2
+
+
+def interrupt_code() -> int:
+    """128 + the signal that interrupted the command."""
+    return 128 + _last
+
+
+def leave_at_once() -> None:
+    """While modules load, signals end the process: nothing is known, and nothing is open."""
+    _handle(_leave, signal.SIGINT, "SIGTERM", "SIGHUP")
+
+
+def listen() -> None:
+    """From here on Ctrl-C raises KeyboardInterrupt, or asks a run to end (`interruptible`).
+
+    SIGTERM and SIGHUP do what Ctrl-C does just then.
+    """
+    _handle(signal.default_int_handler, signal.SIGINT)
+    _handle(_as_ctrl_c, "SIGTERM", "SIGHUP")
+
+
+def _handle(handler: object, *signals: signal.Signals | str) -> None:
+    for one in signals:
+        number = getattr(signal, one, None) if isinstance(one, str) else one
+        # whoever started this with a signal ignored (nohup, a background job) meant it
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(128 + number)
+
+
+def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
+    global _last
+    _last = number
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):
+        handler(signal.SIGINT, frame)
+    else:  # Ctrl-C is ignored, this is not
+        raise KeyboardInterrupt

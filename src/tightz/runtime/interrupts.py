@@ -1,0 +1,90 @@
+"""Ctrl-C while a call has an answer to give: the first asks it to end, the second raises.
+
+Nothing is raised at the first, so no moment of a call (modules that load, a result that is made, a
+row that is written) can lose what is known.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import ClassVar, Protocol
+
+from tightz.errors import ParameterError
+
+SAME = 1.0
+"""Seconds in which a further Ctrl-C counts as the same one: keys bounce, and groups of processes
+are told twice."""
+
+AGAIN = 30.0
+"""Seconds after a call was ended by Ctrl-C in which the next one raises: it is meant for the loop
+that makes the calls."""
+
+
+class Stop(Protocol):
+    """What ends a run from outside: a `threading.Event`."""
+
+    def is_set(self) -> bool: ...
+
+
+def require_stop(stop: Stop | None) -> None:
+    """Refuse what cannot be asked whether it is set."""
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        raise ParameterError(f"stop is {stop!r}; expected a threading.Event")
+
+
+class Interrupts:
+    """Whether a call was asked to end, by Ctrl-C or by one of `stops`; asked as an event is."""
+
+    _ended: ClassVar[float] = -math.inf  # when a call was last ended by Ctrl-C
+
+    def __init__(self, *stops: Stop | None) -> None:
+        self._stops = [stop for stop in stops if stop is not None]
+        self._asked: float | None = None
+        self._insisted = False
+
+    def is_set(self) -> bool:
+        return self._asked is not None or any(stop.is_set() for stop in self._stops)
+
+    @property
+    def insisted(self) -> bool:
+        """Whether a second Ctrl-C has raised KeyboardInterrupt."""
+        return self._insisted or any(getattr(stop, "insisted", False) for stop in self._stops)
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        """The handler of the signal."""
+        now = time.monotonic()
+        first = self._asked
+        since, least = (Interrupts._ended, 0.0) if first is None else (first, SAME)
+        if least <= now - since < AGAIN:
+            self._insisted = True
+            signal.default_int_handler(number, frame)
+        self._asked = self._asked or now
+
+
+@contextmanager
+def interruptible(stop: Stop | None = None) -> Iterator[Interrupts]:
+    """Whether the block was asked to end. A block within another one is asked with it.
+
+    Other threads than the main one hear no signals, and an application that handles Ctrl-C itself
+    goes on doing so: there `stop` is the way.
+    """
+    known = signal.getsignal(signal.SIGINT)
+    outer = getattr(known, "__self__", None)
+    asked = Interrupts(stop, outer if isinstance(outer, Interrupts) else None)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or known is not signal.default_int_handler:
+        yield asked
+        return
+    signal.signal(signal.SIGINT, asked.hear)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, known)
+        if asked._asked is not None:
+            Interrupts._ended = time.monotonic()
