@@ -18,7 +18,7 @@ from numba import typeof
 
 import tightz as tz
 from tests import kernel_check
-from tightz.cli import main
+from tightz.cli.main import main
 from tightz.errors import ParameterError
 from tightz.runtime.clock import Clock
 from tightz.runtime.kernels import farm, registry, store

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import tightz as tz
-from tightz.cli import main
+from tightz.cli.main import main
 
 NOWHERE = "its folder does not exist; create it first"
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import tightz as tz
 from tests import naive
-from tightz.cli import main
+from tightz.cli.main import main
 from tightz.models.scale import log_removed
 
 

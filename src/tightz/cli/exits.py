@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from functools import wraps
 from types import FrameType
+from typing import ParamSpec
+
+import click
 
 from tightz.errors import (
     FullDiskError,
@@ -14,6 +19,9 @@ from tightz.errors import (
     TightzError,
     is_full,
 )
+from tightz.runtime.interrupts import interruptible
+
+P = ParamSpec("P")
 
 CODES = {
     0: "done",
@@ -21,14 +29,15 @@ CODES = {
     2: "bad input: options, model, evidence, a store that holds another run",
     3: "no result: it takes more memory or time than allowed, or its workers are lost",
     4: "a bound was refused (a defect); the answer holds without it",
-    5: "an optional part is not installed; the message says which `pip install` mends it",
-    6: "the store was lost while the command ran; what is known is printed",
-    7: "a disk is full; what is known is printed",
+    5: "no state agrees with the evidence: P(evidence) = 0",
+    6: "an optional part is not installed; the message says which `pip install` mends it",
+    7: "the store was lost while the command ran; what is known is printed",
+    8: "a disk is full; what is known is printed",
     130: "Ctrl-C; what is known is printed. 143: SIGTERM, 129: SIGHUP, likewise",
 }
 """What each exit code says; the page of the command line has the same table."""
 
-REFUSED, LOST, FULL = 4, 6, 7
+REFUSED, MISSING, LOST, FULL = 4, 6, 7, 8
 
 _last = int(signal.SIGINT)
 
@@ -40,7 +49,7 @@ def code_of(error: Exception) -> int:
     if isinstance(error, LostStoreError):
         return LOST
     if isinstance(error, MissingExtraError):
-        return 5
+        return MISSING
     lost = isinstance(error, TightzError) and isinstance(error, RuntimeError)  # of workers
     return 3 if lost or isinstance(error, ResourceError) else 2
 
@@ -48,6 +57,20 @@ def code_of(error: Exception) -> int:
 def interrupt_code() -> int:
     """128 + the signal that interrupted the command."""
     return 128 + _last
+
+
+def answers(command: Callable[P, None]) -> Callable[P, None]:
+    """For commands whose work Ctrl-C ends: they print what is known, and then their exit code says
+    which signal it was."""
+
+    @wraps(command)
+    def call(*args: P.args, **options: P.kwargs) -> None:
+        with interruptible() as asked:
+            command(*args, **options)
+            if asked.is_set():
+                click.get_current_context().exit(interrupt_code())
+
+    return call
 
 
 def leave_at_once() -> None:

@@ -28,7 +28,9 @@ from tightz.cli import (
 from tightz.errors import TightzError
 from tightz.version import __version__
 
-_EPILOG = "\n".join(["\b", "Exit codes:", *(f"  {n:>3}  {what}" for n, what in exits.CODES.items())])
+_EPILOG = "\n".join(
+    ["\b", "Exit codes:", *(f"  {n:>3}  {what}" for n, what in exits.CODES.items())]
+)
 
 HELP = {"help_option_names": ["-h", "--help"]}
 

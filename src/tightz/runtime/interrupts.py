@@ -10,12 +10,16 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from types import FrameType
-from typing import ClassVar, Protocol
+from typing import ClassVar, ParamSpec, Protocol, TypeVar
 
 from tightz.errors import ParameterError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SAME = 1.0
 """Seconds in which a further Ctrl-C counts as the same one: keys bounce, and groups of processes
@@ -67,6 +71,23 @@ class Interrupts:
         self._asked = self._asked or now
 
 
+def interrupts() -> Interrupts | None:
+    """Whether the `interruptible` block that this is called in was asked to end."""
+    outer = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    return outer if isinstance(outer, Interrupts) else None
+
+
+def as_one(function: Callable[P, R]) -> Callable[P, R]:
+    """For functions that make several runs: Ctrl-C ends all of them."""
+
+    @wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        with interruptible():
+            return function(*args, **options)
+
+    return call
+
+
 @contextmanager
 def interruptible(stop: Stop | None = None) -> Iterator[Interrupts]:
     """Whether the block was asked to end. A block within another one is asked with it.
@@ -75,8 +96,7 @@ def interruptible(stop: Stop | None = None) -> Iterator[Interrupts]:
     goes on doing so: there `stop` is the way.
     """
     known = signal.getsignal(signal.SIGINT)
-    outer = getattr(known, "__self__", None)
-    asked = Interrupts(stop, outer if isinstance(outer, Interrupts) else None)
+    asked = Interrupts(stop, interrupts())
     main = threading.current_thread() is threading.main_thread()
     if not main or known is not signal.default_int_handler:
         yield asked

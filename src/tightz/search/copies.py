@@ -33,8 +33,10 @@ def run_copies(
     threads: int | None,
     backend: Backend = "cpu",
     finished: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Advance all runs together until `sweeps`, the deadline or `finished()`; True for the last.
+    """Advance all runs together until `sweeps`, the deadline, `stop()` or `finished()`; True for
+    the last.
 
     At least one slice is made. A slice's length depends on the model only, so what happens up to
     any sweep does not depend on the clock or on `threads` (default: all cores), and `finished`
@@ -53,6 +55,8 @@ def run_copies(
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
         while sweeps is None or first.sweeps < sweeps:
             leave_if_over()
+            if stop():
+                return False
             step = length if sweeps is None else min(length, sweeps - first.sweeps)
             if device:
                 from tightz.search.gpu_tempering import advance_on_device

@@ -225,8 +225,8 @@ class SpinPath:
             np.empty(lanes, dtype=np.int64),
         )
         for row, block in blocks_of(betas, lanes * (len(spins) + self.terms.others.size)):
-            part = walkers._replace(slopes=slopes[row:])
-            spin_chains(self.terms, self.base, block, words, part, size, renewal)
+            rest = walkers._replace(slopes=slopes[row:])
+            spin_chains(self.terms, self.base, block, words, rest, size, renewal)
         return Walk(walkers.log_w, spins.T.astype(np.int8), slopes.T, walkers.ancestors)
 
     def _joined(self, walks: list[Walk]) -> Walk:

@@ -120,8 +120,8 @@ class StatePath:
         )
         words = np.ascontiguousarray(part.T)
         for row, block in blocks_of(betas, lanes * (self.base.size + self.sites.others.size)):
-            part = walkers._replace(slopes=walkers.slopes[row:])
-            state_chains(self.sites, self.base, block, words, part, size, renewal, row == 0)
+            rest = walkers._replace(slopes=walkers.slopes[row:])
+            state_chains(self.sites, self.base, block, words, rest, size, renewal, row == 0)
         logs, ends = self.constant + walkers.log_w, walkers.spins.T
         if self.model.has_zeros:
             # The indicator of the proof above: what the model forbids has weight 0.
