@@ -13,10 +13,7 @@ import numpy as np
 from tightz.runtime.backends import Backend, on_device
 from tightz.runtime.clock import leave_if_over
 from tightz.runtime.cores import usable_cores
-from tightz.search.parallel_tempering import Tempering
-
-SLICE_WORK = 1e8
-"""Work between two looks at the clock: 10 to 50 ms."""
+from tightz.search.parallel_tempering import SLICE_WORK, Tempering
 
 MAX_LANES = 1024
 """Threads of a block on a GPU, so replicas times temperatures of a run there."""
