@@ -9,8 +9,6 @@ from functools import wraps
 from types import FrameType
 from typing import ParamSpec
 
-import click
-
 from tightz.errors import (
     FullDiskError,
     LostStoreError,
@@ -65,6 +63,8 @@ def answers(command: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(command)
     def call(*args: P.args, **options: P.kwargs) -> None:
+        import click  # after signals are listened to
+
         with interruptible() as asked:
             command(*args, **options)
             if asked.is_set():

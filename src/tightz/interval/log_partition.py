@@ -34,7 +34,7 @@ from tightz.runtime.blas_later import blas_later
 from tightz.runtime.clock import Clock
 from tightz.runtime.cores import usable_cores
 from tightz.runtime.gpu import why_no_device
-from tightz.runtime.interrupts import Stop, interruptible, require_stop
+from tightz.runtime.interrupts import Stop, as_one, interruptible, require_stop
 from tightz.runtime.kernels.farm import Farm, missing
 from tightz.runtime.kernels.registry import kernels_of
 from tightz.runtime.memory import MAX_MEMORY, parse_memory
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tightz.runtime.local_workers import LocalWorkers
 
 
+@as_one
 def log_partition(
     model: GraphOrPath,
     *,

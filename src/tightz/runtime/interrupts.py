@@ -78,7 +78,8 @@ def interrupts() -> Interrupts | None:
 
 
 def as_one(function: Callable[P, R]) -> Callable[P, R]:
-    """For functions that make several runs: Ctrl-C ends all of them."""
+    """For functions with an answer to give: from their first line on, and for all runs that they
+    make, Ctrl-C is a question."""
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:

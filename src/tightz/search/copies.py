@@ -52,8 +52,6 @@ def run_copies(
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
         while sweeps is None or first.sweeps < sweeps:
             leave_if_over()
-            if stop():
-                return False
             step = length if sweeps is None else min(length, sweeps - first.sweeps)
             if device:
                 from tightz.search.gpu_tempering import advance_on_device
@@ -67,7 +65,7 @@ def run_copies(
                     future.result()
             if finished():
                 return True
-            if deadline is not None and time.perf_counter() >= deadline:
+            if stop() or (deadline is not None and time.perf_counter() >= deadline):
                 return False
     return False
 

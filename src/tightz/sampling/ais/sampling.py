@@ -22,7 +22,7 @@ from tightz.models.given import GraphOrPath, given_model
 from tightz.models.prepared import prepared
 from tightz.reductions.preparation import substitute
 from tightz.results import OneBound
-from tightz.runtime.clock import Clock, OverError, my_clock, work_for
+from tightz.runtime.clock import Clock, OverError, leave_if_over, my_clock, work_for
 from tightz.runtime.cores import usable_cores
 from tightz.runtime.interrupts import interruptible
 from tightz.runtime.provenance import provenance
@@ -200,6 +200,7 @@ def _walked(
         work_for(Clock(stop=asked))
         try:
             for low in range(0, len(states), size):
+                leave_if_over()
                 part = states[low : low + size]
                 walks.append(path.walk(betas, part, with_slopes=False, threads=threads))
         except OverError:
