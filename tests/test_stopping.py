@@ -6,26 +6,40 @@ run does, never by the clock: limits are hours, and a run that ended was ended.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import tightz as tz
+from tightz.cli import exits
+from tightz.cli.main import main
 from tightz.elimination.exact import tables
-from tightz.errors import FullDiskError, LostStoreError
+from tightz.errors import (
+    FullDiskError,
+    LostStoreError,
+    MissingExtraError,
+    ModelError,
+    ResourceError,
+    StoreError,
+)
 from tightz.interval import ground_state as ground_state_module
 from tightz.interval.streams import exact as exact_stream
 from tightz.runtime.clock import leave_if_over
 from tightz.runtime.cores import usable_cores
 from tightz.runtime.interrupts import Interrupts
+from tightz.runtime.parcels import ExecutorError
 from tightz.runtime.store import RunReader, RunStore, RunWriter
 from tightz.search.ground_state import SearchStatus
 from tightz.workspace.findings import Mixing
@@ -232,7 +246,7 @@ def test_a_sum_is_stopped_between_two_blocks_of_a_table(monkeypatch):
     from tightz.elimination.exact.elimination import solve
     from tightz.elimination.exact.ways import choose_way
 
-    grid = tz.ising_grid(10, coupling=(-1, 1), field=(-1, 1), seed=0)
+    grid = tz.ising_grid(14, coupling=(-1, 1), field=(-1, 1), seed=0)
     way = choose_way(grid, None, 2**30, marginals=False, backend="cpu")
 
     def asked(last: float = math.inf) -> int:
@@ -378,3 +392,46 @@ def test_a_signal_while_modules_load_is_one_line_at_most(folder, module):
     )  # fmt: skip
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_page_and_the_help_have_the_table_of_exit_codes():
+    page = (Path(__file__).parents[1] / "docs" / "howto" / "stop.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", page.replace("`", ""), re.MULTILINE)
+    plain = {code: what.replace("`", "") for code, what in exits.CODES.items()}
+    assert {int(code): what for code, what in rows} == plain
+    shown = " ".join(CliRunner().invoke(main, ["--help"]).stdout.split())
+    assert all(f"{code} {what}" in shown for code, what in exits.CODES.items())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ModelError("damaged"), 2),
+        (StoreError("holds another run"), 2),
+        (ResourceError("too wide"), 3),
+        (ExecutorError("nobody is there"), 3),
+        (MissingExtraError("pip install it"), 6),
+        (LostStoreError("taken over"), 7),
+        (FullDiskError("full"), 8),
+        (OSError(errno.ENOSPC, "No space left on device"), 8),
+        (FileNotFoundError(errno.ENOENT, "vanished"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_the_exit_code_tells_what_ended_a_command(error, code, folder, monkeypatch):
+    def raises(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(tz, "mean_field", raises, raising=False)
+    done = CliRunner().invoke(main, ["mean-field", str(folder / "grid.uai")])
+    assert done.exit_code == code
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_lost_store_prints_the_interval_and_says_so(folder, monkeypatch):
+    monkeypatch.setattr(RunWriter, "write_accounts", full)
+    words = ["logz", str(folder / "grid.uai"), "--no-exact", "-T", "36000", "--store"]
+    done = CliRunner().invoke(main, [*words, str(folder / "full.db")])
+    assert done.exit_code == exits.FULL
+    assert "log Z in [" in done.stdout
+    assert done.stderr.splitlines()[-1] == "error: run.db: the disk is full"

@@ -23,6 +23,7 @@ from tightz.judge import RefutedError
 from tightz.runtime.blas_threads import one_blas_thread
 from tightz.runtime.clock import OverError, wait_for, work_for
 from tightz.runtime.executors import Crew, GivenUpError
+from tightz.runtime.gpu import why_no_device
 from tightz.runtime.kernels.farm import Farm
 from tightz.runtime.parcels import Done, ExecutorError, run_timed
 from tightz.runtime.switching import switching
@@ -190,9 +191,10 @@ def leave(workers: Sequence[threading.Thread]) -> None:
     """Wait until the run's threads have ended, and have a device let go of what they held."""
     wait_for(workers)
     device = sys.modules.get("tightz.runtime.gpu.device")
-    if device is not None and not any(worker.is_alive() for worker in workers):
-        gc.collect()  # generators that know each other
-        device.free_bytes()
+    if device is None or why_no_device(False) or any(worker.is_alive() for worker in workers):
+        return
+    gc.collect()  # generators that know each other
+    device.free_bytes()
 
 
 def _drive(

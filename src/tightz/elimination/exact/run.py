@@ -26,7 +26,7 @@ from tightz.elimination.exact.schedule import (
     Step,
     bucket_layout,
 )
-from tightz.elimination.exact.tables import LIMIT, LOG_COST, StoppedError, Table, TableSpace
+from tightz.elimination.exact.tables import LIMIT, LOG_COST, Table, TableSpace, go_on_unless
 from tightz.judge.claims import total_scale
 from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
@@ -76,8 +76,7 @@ class Elimination:
         complete = False
         try:
             for kind, b, into, chain in steps:
-                if stop():
-                    raise StoppedError("the sum was stopped before its end")
+                go_on_unless(stop)
                 if kind == FORWARD:
                     if b not in self.plan.chains or not self._pass((*chain, b)):
                         self._one_by_one((*chain, b))

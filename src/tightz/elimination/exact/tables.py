@@ -163,6 +163,12 @@ class StoppedError(Exception):
     """Raised inside an exact sum that was asked to stop; it has no result."""
 
 
+def go_on_unless(stop: Callable[[], bool]) -> None:
+    """`StoppedError` where `stop()` says so."""
+    if stop():
+        raise StoppedError("the sum was stopped before its end")
+
+
 BLOCK = 1 << 25
 """Entries, each a product of a few numbers, that a kernel treats at most before it is asked whether
 the sum should stop: 0.01 to 0.15 s of a thread."""
@@ -198,8 +204,7 @@ class Workers:
 
         def work() -> None:
             for first in range(low, high, step):
-                if self._stop():
-                    raise StoppedError("the sum was stopped before its end")
+                go_on_unless(self._stop)
                 call(first, min(first + step, high))
 
         return work

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.precision import NO_ERROR, Error, joined
-from tightz.elimination.exact.tables import StoppedError
+from tightz.elimination.exact.tables import go_on_unless
 from tightz.elimination.gpu.audit import Audit
 from tightz.elimination.gpu.factors import Factors
 from tightz.elimination.gpu.lowering import coefficient_count, lower
@@ -92,8 +92,7 @@ class Runner:
 
         Without `keep` the result is summed at once, and what underflows does not count.
         """
-        if self._stop():
-            raise StoppedError("the sum was stopped before its end")
+        go_on_unless(self._stop)
         one = self.passes[k]
         inputs = [known[s] for s in one.inputs]
         groups = [self._factors.merged(*s) for s in one.factors(self._plan)]
