@@ -184,6 +184,7 @@ def race(
         stack.enter_context(switching(SWITCHING))
         if away is not None:
             stack.callback(away.close)
+        stack.callback(schedule.end)
         _drive(schedule, board, inbox, stack, hold=hold)
 
 
