@@ -268,10 +268,10 @@ def test_a_sum_is_stopped_between_two_blocks_of_a_table(monkeypatch):
 def test_log_z_is_returned_where_marginals_do_not_fit(monkeypatch):
     plain = exact_stream._solve
 
-    def late(*given, marginals):
-        if marginals:
+    def late(*given, **options):
+        if options.get("marginals"):
             raise tables.StoppedError("as where the time is over")
-        return plain(*given, marginals=marginals)
+        return plain(*given, **options)
 
     # the sum itself, as if it had been stopped
     monkeypatch.setattr(exact_stream, "_solve", late)
@@ -435,3 +435,29 @@ def test_a_lost_store_prints_the_interval_and_says_so(folder, monkeypatch):
     assert done.exit_code == exits.FULL
     assert "log Z in [" in done.stdout
     assert done.stderr.splitlines()[-1] == "error: run.db: the disk is full"
+
+
+@pytest.mark.parametrize(("name", "ended"), [("log_partition", "answer"), ("read", "raised")])
+def test_ctrl_c_while_a_name_loads_is_for_the_call(name, ended):
+    """No module is left half loaded, and an answer is given where one is asked for."""
+    code = (
+        "import signal, sys, tightz as tz\n"
+        "model = tz.ising_grid(3, seed=0)\n"
+        "class Moment:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == tz._HOME[{name!r}]:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Moment())\n"
+        "for module in list(sys.modules):\n"
+        f"    if module.startswith(tz._HOME[{name!r}]): del sys.modules[module]\n"
+        "try:\n"
+        f"    call = tz.{name}\n"
+        "    r = call(model, time_limit=36000, exact=False)\n"
+        "    print('answer', r.interrupted and r.lower < r.upper)\n"
+        "except KeyboardInterrupt: print('raised', True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), check=False,
+    )  # fmt: skip
+    assert done.stdout == f"{ended} True\n", done.stderr

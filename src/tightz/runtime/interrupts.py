@@ -46,6 +46,7 @@ class Interrupts:
     """Whether a call was asked to end, by Ctrl-C or by one of `stops`; asked as an event is."""
 
     _ended: ClassVar[float] = -math.inf  # when a call was last ended by Ctrl-C
+    _early: ClassVar[bool] = False  # whether it came while modules of the next call were loaded
 
     def __init__(self, *stops: Stop | None) -> None:
         self._stops = [stop for stop in stops if stop is not None]
@@ -77,6 +78,19 @@ def interrupts() -> Interrupts | None:
     return outer if isinstance(outer, Interrupts) else None
 
 
+@contextmanager
+def loading(*, answers: bool) -> Iterator[None]:
+    """While modules are loaded: none is left half loaded by Ctrl-C, which is for the call that
+    follows where that has an answer to give (`answers`), and is raised afterwards where not."""
+    inside = interrupts() is not None
+    with interruptible() as asked:
+        yield
+    if asked.is_set() and not inside:
+        if not answers:
+            raise KeyboardInterrupt
+        Interrupts._early = True
+
+
 def as_one(function: Callable[P, R]) -> Callable[P, R]:
     """For functions with an answer to give: from their first line on, and for all runs that they
     make, Ctrl-C is a question."""
@@ -103,6 +117,8 @@ def interruptible(stop: Stop | None = None) -> Iterator[Interrupts]:
         yield asked
         return
     signal.signal(signal.SIGINT, asked.hear)
+    if Interrupts._early:
+        Interrupts._early, asked._asked = False, time.monotonic()
     try:
         yield asked
     finally:

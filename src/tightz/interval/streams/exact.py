@@ -34,6 +34,9 @@ _STEP = 0.5  # seconds of counting between two looks at the race
 
 LATE = "log Z is exact; the sums for exact marginals do not fit into the time or memory left"
 
+SAYING = 0.03
+"""Part of the time left that an exact log Z keeps to say that its marginals were given up."""
+
 COUNTING = 0.5
 """Part of all workers' time for counting, whose only gain comes at its end."""
 
@@ -46,7 +49,7 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     if way is None or way.seconds > MOST * clock.left:
         return
     try:
-        result = _solve(working, way, clock, marginals=False)
+        result = _solve(working, way, clock)
     except StoppedError:
         return
     except (ResourceError, UnsupportedModelError) as error:
@@ -57,9 +60,10 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     if result.log_z == -math.inf or not working.marginals:
         return
     known = late = False
+    slower = max(1.0, result.seconds / way.seconds)  # than predicted, and so it will be again
     try:
         late = MARGINALS * result.seconds > clock.left
-        whole = None if late else _solve(working, way, clock, marginals=True)
+        whole = None if late else _solve(working, way, clock, marginals=True, slower=slower)
     except (StoppedError, ResourceError):
         whole, late = None, True
     if whole is not None and whole.has_marginals:
@@ -74,10 +78,14 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     yield from _other_marginals(working, way, clock)
 
 
-def _solve(working: Working, way: Way, clock: Clock, *, marginals: bool) -> ExactResult:
+def _solve(
+    working: Working, way: Way, clock: Clock, *, marginals: bool = False, slower: float = 1.0
+) -> ExactResult:
+    """Marginals are given up in time to say so."""
+    least = SAYING * clock.left if marginals else 0.0
     return solve(
         working.graph, way, max_memory=working.max_memory, marginals=marginals,
-        time_limit=clock.left, stop=lambda: clock.expired,
+        time_limit=clock.left / slower, stop=lambda: clock.left <= least,
     )  # fmt: skip
 
 
