@@ -338,22 +338,30 @@ def folder(tmp_path_factory):
     return path
 
 
-def started(folder, *words, **options):
+def started(folder, *words, ctrl_c=signal.SIG_DFL):
     """`tightz logz` that runs for hours, after its first bound."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tightz", "logz", "grid.uai", "--no-exact", "-T", "36000", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
         # a shell without job control has its background jobs ignore Ctrl-C
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
     )  # fmt: skip
     while " lower " not in (line := process.stderr.readline()):
         assert line or process.poll() is None
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_prints_what_is_known(folder, number):
-    process = started(folder)
+@pytest.mark.parametrize(
+    ("number", "ctrl_c"),
+    [
+        (signal.SIGINT, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_IGN),  # as in a job that a script put into the background
+        (signal.SIGHUP, signal.SIG_DFL),
+    ],
+)
+def test_a_signal_prints_what_is_known(folder, number, ctrl_c):
+    process = started(folder, ctrl_c=ctrl_c)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number, err

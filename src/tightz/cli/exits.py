@@ -17,7 +17,7 @@ from tightz.errors import (
     TightzError,
     is_full,
 )
-from tightz.runtime.interrupts import interruptible
+from tightz.runtime.interrupts import Interrupts, interruptible
 
 P = ParamSpec("P")
 
@@ -75,24 +75,22 @@ def answers(command: Callable[P, None]) -> Callable[P, None]:
 
 def leave_at_once() -> None:
     """While modules load, signals end the process: nothing is known, and nothing is open."""
-    _handle(_leave, signal.SIGINT, "SIGTERM", "SIGHUP")
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # whoever started this with a signal ignored (nohup, a background job) meant it
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
 
 
 def listen() -> None:
-    """From here on Ctrl-C raises KeyboardInterrupt, or asks a run to end (`interruptible`).
+    """After `leave_at_once`: Ctrl-C raises KeyboardInterrupt, or asks a run to end.
 
     SIGTERM and SIGHUP do what Ctrl-C does just then.
     """
-    _handle(signal.default_int_handler, signal.SIGINT)
-    _handle(_as_ctrl_c, "SIGTERM", "SIGHUP")
-
-
-def _handle(handler: object, *signals: signal.Signals | str) -> None:
-    for one in signals:
-        number = getattr(signal, one, None) if isinstance(one, str) else one
-        # whoever started this with a signal ignored (nohup, a background job) meant it
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, handler)  # type: ignore[arg-type]
+    for number in signal.Signals:
+        if signal.getsignal(number) is _leave:
+            ctrl_c = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if ctrl_c else _as_ctrl_c)
 
 
 def _leave(number: int, _: FrameType | None) -> None:
@@ -103,8 +101,6 @@ def _leave(number: int, _: FrameType | None) -> None:
 def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
     global _last
     _last = number
-    handler = signal.getsignal(signal.SIGINT)
-    if callable(handler):
-        handler(signal.SIGINT, frame)
-    else:  # Ctrl-C is ignored, this is not
+    if Interrupts.active is None:
         raise KeyboardInterrupt
+    Interrupts.active.hear(number, frame)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 from typing import Any
 
 import click
@@ -38,11 +37,6 @@ HELP = {"help_option_names": ["-h", "--help"]}
 class Group(click.Group):
     """Turns tightz errors and signals into one line on stderr and an exit code (`exits.CODES`)."""
 
-    def main(self, *args: Any, **options: Any) -> Any:
-        if threading.current_thread() is threading.main_thread():
-            exits.listen()
-        return super().main(*args, **options)
-
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Commands know `-h` by themselves: click keeps the help option of a command's first use,
         which may not have been through this group."""
@@ -55,6 +49,7 @@ class Group(click.Group):
         super().add_command(cmd, name)
 
     def invoke(self, ctx: click.Context) -> Any:
+        exits.listen()
         try:
             return super().invoke(ctx)
         except TightzError as error:

@@ -33,7 +33,7 @@ from tightz.models.kinds import kind_of
 from tightz.models.temperature import at_beta
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
-from tightz.runtime.interrupts import as_one, interrupts
+from tightz.runtime.interrupts import Interrupts, as_one
 from tightz.runtime.kernels.farm import prepare
 from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.provenance import provenance
@@ -119,7 +119,7 @@ def free_energy(
     memory, root = parse_memory(max_memory), seed_sequence(seed)
     if exact:
         prepare("exact", kind_of(model))  # compiling does not count against the limit
-    asked = interrupts()
+    asked = Interrupts.active
     clock = Clock(time_limit, stop=asked)
     distinct, place = np.unique(inverse, return_inverse=True)
     points = [_Point(float(beta)) for beta in distinct]

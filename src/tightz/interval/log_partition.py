@@ -144,6 +144,8 @@ def log_partition(
     )
     with ExitStack() as stack:
         asked = stack.enter_context(interruptible(stop))
+        workers: list[threading.Thread] = []
+        stack.callback(leave, workers)  # the last but one: by then nobody keeps them waiting
         own = None if methods or only is not None else _own_workers(executor, threads, time_limit)
         if own is not None:
             executor = own
@@ -175,8 +177,6 @@ def log_partition(
             board.session = session.writer.session
         interrupted, lost, farm = False, None, Farm()
         stack.callback(farm.close, finish=compile == "beside")
-        workers: list[threading.Thread] = []
-        stack.callback(leave, workers)
         try:
             if session is not None:
                 session.prepare(board)

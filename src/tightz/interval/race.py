@@ -83,6 +83,8 @@ class Away:
 
     def wake(self) -> None:
         """Have the workers started, once; until they answer threads do what is handed out."""
+        if self.schedule.working.clock.expired:
+            return
         with self._lock:
             woken, self._late = self._late, self._late or threading.Timer(PATIENCE, self._is_late)
         if woken is None:

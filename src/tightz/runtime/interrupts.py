@@ -45,6 +45,9 @@ def require_stop(stop: Stop | None) -> None:
 class Interrupts:
     """Whether a call was asked to end, by Ctrl-C or by one of `stops`; asked as an event is."""
 
+    active: ClassVar[Interrupts | None] = None
+    """Of the outermost block that the main thread is in."""
+
     _ended: ClassVar[float] = -math.inf  # when a call was last ended by Ctrl-C
     _early: ClassVar[bool] = False  # whether it came while modules of the next call were loaded
 
@@ -72,17 +75,11 @@ class Interrupts:
         self._asked = self._asked or now
 
 
-def interrupts() -> Interrupts | None:
-    """Whether the `interruptible` block that this is called in was asked to end."""
-    outer = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
-    return outer if isinstance(outer, Interrupts) else None
-
-
 @contextmanager
 def loading(*, answers: bool) -> Iterator[None]:
     """While modules are loaded: none is left half loaded by Ctrl-C, which is for the call that
     follows where that has an answer to give (`answers`), and is raised afterwards where not."""
-    inside = interrupts() is not None
+    inside = Interrupts.active is not None
     with interruptible() as asked:
         yield
     if asked.is_set() and not inside:
@@ -110,18 +107,22 @@ def interruptible(stop: Stop | None = None) -> Iterator[Interrupts]:
     Other threads than the main one hear no signals, and an application that handles Ctrl-C itself
     goes on doing so: there `stop` is the way.
     """
-    known = signal.getsignal(signal.SIGINT)
-    asked = Interrupts(stop, interrupts())
+    asked = Interrupts(stop, Interrupts.active)
     main = threading.current_thread() is threading.main_thread()
-    if not main or known is not signal.default_int_handler:
+    if not main or Interrupts.active is not None:
         yield asked
         return
-    signal.signal(signal.SIGINT, asked.hear)
+    known = signal.getsignal(signal.SIGINT)
+    if known is signal.default_int_handler:
+        signal.signal(signal.SIGINT, asked.hear)
+    Interrupts.active = asked
     if Interrupts._early:
         Interrupts._early, asked._asked = False, time.monotonic()
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, known)
+        Interrupts.active = None
+        if known is signal.default_int_handler:
+            signal.signal(signal.SIGINT, known)
         if asked._asked is not None:
             Interrupts._ended = time.monotonic()

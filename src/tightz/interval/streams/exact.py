@@ -60,7 +60,8 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     if result.log_z == -math.inf or not working.marginals:
         return
     known = late = False
-    slower = max(1.0, result.seconds / way.seconds)  # than predicted, and so it will be again
+    # than predicted, and so it will be again; a second may have gone into loading kernels
+    slower = max(1.0, result.seconds / max(1.0, way.seconds))
     try:
         late = MARGINALS * result.seconds > clock.left
         whole = None if late else _solve(working, way, clock, marginals=True, slower=slower)
