@@ -6,11 +6,13 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.errors import StoreError
 from tightz.judge import RefutedError
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
@@ -159,6 +161,7 @@ class Board:
     keep: Callable[[Bound], None] | None = None
     before: float = 0.0
     session: int = 0  # of a stored run, from 1 on
+    lost: StoreError | None = None  # why its store takes no more
     bounds: list[Bound] = field(default_factory=list)
     lower: Bound = UNKNOWN_LOWER
     upper: Bound = UNKNOWN_UPPER
@@ -287,7 +290,7 @@ class Board:
         on them, and the wealth that is stored may be bet on (see `Ledger`).
         """
         if self._unkept and self.keep_ledger is not None:
-            self.keep_ledger(self.ledger)
+            self._store(self.keep_ledger, self.ledger)
         self._unkept, self._kept_at = False, self.clock.elapsed
 
     def read(self) -> None:
@@ -296,6 +299,8 @@ class Board:
         When to look is free to choose: the certificate holds at any stopping time.
         """
         self.secure()
+        if self.lost is not None:
+            return
         begun = time.thread_time()
         slack = self.slack() if self.ledger.accounts else 0.0
         low, high = self.ledger.lower() - slack, self.ledger.upper() + slack
@@ -335,8 +340,17 @@ class Board:
             self._failed(bound, f"dropped, {reason}")
         elif self._is_news(bound):
             if self.keep is not None:  # before it is shown: whoever was shown it may end the run
-                self.keep(bound)
-            self._record(bound)
+                self._store(self.keep, bound)
+            if self.lost is None or bound.proof is Proof.DETERMINISTIC:
+                self._record(bound)
+
+    def _store(self, write: Callable[[Any], None], what: Any) -> None:
+        """Write it down. Where that fails the run ends, and what rests on draws is shown no more: a
+        later session would bet with a wealth that does not know of them."""
+        try:
+            write(what)
+        except StoreError as error:
+            self.lost, self.keep, self.keep_ledger = error, None, None
 
     def _failed(self, bound: Bound, what: str) -> None:
         """Say once for each side that a certificate failed; it will go on being wrong."""

@@ -9,13 +9,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from tightz.bounds import Bound
-from tightz.errors import (
-    StoreError,
-    require_choice,
-    require_probability,
-    require_range,
-    require_seconds,
-)
+from tightz.errors import require_choice, require_probability, require_range, require_seconds
 from tightz.interval.board import Board, judged
 from tightz.interval.interval import Confident, LogPartition
 from tightz.interval.marginal_bounds import MarginalBounds, marginal_bounds
@@ -175,7 +169,7 @@ def log_partition(
             board.keep, board.before = session.writer.append_bound, session.before
             board.ledger, board.keep_ledger = session.ledger, session.keep_ledger
             board.session = session.writer.session
-        interrupted, lost, farm = False, None, Farm()
+        interrupted, farm = False, Farm()
         stack.callback(farm.close, finish=compile == "beside")
         try:
             if session is not None:
@@ -193,25 +187,19 @@ def log_partition(
             if asked.insisted:
                 raise
             interrupted = True
-        except StoreError as error:
-            lost = error
         finally:
             clock.stop()
-        if lost is None:  # else these draws are not stored, and must not be read
-            try:
-                with suppress(KeyboardInterrupt):  # a second one of on_bound
-                    board.read()
-            except StoreError as error:
-                lost = error
-        if lost is not None:
-            board.failures.append(f"the run ended early, its store is lost: {lost}")
+        with suppress(KeyboardInterrupt):  # a second one of on_bound
+            board.read()
+        if board.lost is not None:
+            board.failures.append(f"the run ended early, its store is lost: {board.lost}")
         working.leave_states()
         if board.marginals is not None:
             board.marginals = board.marginals.lifted()
         ends = marginal_bounds(working, board) if marginals or not board.closed else None
         result = _result(
             working, board, ends, interrupted=interrupted or asked.is_set(), record=record,
-            compiling=farm.elapsed, lost=lost,
+            compiling=farm.elapsed,
         )  # fmt: skip
         if session is not None:
             result = session.conclude(result, board.marginals, board.point_estimate().family)
@@ -277,7 +265,6 @@ def _result(
     interrupted: bool,
     record: dict[str, Any],
     compiling: float,
-    lost: StoreError | None,
 ) -> LogPartition:
     point = board.point_estimate()
     vectors = None if board.marginals is None else board.marginals.vectors
@@ -310,5 +297,5 @@ def _result(
         sampler=board.sampler,
         ledger=board.ledger,
         provenance=record,
-        store_error=lost,
+        store_error=board.lost,
     )

@@ -212,7 +212,7 @@ def _drive(
     clock, farm = schedule.working.clock, schedule.farm
     closing: Lane | None = None
     held, among_others = hold, False
-    while not clock.expired:
+    while not clock.expired and board.lost is None:
         if not among_others and len(schedule.lanes) > 1:  # an exact sum alone may have all cores
             among_others = True
             stack.enter_context(one_blas_thread())
