@@ -21,7 +21,7 @@ from tightz.interval.board import Board, judged
 from tightz.interval.lanes import MEMORY, Ended, Job, Lane, Schedule
 from tightz.judge import RefutedError
 from tightz.runtime.blas_threads import one_blas_thread
-from tightz.runtime.clock import OverError, wait_for, work_for
+from tightz.runtime.clock import OverError, leave_if_over, wait_for, work_for
 from tightz.runtime.executors import Crew, GivenUpError
 from tightz.runtime.gpu import why_no_device
 from tightz.runtime.kernels.farm import Farm
@@ -347,6 +347,7 @@ def _judged(finding: Finding, working: Working, board: Board) -> Finding | _Refu
     if bound is not None and not board.ends.improved_by(bound):
         bound = None
     if bound is not None:
+        leave_if_over()
         try:
             if finding.of_model:  # it may be there before the model is reduced
                 bound = judged(bound, working.model)
