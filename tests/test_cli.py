@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import tightz as tz
-from tightz.cli import main
 from tightz.cli.live import _View
+from tightz.cli.main import main
 from tightz.interval import log_partition
 from tightz.workspace.findings import Draws, Finding, Source
 
@@ -59,7 +59,7 @@ def test_every_command_has_help_with_an_example():
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from click.testing import CliRunner; from tightz.cli import main; "
+        "import sys; from click.testing import CliRunner; from tightz.cli.main import main; "
         "CliRunner().invoke(main, ['--help']); "
         "print([m for m in ('numpy', 'numba', 'scipy', 'rich', 'matplotlib') if m in sys.modules])"
     )

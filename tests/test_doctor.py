@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import tightz as tz
-from tightz.cli import main
 from tightz.cli.doctor import BROKEN, LACKING, OK, examine
+from tightz.cli.main import main
 from tightz.runtime.kernels import store
 
 

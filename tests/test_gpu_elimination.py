@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import count
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ import tightz as tz
 from tests import hostile
 from tests.strategies import binary_models
 from tightz.elimination.exact import plan
+from tightz.elimination.exact.tables import StoppedError
 from tightz.elimination.gpu import GpuPlan, OutOfRangeError, Refused, gpu_plan, why_no_elimination
 from tightz.elimination.gpu.factors import Factors
 from tightz.elimination.gpu.lowering import FUSED, Header, lower
@@ -206,6 +210,33 @@ def test_checkpoints_meet_the_memory_they_are_given():
     np.testing.assert_allclose(
         np.array(tight.solve(PlainMachine).marginals), np.array(free.solve(PlainMachine).marginals)
     )
+
+
+class Counted(PlainMachine):
+    """Counts its passes, and knows whether its memory was given back."""
+
+    made: ClassVar[list[Counted]] = []
+
+    def __init__(self, entries: int) -> None:
+        super().__init__(entries)
+        self.passes, self.closed = 0, False
+        self.made.append(self)
+
+    def run(self, k, scale):
+        self.passes += 1
+        return super().run(k, scale)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("marginals", [False, True])
+def test_a_sum_is_stopped_between_two_passes_and_gives_its_memory_back(marginals):
+    found = planned(MODELS["cube"](), marginals=marginals)
+    asked = count()
+    with pytest.raises(StoppedError):
+        found.solve(Counted, stop=lambda: next(asked) == 2)
+    assert (Counted.made[-1].passes, Counted.made[-1].closed) == (2, True)
 
 
 class Slip(PlainMachine):

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tightz.cli import main
+from tightz.cli.main import main
 
 SYMBOLS = {
     "delta": r"delta = 0\.\d+",

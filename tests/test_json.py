@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import tightz as tz
 from tests.schema import SCHEMA, check, loads
 from tightz.bounds import Bound, Proof, Side
-from tightz.cli import main
+from tightz.cli.main import main
 from tightz.models import SpinPolynomial
 from tightz.shown import Recorded, as_json, from_json
 

@@ -18,7 +18,7 @@ from numba import typeof
 
 import tightz as tz
 from tests import kernel_check
-from tightz.cli import main
+from tightz.cli.main import main
 from tightz.errors import ParameterError
 from tightz.runtime.clock import Clock
 from tightz.runtime.kernels import farm, registry, store
@@ -700,11 +700,23 @@ class SlowFarm:
     def ready(self, kernels):
         return self.finished or not kernels
 
-    def __enter__(self):
-        return self
+    def close(self, *, finish):
+        self.closed, self.finish = True, finish
 
-    def __exit__(self, *_):
-        self.closed = True
+
+def test_a_farm_that_is_not_to_finish_ends_its_processes(monkeypatch):
+    monkeypatch.setattr(farm, "missing", list)
+    code, started, popen = "input(); import time; time.sleep(1000)", [], subprocess.Popen
+
+    def start(_, **options):
+        started.append(popen([sys.executable, "-c", code], **options))
+        return started[-1]
+
+    monkeypatch.setattr(farm.subprocess, "Popen", start)
+    busy = farm.Farm(processes=1)
+    busy.want([next(iter(registry.everything()))])
+    busy.close(finish=False)
+    assert started[0].poll() is not None
 
 
 @pytest.mark.parametrize("compile", ["before", "beside"])
@@ -735,6 +747,7 @@ def test_compilation_counts_or_does_not(compile, monkeypatch):
     assert r.compile_seconds == 1.0
     assert "compiling, once on this machine" in r.summary()
     assert slow.closed
+    assert slow.finish == (compile == "beside")
     assert (r.seconds > 2.4) == (compile == "before")
 
 

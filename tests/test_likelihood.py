@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.strategies import models_with_zeros
-from tightz.cli import main
+from tightz.cli.main import main
 from tightz.errors import ModelError
 from tightz.interval import likelihood as module
 from tightz.interval import row_sums as choosing

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tightz.bounds import at_most, figure
-from tightz.cli import main
+from tightz.cli.main import main
 from tightz.cli.options import state_text
 from tightz.errors import ModelError
 from tightz.interval.evidence import (

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 import tightz as tz
 from tests.schema import check, loads
-from tightz.cli import main
+from tightz.cli import exits
+from tightz.cli.main import main
 
 NOWHERE = "its folder does not exist; create it first"
 
@@ -126,7 +127,7 @@ def test_a_closed_pipe_is_silent(folder):
 def test_a_full_disk_is_one_line(folder):
     line = f"{sys.executable} -m tightz info grid.uai > /dev/full"
     result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
-    assert result.returncode == 2
+    assert result.returncode == exits.FULL
     assert result.stderr == "error: No space left on device\n"
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests.naive import enumerate_model
 from tightz.bounds import Bound, Proof, Side
-from tightz.cli import main
+from tightz.cli.main import main
 from tightz.paper.theorem_run import theorem_run
 from tightz.reports import ReportData, report, report_data
 from tightz.reports.charts import (

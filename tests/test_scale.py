@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import tightz as tz
 from tests import naive
 from tests.precise import precise_log_z
-from tightz.cli import main
+from tightz.cli.main import main
 from tightz.models.scale import LARGEST, log_removed
 
 

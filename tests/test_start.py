@@ -53,7 +53,7 @@ def test_importing_the_package_loads_next_to_nothing():
 
 
 def test_help_loads_click_only():
-    code = "from tightz.cli import main\nmain(['--help'], standalone_mode=False)"
+    code = "from tightz.cli.main import main\nmain(['--help'], standalone_mode=False)"
     assert found((*HEAVY, "numpy", "numba", "scipy", "tightz.models"), code) == []
 
 

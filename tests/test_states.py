@@ -19,6 +19,7 @@ from tightz.interval.ground_state import ground_state
 from tightz.judge.heaviest import heaviest, largest_entries, weights_of
 from tightz.judge.verdict import RefutedError
 from tightz.reductions.preparation import substitute
+from tightz.runtime.interrupts import Interrupts
 from tightz.sampling.ais import state_moves
 from tightz.sampling.ais.state_path import StatePath
 from tightz.sampling.ancestral import sample
@@ -208,7 +209,7 @@ def test_a_constant_makes_no_two_states_equal():
     triples = [((v, v + 1, v + 2), np.zeros((2, 2, 2))) for v in range(28)]
     model = tz.FactorGraph([2] * 30, [*fields, *triples, ((), 1e9)])
     hunt = driver._Hunt(
-        model, driver._Ways(np.random.SeedSequence(0), None, 1, 1.0, 1, "cpu"), 10**6
+        model, driver._Ways(np.random.SeedSequence(0), None, 1, 1.0, 1, "cpu", Interrupts()), 10**6
     )
     hunt.add(np.zeros((1, 30), dtype=np.int64))
     assert hunt.log_upper - hunt.log_weights[0] == pytest.approx(0.12, abs=1e-5)

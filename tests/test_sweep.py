@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.strategies import models_with_zeros
-from tightz.cli import main
+from tightz.cli.main import main
 from tightz.interval import sweep as module
 from tightz.interval.likelihood import INTERVAL
 

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tightz import errors as errors
+from tightz.runtime.interrupts import loading
 from tightz.shown import draw_html_by
 from tightz.version import __version__ as __version__
 
@@ -86,6 +87,9 @@ _HOME = {
     "Side": "tightz.bounds",
     "TightzError": "tightz.errors",
 }
+
+_ANSWERS = ("log_partition", "query", "free_energy", "ground_state", "ais", "split")
+"""What returns an answer when Ctrl-C ends it."""
 
 __all__ = sorted([*_HOME, "__version__", "errors"])
 
@@ -176,7 +180,8 @@ draw_html_by(_html)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'tightz' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    with loading(answers=name in _ANSWERS):
+        return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import numbers
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TightzError(Exception):
-    """Base of every error that tightz raises on purpose; the CLI turns it into exit code 2."""
+    """Base of every error that tightz raises on purpose; the CLI turns it into one line."""
 
 
 class ModelError(TightzError, ValueError):
@@ -32,6 +33,23 @@ class ResourceError(TightzError, MemoryError):
 
 class MissingExtraError(TightzError, ImportError):
     """An optional dependency is absent; the message says which install mends it."""
+
+
+class StoreError(TightzError):
+    """A run store that cannot be used as asked; what it holds is left as it is."""
+
+
+class LostStoreError(StoreError):
+    """A run store that another process has taken over."""
+
+
+class FullDiskError(StoreError):
+    """A run store whose disk takes no more."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a disk took no more: it is full, or a quota or a limit of a file is reached."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def require_range(name: str, value: float, low: float, high: float = float("inf")) -> None:

@@ -13,7 +13,8 @@ from tests.errors.table import Case
 from tightz.elimination.clauses import counting_plan
 from tightz.elimination.exact import plan, ways
 from tightz.elimination.exact.elimination import solve
-from tightz.elimination.exact.run import Elimination, StoppedError
+from tightz.elimination.exact.run import Elimination
+from tightz.elimination.exact.tables import StoppedError
 from tightz.elimination.exact.ways import ByCounting, OnDevice, Summed
 from tightz.elimination.refused import Refused
 from tightz.errors import ResourceError, UnsupportedModelError

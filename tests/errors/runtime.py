@@ -160,6 +160,12 @@ CASES = [
     refuses("backend is 'tpu'; expected 'auto', 'cpu' or 'cuda'", on_device, "tpu", lambda _: ""),
     refuses("backend='cuda' cannot be used: no device", on_device, "cuda", lambda _: "no device"),
     refuses("workers is 0; expected between 1 and ...", LocalWorkers, 0),
+    refuses(
+        "stop is True; expected a threading.Event",
+        tz.log_partition,
+        tz.ising_grid(2, seed=0),
+        stop=True,
+    ),
     Case(
         ExecutorError,
         "no local processes can be started by '...', an application with an interpreter inside; "

@@ -9,6 +9,7 @@ import numpy as np
 
 import tightz as tz
 from tests.errors.table import Case
+from tightz.errors import FullDiskError, LostStoreError
 from tightz.paper.stored import read_estimate
 from tightz.runtime.store import BatchRow, RunReader, RunStore, StoreError, TrialColumns
 from tightz.runtime.store.salvage import salvage
@@ -246,7 +247,7 @@ WRITTEN = [
         _changed_batch,
     ),
     Case(
-        StoreError,
+        LostStoreError,
         "TMP/run.db: another process resumed this run, so this one stops writing; let that one "
         "go on, or end it and run again with --resume (resume=True)",
         _resumed_elsewhere,
@@ -260,13 +261,13 @@ TRANSLATED = [
         _in_the_way,
     ),
     Case(
-        StoreError,
+        FullDiskError,
         "TMP/run.db: the disk is full; what was stored before is intact: free some space, then "
         "--resume",
         _full,
     ),
     Case(
-        StoreError,
+        FullDiskError,
         "TMP/run.db: the disk refused a write (SQLITE_IOERR_WRITE: file-size limit, quota or "
         "failing disk); what was stored before is intact: mend that, then --resume",
         _sqlite_says("SQLITE_IOERR_WRITE"),

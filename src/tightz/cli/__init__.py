@@ -7,18 +7,21 @@ import os
 import sys
 import threading
 
-from tightz.cli.main import main
-
-__all__ = ["entry", "main"]
+from tightz.cli import exits
 
 
 def entry() -> None:
     """The console script: leave at once, without waiting for a kernel that a time limit cut off."""
     code: str | int | None = 0
+    exits.leave_at_once()
+    from tightz.cli.main import main
+
     try:
         main()
     except SystemExit as end:
         code = end.code
+    except KeyboardInterrupt:  # between two commands of click
+        code = exits.interrupt_code()
     if threading.active_count() == 1:
         sys.exit(code)
     with contextlib.suppress(OSError, ValueError):  # a closed or full stdout was reported already

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tightz.bounds import figure
+from tightz.cli import exits
 from tightz.cli.marginals import marginals, write_bounds
 from tightz.cli.options import (
     LEVELS_HELP,
@@ -33,7 +34,7 @@ from tightz.cli.options import (
     time_limit_option,
     trial_options,
 )
-from tightz.errors import ParameterError
+from tightz.errors import FullDiskError, ParameterError
 from tightz.runtime.memory import MAX_MEMORY
 
 if TYPE_CHECKING:
@@ -267,6 +268,7 @@ class Output:
 )
 @store_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@exits.answers
 def logz(
     source: Source,
     time_limit: float,
@@ -286,7 +288,7 @@ def logz(
                         delta of runs at most one of them is wrong, over the random draws
       log Z ~ e +- f    not proven; within 2 f in about 19 of 20 runs, or f is inf
 
-    Ctrl-C prints what is known.
+    Ctrl-C, SIGTERM and SIGHUP print what is known.
 
     \b
     Example: tightz logz grid.uai --time-limit 30 --plot interval.png
@@ -310,14 +312,18 @@ def logz(
             store=kept.store,
             resume=kept.resume,
         )
-    output.write(r)
     if output.as_json:
         emit("logz", r)
     else:
         click.echo(r.summary())
+    output.write(r)
     if r.quarantined:
         click.echo(f"defect: {len(r.quarantined)} bounds were refused, see above", err=True)
-        click.get_current_context().exit(4)
+        click.get_current_context().exit(exits.REFUSED)
+    if r.store_error is not None:
+        click.echo(f"error: {r.store_error}", err=True)
+        full = isinstance(r.store_error, FullDiskError)
+        click.get_current_context().exit(exits.FULL if full else exits.LOST)
     leave(r.contradiction)
 
 
@@ -336,6 +342,7 @@ def logz(
 @time_limit_option(60.0)
 @max_memory_option
 @common_options
+@exits.answers
 def query(
     source: Source,
     targets: tuple[str, ...],

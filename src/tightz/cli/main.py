@@ -15,6 +15,7 @@ from tightz.cli import (
     demo,
     doctor,
     ensembles,
+    exits,
     experiments,
     models,
     references,
@@ -26,11 +27,15 @@ from tightz.cli import (
 from tightz.errors import TightzError
 from tightz.version import __version__
 
+_EPILOG = "\n".join(
+    ["\b", "Exit codes:", *(f"  {n:>3}  {what}" for n, what in exits.CODES.items())]
+)
+
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class Group(click.Group):
-    """Turns tightz errors into one line on stderr and exit code 2; Ctrl-C into exit code 130."""
+    """Turns tightz errors and signals into one line on stderr and an exit code (`exits.CODES`)."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Commands know `-h` by themselves: click keeps the help option of a command's first use,
@@ -44,14 +49,15 @@ class Group(click.Group):
         super().add_command(cmd, name)
 
     def invoke(self, ctx: click.Context) -> Any:
+        exits.listen()
         try:
             return super().invoke(ctx)
         except TightzError as error:
             click.echo(f"error: {error}", err=True)
-            ctx.exit(2)
+            ctx.exit(exits.code_of(error))
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-            ctx.exit(130)
+            ctx.exit(exits.interrupt_code())
         except BrokenPipeError:
             sys.stderr.close()
             ctx.exit(0)
@@ -60,10 +66,10 @@ class Group(click.Group):
             click.echo(f"error: {place}{error.strerror or error}", err=True)
             with contextlib.suppress(OSError):
                 sys.stdout.close()
-            ctx.exit(2)
+            ctx.exit(exits.code_of(error))
 
 
-@click.group(cls=Group, context_settings=HELP)
+@click.group(cls=Group, context_settings=HELP, epilog=_EPILOG)
 @click.version_option(__version__, prog_name="tightz")
 def main() -> None:
     """Bounds on the log partition function of discrete graphical models.
@@ -71,9 +77,7 @@ def main() -> None:
     MODEL is a file; its ending (or --format) tells the kind: .uai, .fg (libDAI), .cnf, .bif, .xml
     (XMLBIF), or arrays in .npz, .mat or .h5: RBM weights W, visible_bias, hidden_bias, or any
     model that tz.write wrote. All values are natural logs. Results go to stdout, progress and
-    errors to stderr. Exit codes: 0 done, 2 bad input, 4 a bound was refused (a defect; the answer
-    holds without it), 5 no state agrees with the evidence, 130 Ctrl-C. TIGHTZ_LOG=WARNING shows the
-    traceback of a stream that failed.
+    errors to stderr. TIGHTZ_LOG=WARNING shows the traceback of a stream that failed.
 
     \b
     Examples:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tightz.cli import exits
 from tightz.cli.options import (
     LEVELS_HELP,
     T_HELP,
@@ -101,6 +102,7 @@ class Found:
     "have two states. May be repeated.",
 )  # fmt: skip
 @common_options
+@exits.answers
 def marginals(
     source: Source,
     method: str,

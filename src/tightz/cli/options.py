@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tightz.cli import exits
 from tightz.errors import ModelError, ParameterError
 from tightz.runtime.memory import MAX_MEMORY
 from tightz.shown import Recorded, as_json
@@ -281,14 +282,10 @@ def emit(command: str, result: Recorded | None = None, **more: Any) -> None:
     click.echo(json.dumps(record, indent=2, allow_nan=False))
 
 
-CONTRADICTED = 5
-"""Exit code where no state agrees with the evidence: the result is P(evidence) = 0."""
-
-
 def leave(contradiction: Contradiction | None) -> None:
-    """End with `CONTRADICTED` where the evidence is impossible."""
+    """End with the exit code of evidence that is impossible, where it is."""
     if contradiction is not None:
-        click.get_current_context().exit(CONTRADICTED)
+        click.get_current_context().exit(exits.CONTRADICTED)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tightz.bounds import figure
+from tightz.cli import exits
 from tightz.cli.options import (
     Source,
     common_options,
@@ -139,6 +140,7 @@ def upper(
 @time_limit_option(None, "Choose the temperatures to fit [seconds].")
 @delta_option
 @common_options
+@exits.answers
 def ais(
     source: Source,
     chains: int,
@@ -180,6 +182,7 @@ def ais(
 @time_limit_option(5.0)
 @max_memory_option
 @common_options
+@exits.answers
 def map_state(
     source: Source, count: int, time_limit: float, max_memory: str, seed: int, as_json: bool
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tightz.cli import exits
 from tightz.cli.options import (
     Source,
     common_options,
@@ -44,6 +45,7 @@ from tightz.cli.options import (
 @delta_option
 @max_memory_option
 @common_options
+@exits.answers
 def likelihood(
     source: Source,
     data: str,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tightz.cli import exits
 from tightz.cli.options import (
     Source,
     bundle,
@@ -78,6 +79,7 @@ def parse_grid(text: str, name: str) -> NDArray[np.float64]:
 @max_memory_option
 @click.option("--plot", type=click.Path(), help="Save a picture of the curves with their bands.")
 @common_options
+@exits.answers
 def free_energy(
     source: Source,
     grid: Grid,

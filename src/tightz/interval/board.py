@@ -6,11 +6,13 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side
+from tightz.errors import StoreError
 from tightz.judge import RefutedError
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
@@ -165,6 +167,7 @@ class Board:
     keep: Callable[[Bound], None] | None = None
     before: float = 0.0
     session: int = 0  # of a stored run, from 1 on
+    lost: StoreError | None = None  # why its store takes no more
     bounds: list[Bound] = field(default_factory=list)
     lower: Bound = UNKNOWN_LOWER
     upper: Bound = UNKNOWN_UPPER
@@ -294,7 +297,7 @@ class Board:
         on them, and the wealth that is stored may be bet on (see `Ledger`).
         """
         if self._unkept and self.keep_ledger is not None:
-            self.keep_ledger(self.ledger)
+            self._store(self.keep_ledger, self.ledger)
         self._unkept, self._kept_at = False, self.clock.elapsed
 
     def read(self) -> None:
@@ -303,6 +306,8 @@ class Board:
         When to look is free to choose: the certificate holds at any stopping time.
         """
         self.secure()
+        if self.lost is not None:
+            return
         begun = time.thread_time()
         slack = self.slack() if self.ledger.accounts else 0.0
         low, high = self.ledger.lower() - slack, self.ledger.upper() + slack
@@ -322,7 +327,8 @@ class Board:
     def recall(self, bounds: list[Bound]) -> None:
         """Take over the records of earlier sessions as they are."""
         for bound in bounds:
-            self._record(bound)
+            if self._is_news(bound):
+                self._record(bound)
 
     def take(self, bound: Bound) -> None:
         """Record a stream's bound if it is news; set it aside if it contradicts what is proven."""
@@ -339,8 +345,19 @@ class Board:
             self.refuse(bound, reason)
         elif reason:  # fails with probability delta, and then this is how it shows
             self._failed(bound, f"dropped, {reason}")
-        elif self._record(bound) and self.keep is not None:
-            self.keep(bound)
+        elif self._is_news(bound):
+            if self.keep is not None:  # before it is shown: whoever was shown it may end the run
+                self._store(self.keep, bound)
+            if self.lost is None or bound.proof is Proof.DETERMINISTIC:
+                self._record(bound)
+
+    def _store(self, write: Callable[[Any], None], what: Any) -> None:
+        """Write it down. Where that fails the run ends, and what rests on draws is shown no more: a
+        later session would bet with a wealth that does not know of them."""
+        try:
+            write(what)
+        except StoreError as error:
+            self.lost, self.keep, self.keep_ledger = error, None, None
 
     def _failed(self, bound: Bound, what: str) -> None:
         """Say once for each side that a certificate failed; it will go on being wrong."""
@@ -365,25 +382,43 @@ class Board:
                 return f"[{below.low!r}, {above.high!r}] was certified before"
         return ""
 
-    def _record(self, bound: Bound) -> bool:
-        if self.closed:
-            return False
-        news = False
+    def _is_news(self, bound: Bound) -> bool:
+        """Whether it moves an end."""
         proven = bound.proof is Proof.DETERMINISTIC
-        if bound.side is Side.BOTH and proven:
+        if self.closed or bound.side is Side.ESTIMATE:
+            return False
+        if bound.side is Side.BOTH:
+            return proven
+        if bound.side is Side.UPPER:
+            known = (
+                max(self.upper.log_z, self.confident_upper.log_z)
+                if proven
+                else (self.confident_upper.log_z)
+            )
+            return bound.log_z < known
+        known = (
+            min(self.lower.log_z, self.confident_lower.log_z)
+            if proven
+            else (self.confident_lower.log_z)
+        )
+        return bound.log_z > known
+
+    def _record(self, bound: Bound) -> None:
+        """Take what is news."""
+        proven = bound.proof is Proof.DETERMINISTIC
+        if bound.side is Side.BOTH:
             self.lower = self.upper = bound
             self.confident_lower = self.confident_upper = bound
-            news = True
         elif bound.side is Side.UPPER:
             if proven and bound.log_z < self.upper.log_z:
-                self.upper, news = bound, True
+                self.upper = bound
             if bound.log_z < self.confident_upper.log_z:
-                self.confident_upper, news = bound, True
-        elif bound.side is Side.LOWER:
+                self.confident_upper = bound
+        else:
             if proven and bound.log_z > self.lower.log_z:
-                self.lower, news = bound, True
+                self.lower = bound
             if bound.log_z > self.confident_lower.log_z:
-                self.confident_lower, news = bound, True
+                self.confident_lower = bound
         if proven and self.confident_lower.low > self.confident_upper.high:
             wrong = self.confident_upper if bound.side is Side.LOWER else self.confident_lower
             likely = wrong.confidence or 0.0
@@ -393,11 +428,9 @@ class Board:
                 f"{1.0 - likely:.2g} of such certificates may fail",
             )
             self.confident_lower, self.confident_upper = self.lower, self.upper
-        if news:
-            self.bounds.append(bound)
-            if self.on_bound is not None:
-                self.on_bound(bound)
-        return news
+        self.bounds.append(bound)
+        if self.on_bound is not None:
+            self.on_bound(bound)
 
     def _offer(self, offered: Marginals) -> None:
         """Exact ones first, then samplers that mixed, then the q with the best bound."""

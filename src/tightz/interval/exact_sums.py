@@ -11,8 +11,8 @@ import numpy as np
 from tightz.elimination.exact import plan
 from tightz.elimination.exact.elimination import ExactResult, solve
 from tightz.elimination.exact.planning import EliminationPlan
-from tightz.elimination.exact.run import StoppedError
-from tightz.elimination.exact.ways import choose_way
+from tightz.elimination.exact.tables import StoppedError
+from tightz.elimination.exact.ways import MARGINALS, choose_way
 from tightz.errors import ModelError, ResourceError, UnsupportedModelError
 from tightz.judge.convexity import scaling_slack
 from tightz.models.factor_graph import FactorGraph
@@ -20,9 +20,6 @@ from tightz.models.observed import observe
 from tightz.models.temperature import at_beta
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
-
-MARGINALS = 6.0
-"""Marginals take up to this many times as long as log Z."""
 
 PLANNING = 0.05
 """Part of the time that the search for a plan may take."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tightz.bounds import Bound
-from tightz.elimination.exact.run import StoppedError
+from tightz.elimination.exact.tables import StoppedError
 from tightz.errors import (
     ParameterError,
     ResourceError,
@@ -33,6 +33,7 @@ from tightz.models.kinds import kind_of
 from tightz.models.temperature import at_beta
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
+from tightz.runtime.interrupts import Interrupts, as_one
 from tightz.runtime.kernels.farm import prepare
 from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.provenance import provenance
@@ -75,6 +76,7 @@ class _Point:
     notes: list[str] = field(default_factory=list)
 
 
+@as_one
 def free_energy(
     model: GraphOrPath,
     temperatures: ArrayLike | None = None,
@@ -117,7 +119,8 @@ def free_energy(
     memory, root = parse_memory(max_memory), seed_sequence(seed)
     if exact:
         prepare("exact", kind_of(model))  # compiling does not count against the limit
-    clock = Clock(time_limit)
+    asked = Interrupts.active
+    clock = Clock(time_limit, stop=asked)
     distinct, place = np.unique(inverse, return_inverse=True)
     points = [_Point(float(beta)) for beta in distinct]
     run = _Run(
@@ -132,8 +135,11 @@ def free_energy(
         run.bound_the_rest()
         run.sharpen()
     except KeyboardInterrupt:
+        if asked is not None and asked.insisted:
+            raise
         interrupted = True
         clock.stop()
+    interrupted = interrupted or (asked is not None and asked.is_set())
     return FreeEnergy(
         temperatures=grid,
         betas=inverse,

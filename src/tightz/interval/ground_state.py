@@ -40,6 +40,7 @@ from tightz.reductions.preparation import substitute
 from tightz.results import OneBound
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
+from tightz.runtime.interrupts import Stop, interruptible
 from tightz.runtime.memory import parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
@@ -187,7 +188,7 @@ def ground_state(
     temper, mini-bucket bounds guide a search of their own, and `log_upper` says how much heavier a
     state could be. `evidence` goes beside the model's own. A `search` that is given is made as it
     says, without elimination; models of few spins are enumerated. A GPU (`backend`) pays for many
-    runs: "auto" takes one from 32 on.
+    runs: "auto" takes one from 32 on. Ctrl-C returns what is known.
     """
     model = given_model(model, "ground_state")
     if isinstance(model, FactorGraph):
@@ -200,18 +201,19 @@ def ground_state(
     origin = provenance(
         root, model_digest(model), time_limit=time_limit, search=search or Search(), k=k
     )
-    ways = _Ways(root, search, k, time_limit, threads, backend)
-    if isinstance(model, SpinPolynomial):
-        return _of_polynomial(model, ways, start, origin)
-    hunt = _Hunt(model, ways, parse_memory(max_memory))
-    few = search is not None and hunt.reduced.n_variables <= search.enumerate_up_to
-    if search is None or few:
-        hunt.eliminate()
-    if not hunt.proven:
-        hunt.temper()
-    if search is None and not hunt.proven:
-        hunt.bound()
-    return hunt.result(start, origin)
+    with interruptible() as asked:
+        ways = _Ways(root, search, k, time_limit, threads, backend, asked)
+        if isinstance(model, SpinPolynomial):
+            return _of_polynomial(model, ways, start, origin)
+        hunt = _Hunt(model, ways, parse_memory(max_memory))
+        few = search is not None and hunt.reduced.n_variables <= search.enumerate_up_to
+        if search is None or few:
+            hunt.eliminate()
+        if not hunt.proven:
+            hunt.temper()
+        if search is None and not hunt.proven:
+            hunt.bound()
+        return hunt.result(start, origin)
 
 
 class _Ways(NamedTuple):
@@ -223,11 +225,12 @@ class _Ways(NamedTuple):
     time_limit: float | None
     threads: int | None
     backend: Backend
+    asked: Stop  # to end, by Ctrl-C
 
     def spins(self, poly: SpinPolynomial, time_limit: float | None) -> Found:
         return search_spins(
             poly, self.search or Search(), self.root, k=self.k, time_limit=time_limit,
-            threads=self.threads, backend=self.backend,
+            threads=self.threads, backend=self.backend, stop=self.asked.is_set,
         )  # fmt: skip
 
 
@@ -265,7 +268,8 @@ class _Hunt:
 
     def __init__(self, model: FactorGraph, ways: _Ways, max_memory: int) -> None:
         self.model, self.ways, self.k, self.max_memory = model, ways, ways.k, max_memory
-        self.clock = Clock(math.inf if ways.time_limit is None else ways.time_limit)
+        limit = math.inf if ways.time_limit is None else ways.time_limit
+        self.clock = Clock(limit, stop=ways.asked)
         self.chain = substitute(model)
         self.reduced = self.chain.reduced
         self.states = np.zeros((0, self.reduced.n_variables), dtype=np.int64)
@@ -326,7 +330,7 @@ class _Hunt:
         cliques = uncut(self.reduced, max_bytes=self.max_memory, seconds=self.clock.limit)
         if cliques is None:
             return
-        found = CliqueStates(self.reduced, cliques).heaviest(self.k)
+        found = CliqueStates(self.reduced, cliques).heaviest(self.k, stop=self.ways.asked.is_set)
         self.add(found.states)
         self.judge(cliques, found.states[:0])
 
@@ -343,8 +347,9 @@ class _Hunt:
                 self.log_others = self.log_upper
             return
         self.found = search_states(
-            self.reduced, self.ways.search or Search(), self.ways.root, k=self.k, time_limit=limit
-        )
+            self.reduced, self.ways.search or Search(), self.ways.root, k=self.k,
+            time_limit=limit, stop=self.ways.asked,
+        )  # fmt: skip
         self.add(self.found.states)
         if self.found.status is SearchStatus.ZERO:
             self.none, self.log_upper, self.log_others = True, -math.inf, -math.inf
@@ -352,8 +357,9 @@ class _Hunt:
     def bound(self) -> None:
         """Cliques of growing tables, and the states that their bounds lead to."""
         for cliques in heavy_cliques(
-            self.reduced, time_limit=self.clock.left, max_memory=self.max_memory
-        ):
+            self.reduced, time_limit=self.clock.left, max_memory=self.max_memory,
+            stop=self.ways.asked.is_set,
+        ):  # fmt: skip
             states = CliqueStates(self.reduced, cliques)
             found = states.heaviest(self.k, walks=WALKS, stop=lambda: self.clock.expired)
             self.add(found.walked)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side, no_minus
-from tightz.errors import ResourceError
+from tightz.errors import ResourceError, StoreError
 from tightz.interval.board import Quarantined
 from tightz.interval.evidence import (
     Contradiction,
@@ -103,6 +103,8 @@ class LogPartition(ByVariable, Result):
     ledger           all weights that were drawn, binned, and the bets on them behind `confident`
     compile_seconds  of `seconds`, those while kernels were compiled: the first run of a machine
     failures         streams that ended in an error; the answer rests on the others
+    interrupted      whether Ctrl-C, `stop` or `on_bound` ended the run
+    store_error      why the store lacks a part of this answer; None where it has all of it
     """
 
     lower_proof: Bound
@@ -126,6 +128,7 @@ class LogPartition(ByVariable, Result):
     sampler: Callable[..., Samples] | None = field(metadata=ASIDE, default=None)
     ledger: Ledger | None = field(metadata=ASIDE, default=None)
     provenance: dict[str, Any] = field(default_factory=dict)
+    store_error: StoreError | None = None
     _also = ("lower", "upper", "is_exact", *Result._also)
 
     def members(self) -> Members:

@@ -369,6 +369,12 @@ class Schedule:
             if findings and lane.unmerged == UNMERGED - 1:
                 self.changed.notify()
 
+    def end(self) -> None:
+        """The run is over: whoever waits for a job ends."""
+        self.working.clock.stop()
+        with self.changed:
+            self.changed.notify_all()
+
     @property
     def finished(self) -> bool:
         with self.changed:

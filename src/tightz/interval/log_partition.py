@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +19,7 @@ from tightz.interval.opening import (
     side_by_side,
     trivial,
 )
-from tightz.interval.race import race
+from tightz.interval.race import leave, race
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
 from tightz.models.scale import scale_warnings
@@ -27,6 +28,7 @@ from tightz.runtime.blas_later import blas_later
 from tightz.runtime.clock import Clock
 from tightz.runtime.cores import usable_cores
 from tightz.runtime.gpu import why_no_device
+from tightz.runtime.interrupts import Stop, as_one, interruptible, require_stop
 from tightz.runtime.kernels.farm import Farm, missing
 from tightz.runtime.kernels.registry import kernels_of
 from tightz.runtime.memory import MAX_MEMORY, parse_memory
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from tightz.runtime.local_workers import LocalWorkers
 
 
+@as_one
 def log_partition(
     model: GraphOrPath,
     *,
@@ -59,6 +62,7 @@ def log_partition(
     backend: Backend = "auto",
     compile: Literal["before", "beside"] = "before",
     on_bound: Callable[[Bound], None] | None = None,
+    stop: Stop | None = None,
     store: Store | None = None,
     resume: bool = False,
     shared: Shared | None = None,
@@ -68,7 +72,8 @@ def log_partition(
     evidence     {variable: state} by name or number, or a file, beside what the model has observed
     delta        `confident` holds with confidence 1 - delta, both ends together
     exact        False forbids eliminating the whole model, and nothing else
-    marginals    False ends the run with an exact log Z: its marginals take longer than itself
+    marginals    False ends the run with an exact log Z: its marginals take longer than itself. It
+                 ends so too, and a note says it, where they would not fit into the time left
     methods      streams to run beside the portfolio: functions (working, clock) that yield
                  `Bound` or `Finding` records about `working.graph` and watches the clock. A bound
                  that holds always must carry evidence: the judge evaluates it afresh, and what it
@@ -83,11 +88,15 @@ def log_partition(
     backend      "cuda" or "cpu" for what has both; "auto" takes a GPU where there is one
     compile      what to do where kernels are not compiled yet, on the first run of a machine:
                  "before" does not count the time that takes, "beside" does, and keeps the wall
-                 clock. Either way other processes compile, streams start as theirs are ready, and
-                 what is under way at the end is finished for the next run
+                 clock, and what is under way at the end is finished for the next run. Either way
+                 other processes compile, and streams start as theirs are ready
     on_bound     called in this thread with every record as it arrives
-    store        a path (or RunStore) that keeps every record as it arrives, and the draws behind
-                 the confident interval before it is shown
+    stop         a threading.Event: the run ends within a fifth of a second or so once it is set,
+                 by `on_bound`, another thread or a handler of a signal, and returns what is known
+                 (`interrupted`)
+    store        a path (or RunStore) that keeps every record, and the draws behind the confident
+                 interval, before it is shown. Where it takes no more (a full disk, another process
+                 that resumed it) the run ends with what is known, and `store_error` says why
     resume       take up the run that `store` holds: its bounds are valid for the same model and
                  count on, the certificate goes on with its draws at the same delta, `time_limit`
                  more seconds are spent, `seconds` is the whole run's. Searches and trees start
@@ -97,8 +106,11 @@ def log_partition(
 
     Policy: a trivial interval at once; exact elimination alone where it fits in memory and time;
     otherwise all streams side by side until the clock ends, the time going to those that narrow
-    the answer fastest. Ctrl-C returns what is known (`interrupted`). With a time limit the result
-    depends on the machine's speed; every end is valid all the same.
+    the answer fastest. Ctrl-C returns what is known (`interrupted`); a second one within half a
+    minute raises KeyboardInterrupt, also in the next call, so that a loop of calls can be left.
+    Nothing of the run goes on after it: its threads and processes have ended, and device memory is
+    free. With a time limit the result depends on the machine's speed; every end is valid all the
+    same.
     """
     model = given_model(model, "log_partition", only="FactorGraph")
     model = given(model, evidence)
@@ -106,6 +118,7 @@ def log_partition(
     require_probability("delta", delta)
     require_range("threads", 1 if threads is None else threads, 1)
     require_choice("compile", compile, ("before", "beside"))
+    require_stop(stop)
     on_device(backend, why_no_device, worthwhile=False)  # "cuda" insists, "auto" is asked later
     blas_later()
     memory = parse_memory(max_memory)
@@ -124,6 +137,9 @@ def log_partition(
         root, model.digest, time_limit=time_limit, delta=delta, exact=exact, max_memory=memory
     )
     with ExitStack() as stack:
+        asked = stack.enter_context(interruptible(stop))
+        workers: list[threading.Thread] = []
+        stack.callback(leave, workers)  # the last but one: by then nobody keeps them waiting
         own = None if methods or only is not None else _own_workers(executor, threads, time_limit)
         if own is not None:
             executor = own
@@ -139,7 +155,7 @@ def log_partition(
             root = session.seed(root)
         if not exact and only is None:
             load_streams()
-        clock = Clock(time_limit)
+        clock = Clock(time_limit, stop=asked)
         working = Working(
             model, clock, delta, root, exact, memory, marginals=marginals,
             threads=threads or _free_cores(executor), executor=executor,
@@ -153,7 +169,8 @@ def log_partition(
             board.keep, board.before = session.writer.append_bound, session.before
             board.ledger, board.keep_ledger = session.ledger, session.keep_ledger
             board.session = session.writer.session
-        interrupted, farm = False, stack.enter_context(Farm())
+        interrupted, farm = False, Farm()
+        stack.callback(farm.close, finish=compile == "beside")
         try:
             if session is not None:
                 session.prepare(board)
@@ -165,22 +182,27 @@ def log_partition(
                 chosen = [
                     one for k, one in enumerate(chosen) if bare(one) not in map(bare, chosen[:k])
                 ]
-                _run(working, board, chosen, farm, before=compile == "before")
-        except KeyboardInterrupt:
+                _run(working, board, chosen, farm, workers, before=compile == "before")
+        except KeyboardInterrupt:  # of on_bound
+            if asked.insisted:
+                raise
             interrupted = True
         finally:
             clock.stop()
-        with suppress(KeyboardInterrupt):  # a second one, or on_bound's
+        with suppress(KeyboardInterrupt):  # a second one of on_bound
             board.read()
+        if board.lost is not None:
+            board.failures.append(f"the run ended early, its store is lost: {board.lost}")
         working.leave_states()
         if board.marginals is not None:
             board.marginals = board.marginals.lifted()
         ends = marginal_bounds(working, board) if marginals or not board.closed else None
         result = _result(
-            working, board, ends, interrupted=interrupted, record=record, compiling=farm.elapsed
-        )
+            working, board, ends, interrupted=interrupted or asked.is_set(), record=record,
+            compiling=farm.elapsed,
+        )  # fmt: skip
         if session is not None:
-            session.conclude(result, board.marginals, board.point_estimate().family)
+            result = session.conclude(result, board.marginals, board.point_estimate().family)
     return result
 
 
@@ -220,7 +242,13 @@ def _free_cores(executor: Submits | None) -> int:
 
 
 def _run(
-    working: Working, board: Board, methods: list[Method], farm: Farm, *, before: bool
+    working: Working,
+    board: Board,
+    methods: list[Method],
+    farm: Farm,
+    workers: list[threading.Thread],
+    *,
+    before: bool,
 ) -> None:
     """The race, with what it needs compiled by the way."""
     if opening in methods and missing(kernels_of(opening.__name__, working.kind)):
@@ -228,7 +256,7 @@ def _run(
         if before:
             working.clock.hold()
         methods = [*methods, *side_by_side()]
-    race(working, board, methods, farm, hold=before)
+    race(working, board, methods, farm, workers, hold=before)
 
 
 def _result(
@@ -271,4 +299,5 @@ def _result(
         sampler=board.sampler,
         ledger=board.ledger,
         provenance=record,
+        store_error=board.lost,
     )

@@ -24,6 +24,7 @@ from tightz.models.names import Names
 from tightz.results import Result, dataframe
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
+from tightz.runtime.interrupts import as_one
 from tightz.runtime.memory import MAX_MEMORY
 from tightz.runtime.seeds import Seed, seed_sequence, stream
 from tightz.shown import ASIDE, Members, Recorded
@@ -230,6 +231,7 @@ class Query(Posteriors, Result):
         return f"Query({asked} given {len(self.model.evidence)} observed, {self.seconds:.2f} s)"
 
 
+@as_one
 def query(
     model: GraphOrPath,
     targets: Any = None,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import queue
+import sys
 import threading
 import time
 import traceback
@@ -19,7 +21,9 @@ from tightz.interval.board import Board, judged
 from tightz.interval.lanes import MEMORY, Ended, Job, Lane, Schedule
 from tightz.judge import RefutedError
 from tightz.runtime.blas_threads import one_blas_thread
+from tightz.runtime.clock import OverError, leave_if_over, wait_for, work_for
 from tightz.runtime.executors import Crew, GivenUpError
+from tightz.runtime.gpu import why_no_device
 from tightz.runtime.kernels.farm import Farm
 from tightz.runtime.parcels import Done, ExecutorError, run_timed
 from tightz.runtime.switching import switching
@@ -73,22 +77,28 @@ class Away:
     crew: Crew
     inbox: queue.SimpleQueue[Any]
     _flying: int = 0
-    _woken: bool = False
+    _late: threading.Timer | None = None
     _heard: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def wake(self) -> None:
         """Have the workers started, once; until they answer threads do what is handed out."""
+        if self.schedule.working.clock.expired:
+            return
         with self._lock:
-            woken, self._woken = self._woken, True
-        if not woken:
+            woken, self._late = self._late, self._late or threading.Timer(PATIENCE, self._is_late)
+        if woken is None:
             for number in range(self.crew.size):
                 self.crew.send(abs, number).add_done_callback(self._awake)
-            late = threading.Timer(PATIENCE, self._late)
-            late.daemon = True
-            late.start()
+            self._late.daemon = True
+            self._late.start()
 
-    def _late(self) -> None:
+    def close(self) -> None:
+        """Nobody waits for the first of them any more."""
+        if self._late is not None:
+            self._late.cancel()
+
+    def _is_late(self) -> None:
         working = self.schedule.working
         if not working.crewed.is_set():
             working.alone.set()
@@ -140,7 +150,13 @@ class Away:
 
 
 def race(
-    working: Working, board: Board, methods: Sequence[Method], farm: Farm, *, hold: bool = True
+    working: Working,
+    board: Board,
+    methods: Sequence[Method],
+    farm: Farm,
+    workers: list[threading.Thread],
+    *,
+    hold: bool = True,
 ) -> None:
     """Advance streams on `working.threads` workers and merge their findings until time is up.
 
@@ -148,8 +164,9 @@ def race(
     the clock stands.
 
     Nothing slow happens in this thread, so the deadline is kept whatever a stream is doing; a
-    worker notices after its step that the clock has ended. The threads are not daemons: a process
-    that exits waits for the kernels in flight instead of tearing them down.
+    worker notices after its step that the clock has ended, or within it (`leave_if_over`). The
+    threads, which come into `workers`, are not daemons: a process that exits waits for the kernels
+    in flight instead of tearing them down.
     """
     clock = working.clock
     # The memory follows the time limit, so that a run of a second and one of an hour behave alike.
@@ -160,12 +177,27 @@ def race(
         away.wake()
     schedule.add(methods)
     for number in range(max(2, working.threads) + (WAITING if working.uses_device else 0)):
-        threading.Thread(
+        worker = threading.Thread(
             target=_work, args=(schedule, board, inbox, away), name=f"tightz worker {number}"
-        ).start()
+        )
+        workers.append(worker)
+        worker.start()
     with ExitStack() as stack:
         stack.enter_context(switching(SWITCHING))
+        if away is not None:
+            stack.callback(away.close)
+        stack.callback(schedule.end)
         _drive(schedule, board, inbox, stack, hold=hold)
+
+
+def leave(workers: Sequence[threading.Thread]) -> None:
+    """Wait until the run's threads have ended, and have a device let go of what they held."""
+    wait_for(workers)
+    device = sys.modules.get("tightz.runtime.gpu.device")
+    if device is None or why_no_device(False) or any(worker.is_alive() for worker in workers):
+        return
+    gc.collect()  # generators that know each other
+    device.free_bytes()
 
 
 def _drive(
@@ -180,7 +212,7 @@ def _drive(
     clock, farm = schedule.working.clock, schedule.farm
     closing: Lane | None = None
     held, among_others = hold, False
-    while not clock.expired:
+    while not clock.expired and board.lost is None:
         if not among_others and len(schedule.lanes) > 1:  # an exact sum alone may have all cores
             among_others = True
             stack.enter_context(one_blas_thread())
@@ -253,6 +285,7 @@ def _work(
     schedule: Schedule, board: Board, inbox: queue.SimpleQueue[Any], away: Away | None
 ) -> None:
     """Do one job after the other until nothing is left or the clock ends."""
+    work_for(schedule.working.clock)
     while (job := schedule.take()) is not None:
         if job.piece is None:
             _step(job.lane, schedule, board, inbox, away)
@@ -291,8 +324,8 @@ def _step(
                 ended = lane.beaten(finding.bound, board.ends, schedule.working.clock.left)
             inbox.put((lane, _judged(finding, schedule.working, board)))
             findings = 1
-    except KeyboardInterrupt:
-        raise
+    except OverError:
+        ended = True
     except BaseException as error:  # a panic of an extension is no Exception
         ended = True
         inbox.put((lane, _Failed(error, traceback.format_exc())))
@@ -314,6 +347,7 @@ def _judged(finding: Finding, working: Working, board: Board) -> Finding | _Refu
     if bound is not None and not board.ends.improved_by(bound):
         bound = None
     if bound is not None:
+        leave_if_over()
         try:
             if finding.of_model:  # it may be there before the model is reduced
                 bound = judged(bound, working.model)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
 from tightz.bounds import Bound, Proof
+from tightz.errors import StoreError
 from tightz.interval.board import BETS, Board
 from tightz.interval.interval import LogPartition
 from tightz.models.factor_graph import FactorGraph
@@ -138,8 +141,25 @@ class IntervalSession:
         exact = bool(self.bounds) and self.bounds[-1].log_z > -math.inf
         return exact and (self.answer is None or self.answer.marginals is None)
 
-    def conclude(self, result: LogPartition, marginals: Marginals | None, family: str) -> None:
-        """Write down the answer and end the session."""
+    def conclude(
+        self, result: LogPartition, marginals: Marginals | None, family: str
+    ) -> LogPartition:
+        """Write down the answer and end the session; the result says so where that failed."""
+        try:
+            if result.store_error is None:
+                self._write(result, marginals, family)
+                return result
+            error = result.store_error
+        except StoreError as trouble:
+            error = trouble
+            note = f"the answer is not in its store: {error}"
+            result = replace(result, store_error=error, failures=[*result.failures, note],
+                             notes=[*result.notes, note])  # fmt: skip
+        with suppress(StoreError):
+            self.writer.finish(f"failed: {error}")
+        return result
+
+    def _write(self, result: LogPartition, marginals: Marginals | None, family: str) -> None:
         for note in result.notes:
             if note not in self.writer.lost:
                 self.writer.append_note(note)

@@ -1,20 +1,33 @@
-"""A deadline that can be brought forward: time limits and Ctrl-C in one place."""
+"""A deadline that can be brought forward: time limits and Ctrl-C in one place.
+
+What takes long between two looks at a clock, deep inside a method, calls `leave_if_over()`: it
+raises in threads that work for a run which is over.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from collections.abc import Sequence
+
+from tightz.runtime.interrupts import Stop
 
 
 class Clock:
     """Seconds since the start and until the deadline; `stop()` ends it for every thread.
 
     A clock made by `child` never outlives its parent: stopping a run stops all its parts. While it
-    is held the deadline moves along; `elapsed` goes on.
+    is held the deadline moves along; `elapsed` goes on. It ends as well once `stop` is set.
     """
 
-    def __init__(self, time_limit: float = math.inf, parent: Clock | None = None) -> None:
+    def __init__(
+        self,
+        time_limit: float = math.inf,
+        parent: Clock | None = None,
+        *,
+        stop: Stop | None = None,
+    ) -> None:
         self._start = time.perf_counter()
         self.limit = time_limit
         self._parent = parent
@@ -22,6 +35,7 @@ class Clock:
         # seconds that did not count, and since when it is held: replaced as one, threads read it
         self._held: tuple[float, float | None] = (0.0, None)
         self._stopped = threading.Event()
+        self._asked = stop
 
     @property
     def elapsed(self) -> float:
@@ -39,7 +53,8 @@ class Clock:
     def left(self) -> float:
         """Seconds until the deadline, 0 when it has passed or the clock was stopped."""
         # Recursion up the parents: a child asked for an hour still ends with its run.
-        own = 0.0 if self._stopped.is_set() else max(0.0, self.limit - self.spent)
+        asked = self._asked is not None and self._asked.is_set()
+        own = 0.0 if asked or self._stopped.is_set() else max(0.0, self.limit - self.spent)
         return own if self._parent is None else min(own, self._parent.left)
 
     @property
@@ -73,3 +88,40 @@ class Clock:
     def __reduce__(self) -> tuple[type[Clock], tuple[float]]:
         """In another process: a clock with the time that was left here."""
         return Clock, (self.left,)
+
+
+class OverError(BaseException):
+    """Raised in a thread whose run is over: nobody waits for what it would find."""
+
+
+_mine = threading.local()
+
+
+def my_clock() -> Clock | None:
+    """The clock of the run that this thread works for; None where it works for none."""
+    clock: Clock | None = getattr(_mine, "clock", None)
+    return clock
+
+
+def work_for(clock: Clock | None) -> None:
+    """From now on this thread's `leave_if_over` looks at `clock`."""
+    _mine.clock = clock
+
+
+def leave_if_over() -> None:
+    """`OverError` where the run that this thread works for is over."""
+    clock = my_clock()
+    if clock is not None and clock.expired:
+        raise OverError
+
+
+LEAVING = 1.0
+"""Seconds at most for which a result waits until the last thread of its run has ended. No kernel
+should run for more than a fifth of that."""
+
+
+def wait_for(threads: Sequence[threading.Thread]) -> None:
+    """Until these threads have ended, LEAVING seconds at most."""
+    until = time.perf_counter() + LEAVING
+    for thread in threads:
+        thread.join(max(0.0, until - time.perf_counter()))

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from tightz.errors import ParameterError, TightzError
+from tightz.runtime.clock import my_clock, work_for
 from tightz.runtime.cores import usable_cores
 from tightz.runtime.local_workers import LocalWorkers
 from tightz.runtime.parcels import KEPT, Done, ExecutorError, pack, run_parcel, run_timed
@@ -111,7 +112,9 @@ class Crew:
         self._stack = ExitStack()  # what this crew started itself
         self._pool: Any = None if executor is None else self._engage(executor)
         waiting = threads or usable_cores() if executor is None else WAITING
-        self._threads = ThreadPoolExecutor(waiting, thread_name_prefix="tightz crew")
+        self._threads = ThreadPoolExecutor(
+            waiting, thread_name_prefix="tightz crew", initializer=work_for, initargs=(my_clock(),)
+        )
         self._parcels: dict[int, tuple[Callable[[Any], Any], Any]] = {}
         self._flying: dict[threading.Event, Any] = {}  # what a thread waits for: its future
         self._over: Exception | None = None  # why nobody waits any more

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tightz.elimination.conditioning import ConditionedElimination, choose_cutset
 from tightz.models.factor_graph import FactorGraph
 from tightz.runtime.clock import Clock
+from tightz.runtime.interrupts import Stop
 from tightz.runtime.seeds import generator
 from tightz.sampling.ais.state_moves import Sites, sites_of, softened, temper
 from tightz.search.feasible import Feasibility, feasible_states
@@ -56,12 +57,14 @@ def search_states(
     *,
     k: int = 1,
     time_limit: float | None = None,
+    stop: Stop | None = None,
 ) -> Found:
-    """The k heaviest states (S, n) found; `model` has variables, and no evidence.
+    """The k heaviest states (S, n) found by the time limit, or until `stop` is set; `model` has
+    variables, and no evidence.
 
     ZERO where a complete search shows that no state has weight, NONE where none was found.
     """
-    clock = Clock(math.inf if time_limit is None else time_limit)
+    clock = Clock(math.inf if time_limit is None else time_limit, stop=stop)
     kept = _Kept(model, k)
     starts: list[NDArray[np.int64]] = []
     if model.has_zeros:

@@ -11,11 +11,9 @@ from functools import partial
 import numpy as np
 
 from tightz.runtime.backends import Backend, on_device
+from tightz.runtime.clock import leave_if_over
 from tightz.runtime.cores import usable_cores
-from tightz.search.parallel_tempering import Tempering
-
-SLICE_WORK = 1e8
-"""Work between two looks at the clock: 10 to 50 ms."""
+from tightz.search.parallel_tempering import SLICE_WORK, Tempering
 
 MAX_LANES = 1024
 """Threads of a block on a GPU, so replicas times temperatures of a run there."""
@@ -32,8 +30,10 @@ def run_copies(
     threads: int | None,
     backend: Backend = "cpu",
     finished: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Advance all runs together until `sweeps`, the deadline or `finished()`; True for the last.
+    """Advance all runs together until `sweeps`, the deadline, `stop()` or `finished()`; True for
+    the last.
 
     At least one slice is made. A slice's length depends on the model only, so what happens up to
     any sweep does not depend on the clock or on `threads` (default: all cores), and `finished`
@@ -51,6 +51,7 @@ def run_copies(
     device = on_device(backend, why_not, worthwhile=len(runs) >= ENOUGH_RUNS)
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
         while sweeps is None or first.sweeps < sweeps:
+            leave_if_over()
             step = length if sweeps is None else min(length, sweeps - first.sweeps)
             if device:
                 from tightz.search.gpu_tempering import advance_on_device
@@ -64,7 +65,7 @@ def run_copies(
                     future.result()
             if finished():
                 return True
-            if deadline is not None and time.perf_counter() >= deadline:
+            if stop() or (deadline is not None and time.perf_counter() >= deadline):
                 return False
     return False
 

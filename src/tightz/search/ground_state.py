@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,8 +87,12 @@ def search_spins(
     time_limit: float | None = None,
     threads: int | None = None,
     backend: Backend = "auto",
+    stop: Callable[[], bool] = lambda: False,
 ) -> Found:
-    """The k heaviest spin states (S, n) that copies of tempering find; few spins are enumerated."""
+    """The k heaviest spin states (S, n) that copies of tempering find; few spins are enumerated.
+
+    What was found when `stop()` says so is returned then.
+    """
     if poly.constant == -np.inf:
         return Found(np.ones((1, poly.n), dtype=np.int8), SearchStatus.ZERO)
     if poly.n <= search.enumerate_up_to and k == 1:
@@ -108,6 +112,7 @@ def search_spins(
         threads=threads,
         backend=backend,
         finished=lambda: _reached(copies, goal) or _agreed(copies, search.patience),
+        stop=stop,
     )
     states, _ = merge_best(poly, [c.best for c in copies], k)
     top = max(c.top for c in copies)

@@ -11,10 +11,14 @@ from tightz.errors import ParameterError, require_range
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.projections.grouped import GroupedPolynomial
+from tightz.runtime.clock import leave_if_over
 from tightz.runtime.seeds import generator
 from tightz.search.ladder import Ladder, local_scales
 from tightz.search.lane_sweeps import Scratch, sweep_lanes, temper
 from tightz.search.moves import Best, Plan, Replicas, Tally, reweigh
+
+SLICE_WORK = 1e8
+"""Work between two looks at the clock: 10 to 50 ms."""
 
 MAX_ROWS = 4096
 """Sweeps whose energies are kept per run; when more have been made, every other one is dropped."""
@@ -142,6 +146,7 @@ class Tempering:
         target = rep.beta.copy()
         local, new, moved = np.empty((3, target.size))
         for beta in np.repeat(rep.betas, sweeps):
+            leave_if_over()
             # Every lane is cooled with the ladder until it reaches its own temperature and then
             # stays there.
             np.minimum(target, beta, out=rep.beta)
@@ -255,7 +260,10 @@ def tune_ladder(
         lanes = config.replicas * betas.size
         sweeps = int(np.clip(1e9 / (problem.work * lanes), 20, 100 * (round_ + 1)))
         pilot = Tempering(problem, config, betas, seed, 0, round_)
-        pilot.advance(sweeps)
+        step = max(1, int(SLICE_WORK / (problem.work * lanes)))
+        for made in range(0, sweeps, step):
+            leave_if_over()
+            pilot.advance(min(step, sweeps - made))
         # The first third is burn-in; replicas are pooled, since they have the same law.
         late = pilot.trace[sweeps // 3 :]
         pooled = late.transpose(2, 0, 1).reshape(betas.size, -1)

@@ -9,13 +9,19 @@ with the parities chosen; anytime search trees for Z: Lou, Dechter and Ihler, 20
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from tightz.errors import ParameterError, UnsupportedModelError
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.given import ModelOrPath, given_model
 from tightz.models.prepared import prepared
+from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.reductions.encoding import encode
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
+from tightz.runtime.interrupts import interruptible
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.splitting.results import SplittingResult
 from tightz.splitting.run import PRODUCT, SEARCH_SHARE, STRUCTURED, Splitting, SplittingTree
@@ -48,16 +54,27 @@ def split(
     A binary model whose zeros, if any, are parities is split by parities of its spins; any other by
     the states of its variables (`settings.collapse`, `settings.family` and `backend` are then of no
     use). With no limit at all it runs until the interval is closed. `backend`: "cuda" bounds the
-    leaves of a MeanField tree on the GPU, "auto" does so where there is one, "cpu" never.
+    leaves of a MeanField tree on the GPU, "auto" does so where there is one, "cpu" never. Ctrl-C
+    returns what is known.
     """
     model = given_model(model, "split")
     if time_limit is not None and not time_limit > 0.0:
         raise ParameterError(
             f"time_limit is {time_limit}; expected a positive number of seconds, or None"
         )
-    clock = Clock() if time_limit is None else Clock(time_limit)
-    settings = settings or Splitting()
-    root = seed_sequence(seed)
+    with interruptible() as asked:
+        clock = Clock(math.inf if time_limit is None else time_limit, stop=asked)
+        return _split(model, settings or Splitting(), clock, seed_sequence(seed), threads, backend)
+
+
+def _split(
+    model: FactorGraph | SpinPolynomial,
+    settings: Splitting,
+    clock: Clock,
+    root: np.random.SeedSequence,
+    threads: int | None,
+    backend: Backend,
+) -> SplittingResult:
     try:
         encoding = encode(model)
     except UnsupportedModelError:
@@ -72,7 +89,7 @@ def split(
         encoding,
         seed=root,
         collapse=automatic if settings.collapse is None else settings.collapse,
-        time_limit=None if time_limit is None else SEARCH_SHARE * time_limit,
+        time_limit=None if clock.limit == math.inf else SEARCH_SHARE * clock.limit,
         threads=threads,
     )
     tree = SplittingTree(work, settings, clock=clock, seed=root, threads=threads, backend=backend)

@@ -22,7 +22,7 @@ from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.projections.coset import Coset
 from tightz.reductions.encoding import model_digest
 from tightz.runtime.backends import Backend, on_device
-from tightz.runtime.clock import Clock
+from tightz.runtime.clock import Clock, OverError, work_for
 from tightz.runtime.cores import usable_cores
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, generator, seed_sequence
@@ -59,6 +59,10 @@ SEARCH_SHARE = 0.15
 """Share of a time limit that the search for states may take, and the root's upper bound."""
 
 Result = TypeVar("Result")
+
+
+LOOK = 0.2
+"""Seconds between two looks at whether the run was asked to end."""
 
 
 class _LateError(Exception):
@@ -159,7 +163,7 @@ class SplittingTree:
 
     def run(self) -> Iterator[Bound]:
         """Yield each improvement; ends when closed, at a limit, or when the iterator is closed."""
-        pool = ThreadPoolExecutor(self.threads)
+        pool = self._pool()
         steps = self.shared_run(pool)
         answer = Underway() if self.threads == 1 else Underway(partial(self._start, pool))
         results: list[Any] | None = None
@@ -180,7 +184,7 @@ class SplittingTree:
         self, pool: ThreadPoolExecutor | None = None
     ) -> Generator[Bound | Handout, Any, None]:
         """As `run`, for a driver that has the rounds' looks done; `pool`: for all else."""
-        pool = pool or ThreadPoolExecutor(self.threads)
+        pool = pool or self._pool()
         try:
             yield from self._stages(pool)
         except _LateError:
@@ -188,6 +192,9 @@ class SplittingTree:
         finally:
             self._seconds = self.clock.elapsed
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads, initializer=work_for, initargs=(self.clock,))
 
     def _news(self) -> Iterator[Bound]:
         """What the tree's root has gained since last time."""
@@ -258,17 +265,20 @@ class SplittingTree:
         yield from self._news()
 
     def _call(self, pool: Executor, work: Callable[..., Result], *arguments: object) -> Result:
-        """work(*arguments) on the pool; _LateError when the deadline comes first."""
+        """work(*arguments) on the pool; _LateError when the run ends first."""
         return self._result(pool.submit(work, *arguments))
 
     def _start(self, pool: Executor, work: Callable[..., Any], task: Any) -> Callable[[], Any]:
         return partial(self._result, pool.submit(work, task))
 
     def _result(self, future: Future[Result]) -> Result:
-        left = self.clock.left
-        if not wait([future], timeout=None if left == math.inf else left).done:
-            raise _LateError
-        return future.result()
+        while not wait([future], timeout=min(self.clock.left, LOOK)).done:
+            if self.clock.expired:
+                raise _LateError
+        try:
+            return future.result()
+        except OverError:
+            raise _LateError from None
 
     def _orders(self) -> Order:
         """Several elimination orders are worth a try unless the model is large."""

@@ -108,6 +108,11 @@ class ExactResult(ByVariable, OneBound):
         return found
 
     @property
+    def has_marginals(self) -> bool:
+        """Whether they are there; else they are computed when first asked for."""
+        return self._beliefs is not None
+
+    @property
     def marginals(self) -> list[NDArray[np.float64]]:
         """One probability vector per variable, observed ones included; NaN where Z = 0."""
         return self._tables.variables

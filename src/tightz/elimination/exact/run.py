@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from tightz.elimination.exact.schedule import (
     Step,
     bucket_layout,
 )
-from tightz.elimination.exact.tables import LIMIT, LOG_COST, Table, TableSpace
+from tightz.elimination.exact.tables import LIMIT, LOG_COST, Table, TableSpace, go_on_unless
 from tightz.judge.claims import total_scale
 from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph
@@ -35,10 +36,6 @@ MEET = 1 << 16
 
 PRIVATE = 1 << 16
 """Entries of a table that every worker may have a copy of."""
-
-
-class StoppedError(Exception):
-    """Raised inside an exact sum that was asked to stop; it has no result."""
 
 
 class Elimination:
@@ -67,20 +64,19 @@ class Elimination:
     def run(self, steps: Sequence[Step], stop: Callable[[], bool] = bool) -> None:
         """Follow the schedule; all large memory is taken here, at once, as planned.
 
-        `StoppedError` as soon as `stop()` says so, between two steps.
+        `StoppedError` as soon as `stop()` says so, between two blocks of a table.
         """
         constant = np.flatnonzero(self.model.arities == 0)
         logs = self.model.log_tables[self.model.table_ptr[constant]].tolist()
         roots: dict[int, tuple[list[float], float]] = {}
         self.factor_marginals[self.model.table_ptr[constant]] = 1.0  # their one state is certain
         entries = self.plan.peak_bytes(steps) // 8
-        self._space = TableSpace(entries, self.plan.reserved_entries)
+        self._space = TableSpace(entries, self.plan.reserved_entries, stop)
         self._audit = Audit(self.model, self.plan, self._space)
         complete = False
         try:
             for kind, b, into, chain in steps:
-                if stop():
-                    raise StoppedError("the sum was stopped before its end")
+                go_on_unless(stop)
                 if kind == FORWARD:
                     if b not in self.plan.chains or not self._pass((*chain, b)):
                         self._one_by_one((*chain, b))
@@ -207,13 +203,9 @@ class Elimination:
         out.error = joined(t.error for t in inputs).plus(*out.own_error)
         cost = source.size * len(turns)
         workers = self._space.workers
-        kernel: Callable[..., None] = run_pass
-        workers.run(
-            [
-                partial(kernel, self._space.arena, layout, *r)
-                for r in workers.ranges(layout.n_outer, cost)
-            ]
-        )
+        call: Callable[[int, int], None] = partial(run_pass, self._space.arena, layout)
+        each = cost / layout.n_outer
+        workers.run([workers.blocks(call, *r, each) for r in workers.ranges(layout.n_outer, cost)])
         self._audit.message(buckets[-1], out, inputs, summed)
         self._messages[buckets[-1]] = out
         return True
@@ -264,8 +256,8 @@ class Elimination:
             layout.tile,
             layout.operands[0],
         )
-        workers = self._space.workers
-        workers.run([partial(call, *r) for r in workers.ranges(layout.n_outer, cost)])
+        workers, each = self._space.workers, cost / layout.n_outer
+        workers.run([workers.blocks(call, *r, each) for r in workers.ranges(layout.n_outer, cost)])
 
     def _merge(self, message: Table, onto: Table) -> None:
         """onto *= message, in place; the message's axes are among those of `onto`."""
@@ -348,13 +340,14 @@ class Elimination:
         )
         workers, arena = self._space.workers, self._space.arena
         cost = states * belief.size * (LOG_COST if is_log else 1)
-        ranges = workers.ranges(states * layout.n_outer, cost, layout.grain)
+        grain, each = layout.grain, cost / (states * layout.n_outer)
+        ranges = workers.ranges(states * layout.n_outer, cost, grain)
         private = np.zeros((len(ranges), starts[-1]))
         if not is_log and _one_in_step(layout):
             children[0].is_ratio = True
             ratio: Callable[..., None] = kernels.spread_ratio
             call = partial(ratio, arena, layout)
-            calls = [partial(call, private[k], scale, *r) for k, r in enumerate(ranges)]
+            kept: tuple[Any, ...] = (scale,)
         else:
             if scale != 1.0:
                 self._space.each(tables.scale_in_place, belief, scale)
@@ -362,8 +355,13 @@ class Elimination:
                 self._space.values(table)[:] = 0.0
             spread: Callable[..., None] = kernels.spread_belief
             call = partial(spread, arena, belief.start, layout)
-            calls = [partial(call, private[k], shift, is_log, *r) for k, r in enumerate(ranges)]
-        workers.run(calls)
+            kept = (shift, is_log)
+        workers.run(
+            [
+                workers.blocks(partial(call, private[k], *kept), *r, each, grain)
+                for k, r in enumerate(ranges)
+            ]
+        )
         total: NDArray[np.float64] = private.sum(axis=0)
         return total
 
@@ -398,9 +396,10 @@ class Elimination:
         sums = [np.zeros(0)]
         for table, child, layout in work:
             if isinstance(layout, PassLayout):
-                kernel: Callable[..., None] = run_pass
+                call: Callable[[int, int], None] = partial(run_pass, arena, layout)
                 ranges = workers.ranges(layout.n_outer, ratio.size)
-                workers.run([partial(kernel, arena, layout, *r) for r in ranges])
+                each = ratio.size / layout.n_outer
+                workers.run([workers.blocks(call, *r, each) for r in ranges])
             else:  # a child's belief is summed where it will lie: no room is planned beside it
                 found = np.zeros(table.size) if child is None else self._space.values(child)
                 found[:] = 0.0
@@ -417,7 +416,13 @@ class Elimination:
         workers, kernel = self._space.workers, partial(run_meet, self._space.arena, layout)
         ranges = workers.ranges(layout.n_outer, cost if onto.size <= PRIVATE else 0)
         copies = [onto, *(np.zeros(onto.size) for _ in ranges[1:])]
-        workers.run([partial(kernel, copy, *r) for copy, r in zip(copies, ranges, strict=True)])
+        each = cost / layout.n_outer
+        workers.run(
+            [
+                workers.blocks(partial(kernel, copy), *r, each)
+                for copy, r in zip(copies, ranges, strict=True)
+            ]
+        )
         for copy in copies[1:]:
             onto += copy
 

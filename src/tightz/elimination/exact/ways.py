@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tightz.elimination.exact.choice import Spread, choose_plan
 from tightz.elimination.exact.planning import EliminationPlan
-from tightz.elimination.exact.run import Elimination, StoppedError
+from tightz.elimination.exact.run import Elimination
 from tightz.elimination.exact.slices import (
     MAX_SECONDS,
     SLICE_SECONDS,
@@ -25,6 +25,7 @@ from tightz.elimination.exact.slices import (
     run_slices,
     slice_plan,
 )
+from tightz.elimination.exact.tables import StoppedError
 from tightz.elimination.graph import interaction_graph, scopes_of
 from tightz.elimination.refused import Refused
 from tightz.errors import ResourceError
@@ -48,6 +49,9 @@ LOGICAL = 0.5
 
 LOOK = 0.1
 """Part of the time that a test of planarity may take."""
+
+MARGINALS = 6.0
+"""Marginals take up to this many times as long as log Z."""
 
 _MAX_WIDTH = 60
 _MAX_LOG2_COST = 100.0
@@ -135,7 +139,10 @@ class ByElimination:
             whole = choose_plan(self.model) if self.sliced else self.plan
             again = None
             if whole is not None:
-                again = slice_plan(self.model, whole, self.max_memory, marginals=True)
+                again = slice_plan(
+                    self.model, whole, self.max_memory, marginals=True,
+                    most_seconds=time_limit / MARGINALS,
+                )  # fmt: skip
             if again is None:
                 return self.run(marginals=False, time_limit=time_limit, stop=stop)
             return ByElimination(self.model, self.max_memory, again).run(
@@ -192,11 +199,12 @@ class OnDevice:
                 most_seconds=time_limit,
             )  # fmt: skip
         if isinstance(planned, Refused):
-            if self.otherwise is None:
+            late = self.otherwise is not None and MARGINALS * self.otherwise.seconds > time_limit
+            if self.otherwise is None or late:
                 raise ResourceError(f"marginals on the GPU: {planned.reason}")
         else:
             try:
-                found = planned.solve()
+                found = planned.solve(stop=stop)
                 return Summed(found.log_z, found.rounding, found.marginals, found.factor_marginals)
             except OutOfRangeError:
                 if self.otherwise is None:

@@ -60,6 +60,7 @@ class CudaMachine:
         driver = _driver()
         for buffer in self._held[1:]:
             _checked(driver.cuMemFree(buffer))
+        self._held = [self._memory]  # an allocation that fails leaves the others to `close`
         words = np.concatenate([one.words for one in passes] or [np.zeros(1, np.int64)])
         edges = np.cumsum([0, *(one.words.size for one in passes)]).tolist()
         self._words = _allocate(words.nbytes)

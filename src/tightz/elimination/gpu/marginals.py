@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -35,10 +36,14 @@ class Marginals(NamedTuple):
 
 
 def marginals(
-    model: FactorGraph, plan: EliminationPlan, found: Backward, machine: Machine
+    model: FactorGraph,
+    plan: EliminationPlan,
+    found: Backward,
+    machine: Machine,
+    stop: Callable[[], bool] = bool,
 ) -> Marginals:
-    """log Z and all marginals of a model without observed variables."""
-    return _Run(model, plan, found, machine).run()
+    """log Z and all marginals of a model without observed variables; `stop` as of `solve`."""
+    return _Run(model, plan, found, machine).run(stop)
 
 
 class _Run:
@@ -54,13 +59,13 @@ class _Run:
         self._singles = [np.full(int(c), np.nan) for c in model.cardinalities]
         self._tables = np.full(model.log_tables.size, np.nan)
 
-    def run(self) -> Marginals:
+    def run(self, stop: Callable[[], bool]) -> Marginals:
         constants = self._factors.constants
         if -math.inf in constants:
             return Marginals(NO_STATE, self._singles, self._tables)
         runner = Runner(
             self._plan, self._factors, self._machine,
-            [one.work for one in self._found.actions], self._found.peak,
+            [one.work for one in self._found.actions], self._found.peak, stop,
         )  # fmt: skip
         for k, one in enumerate(self._found.actions):
             out = runner.run(k, self._known, keep=not one.record)

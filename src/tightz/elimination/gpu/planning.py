@@ -102,11 +102,17 @@ class GpuPlan:
             f"{format_bytes(self.bytes_moved)} moved{slices}; about {self.seconds:.2g} s on an H200"
         )
 
-    def solve(self, machine: Callable[[int], Machine] | None = None) -> GpuResult:
+    def solve(
+        self,
+        machine: Callable[[int], Machine] | None = None,
+        *,
+        stop: Callable[[], bool] = bool,
+    ) -> GpuResult:
         """log Z, its rounding, and marginals if planned for.
 
-        `machine`: made for a number of entries; the GPU by default.
-        Raises `OutOfRangeError` where a table spans more than float64 does.
+        `machine`: made for a number of entries; the GPU by default. Its memory is free when this
+        returns. Raises `OutOfRangeError` where a table spans more than float64 does, `StoppedError`
+        between two passes once `stop()` says so.
         """
         start = time.perf_counter()
         if machine is None:
@@ -119,9 +125,9 @@ class GpuPlan:
         try:
             for evidence, one in self._slices():
                 if shares is None or self.backward is None:
-                    found.append(solve(self.plan, self.passes, Factors(one, self.plan), runs))
+                    found.append(solve(self.plan, self.passes, Factors(one, self.plan), runs, stop))
                 else:
-                    part = marginals(one, self.plan, self.backward, runs)
+                    part = marginals(one, self.plan, self.backward, runs, stop)
                     found.append(part.solved)
                     shares.add(evidence, part)
         finally:

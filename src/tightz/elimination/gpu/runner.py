@@ -9,11 +9,12 @@ they may not: the CPU then has tables of logs, the device has not.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tightz.elimination.exact.planning import EliminationPlan
 from tightz.elimination.exact.precision import NO_ERROR, Error, joined
+from tightz.elimination.exact.tables import go_on_unless
 from tightz.elimination.gpu.audit import Audit
 from tightz.elimination.gpu.factors import Factors
 from tightz.elimination.gpu.lowering import coefficient_count, lower
@@ -74,7 +75,9 @@ class Runner:
         machine: Machine,
         passes: list[Pass],
         peak: int,
+        stop: Callable[[], bool] = bool,
     ) -> None:
+        self._stop = stop
         self._plan, self._factors, self._machine = plan, factors, machine
         self._audit = Audit(plan, factors, machine)
         self.passes = passes
@@ -85,10 +88,11 @@ class Runner:
         machine.load(lowered)
 
     def run(self, k: int, known: dict[Source, Known], *, keep: bool = True) -> Known | None:
-        """Pass k; None where nothing but zeros comes out.
+        """Pass k; None where nothing but zeros comes out; `StoppedError` once `stop()` says so.
 
         Without `keep` the result is summed at once, and what underflows does not count.
         """
+        go_on_unless(self._stop)
         one = self.passes[k]
         inputs = [known[s] for s in one.inputs]
         groups = [self._factors.merged(*s) for s in one.factors(self._plan)]

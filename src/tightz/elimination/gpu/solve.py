@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tightz.elimination.exact.planning import EliminationPlan
@@ -25,12 +26,18 @@ class Solved(NamedTuple):
 NO_STATE = Solved(Scale(-math.inf), 0.0)
 
 
-def solve(plan: EliminationPlan, found: Passes, factors: Factors, machine: Machine) -> Solved:
-    """log Z of one slice."""
+def solve(
+    plan: EliminationPlan,
+    found: Passes,
+    factors: Factors,
+    machine: Machine,
+    stop: Callable[[], bool] = bool,
+) -> Solved:
+    """log Z of one slice; `StoppedError` between two passes once `stop()` says so."""
     terms, rounding = list(factors.constants), 0.0
     if -math.inf in terms:
         return NO_STATE
-    runner = Runner(plan, factors, machine, list(found.steps), found.peak)
+    runner = Runner(plan, factors, machine, list(found.steps), found.peak, stop)
     known: dict[Source, Known] = {}
     for k, one in enumerate(found.steps):
         out = runner.run(k, known)

@@ -23,6 +23,7 @@ from tightz.errors import UnsupportedModelError
 from tightz.families.layer.log_cosh import expected_log_2cosh
 from tightz.families.projection import entropy
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.runtime.clock import leave_if_over
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -179,6 +180,7 @@ def _climb(
     pace = np.full(v.shape[1], 0.3)
     done = np.zeros(v.shape[1], dtype=bool)
     for _ in range(steps):
+        leave_if_over()
         trial = natural + pace * (gradient - natural)
         trial_v = np.where(held, v, np.tanh(trial))
         trial_value, trial_gradient = problem.gaussian(trial_v)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tightz.families.structured.junction import Forest, links_of, marginals
 from tightz.families.structured.terms import Terms
+from tightz.runtime.clock import leave_if_over
 from tightz.runtime.kernels import inner, kernel
 
 TINY = 1e-100
@@ -46,6 +47,10 @@ class Sweep(NamedTuple):
     work: NDArray[np.float64]
     pull: NDArray[np.float64]
     below: NDArray[np.float64]
+
+
+BLOCK, LEAST_BLOCK = 4_000_000, 8
+"""Table entries that are swept, and sweeps at least, between two looks at the clock."""
 
 
 @inner
@@ -91,19 +96,27 @@ def ascend(
         np.empty(terms.theta.size),
         np.empty(terms.theta.size, dtype=np.int64),
     )
-    return int(
-        _ascend(
-            (links_of(f), (f.tree_ptr, f.child_ptr, f.child), (events, event_ptr)),
-            (terms.tree_piece_ptr, terms.piece_node, terms.piece_mask, terms.piece_top,
-             terms.node_piece_ptr, terms.node_piece, terms.fixed),
-            (terms.theta, terms.term_piece_ptr, terms.term_piece, terms.piece_term_ptr,
-             terms.piece_term),
-            (terms.node_slot_ptr, terms.node_slot, terms.slot_node, terms.slot_piece,
-             terms.slot_odd, terms.slot_parent, terms.slot_ptr, terms.slot_child_ptr,
-             terms.slot_child),
-            tuple(q), shared, (float(terms.constant), float(tol)), trace[:max_sweeps],
-        )
+    given = (
+        (links_of(f), (f.tree_ptr, f.child_ptr, f.child), (events, event_ptr)),
+        (terms.tree_piece_ptr, terms.piece_node, terms.piece_mask, terms.piece_top,
+         terms.node_piece_ptr, terms.node_piece, terms.fixed),
+        (terms.theta, terms.term_piece_ptr, terms.term_piece, terms.piece_term_ptr,
+         terms.piece_term),
+        (terms.node_slot_ptr, terms.node_slot, terms.slot_node, terms.slot_piece,
+         terms.slot_odd, terms.slot_parent, terms.slot_ptr, terms.slot_child_ptr,
+         terms.slot_child),
+        tuple(q), shared, (float(terms.constant), float(tol)),
     )  # fmt: skip
+    block, done = max(LEAST_BLOCK, BLOCK // max(1, tables.size)), 0
+    while done < max_sweeps:
+        leave_if_over()
+        part = trace[done : min(done + block, max_sweeps)]
+        made = int(_ascend(*given, part))
+        gained = trace[done + made - 1] - trace[max(0, done + made - 2)]
+        done += made
+        if made < part.size or (done > 1 and gained <= tol):
+            break
+    return done
 
 
 @inner

@@ -10,8 +10,14 @@ from dataclasses import replace
 from tightz.bounds import Bound
 from tightz.elimination.exact import plan
 from tightz.elimination.exact.elimination import ExactResult, solve
-from tightz.elimination.exact.run import StoppedError
-from tightz.elimination.exact.ways import ByCounting, ByElimination, Way, by_elimination
+from tightz.elimination.exact.tables import StoppedError
+from tightz.elimination.exact.ways import (
+    MARGINALS,
+    ByCounting,
+    ByElimination,
+    Way,
+    by_elimination,
+)
 from tightz.errors import ResourceError, UnsupportedModelError
 from tightz.models.observed import observe
 from tightz.runtime.clock import Clock
@@ -26,8 +32,10 @@ MOST = 0.7
 
 _STEP = 0.5  # seconds of counting between two looks at the race
 
-MARGINALS = 6.0
-"""Marginals take up to this many times as long as log Z."""
+LATE = "log Z is exact; the sums for exact marginals do not fit into the time or memory left"
+
+SAYING = 0.03
+"""Part of the time left that an exact log Z keeps to say that its marginals were given up."""
 
 COUNTING = 0.5
 """Part of all workers' time for counting, whose only gain comes at its end."""
@@ -51,21 +59,34 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     yield result.bound
     if result.log_z == -math.inf or not working.marginals:
         return
-    known = False
-    if MARGINALS * result.seconds < clock.left:
-        for found in exact_marginals(result):
+    known = late = False
+    # than predicted, and so it will be again; a second may have gone into loading kernels
+    slower = max(1.0, result.seconds / max(1.0, way.seconds))
+    try:
+        late = MARGINALS * result.seconds > clock.left
+        whole = None if late else _solve(working, way, clock, marginals=True, slower=slower)
+    except (StoppedError, ResourceError):
+        whole, late = None, True
+    if whole is not None and whole.has_marginals:
+        for found in exact_marginals(whole):
             known = known or found.marginals is not None
             yield found
     if known:
         yield from barren_marginals(working, clock)
-    else:
-        yield from _other_marginals(working, way, clock)
+        return
+    if late:
+        yield Finding(note=LATE)
+    yield from _other_marginals(working, way, clock)
 
 
-def _solve(working: Working, way: Way, clock: Clock) -> ExactResult:
+def _solve(
+    working: Working, way: Way, clock: Clock, *, marginals: bool = False, slower: float = 1.0
+) -> ExactResult:
+    """Marginals are given up in time to say so."""
+    least = SAYING * clock.left if marginals else 0.0
     return solve(
-        working.graph, way, max_memory=working.max_memory, marginals=False,
-        time_limit=clock.left, stop=lambda: clock.expired,
+        working.graph, way, max_memory=working.max_memory, marginals=marginals,
+        time_limit=clock.left / slower, stop=lambda: clock.left <= least,
     )  # fmt: skip
 
 

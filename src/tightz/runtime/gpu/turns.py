@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from tightz.runtime.clock import leave_if_over
+
 
 class Turns:
     """A lock that is handed on in the order in which it was asked for; its holder may ask again.
@@ -53,7 +55,11 @@ class Turns:
                 gate.release()
 
     def give_way(self) -> None:
-        """In the middle of something long: let all go first who have asked by now."""
+        """In the middle of something long: let all go first who have asked by now.
+
+        `OverError` where nobody waits for it any more.
+        """
+        leave_if_over()
         if not self._line:
             return
         with self._mutex:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numba
 
+from tightz.runtime.clock import wait_for
 from tightz.runtime.cores import usable_cores
 from tightz.runtime.kernels import store
 from tightz.runtime.kernels.registry import Kernel, needed
@@ -68,6 +69,7 @@ class Farm:
         self._queue: list[Kernel] = []
         self._pending: set[Kernel] = set()
         self._workers: list[subprocess.Popen[str]] = []
+        self._feeding: list[threading.Thread] = []
         self._here = here
         self._compiling = self._closed = False
         self._busy, self._since = 0.0, 0.0
@@ -130,8 +132,8 @@ class Farm:
             with self.changed:
                 self.changed.wait(0.2)
 
-    def close(self) -> None:
-        """Take no more jobs; what is under way is finished by the workers themselves."""
+    def close(self, *, finish: bool = True) -> None:
+        """Take no more jobs; what is under way is finished by the workers, or they are ended."""
         with self.changed:
             self._closed = True
             self._queue.clear()
@@ -140,6 +142,10 @@ class Farm:
             with contextlib.suppress(OSError):
                 if worker.stdin is not None:
                     worker.stdin.close()
+            if not finish:
+                worker.kill()
+        if not finish:
+            wait_for(self._feeding)
 
     def __enter__(self) -> Farm:
         return self
@@ -161,7 +167,8 @@ class Farm:
             log.info("no process to compile kernels in: %s", error)
             return
         self._workers.append(worker)
-        threading.Thread(target=self._feed, args=(worker,), daemon=True).start()
+        self._feeding.append(threading.Thread(target=self._feed, args=(worker,), daemon=True))
+        self._feeding[-1].start()
 
     def _feed(self, worker: subprocess.Popen[str]) -> None:
         """Hand out one kernel after the other; ends with the farm or the worker."""

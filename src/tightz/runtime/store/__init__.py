@@ -27,9 +27,9 @@ own. Nothing is ever changed but accounts, which count on.
 
 from __future__ import annotations
 
+from tightz.errors import StoreError
 from tightz.runtime.store.reader import RunReader
 from tightz.runtime.store.records import Answer, BatchRow, RunMeta, Session, TrialColumns
-from tightz.runtime.store.schema import StoreError
 from tightz.runtime.store.writer import RunStore, RunWriter
 
 __all__ = [

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound
+from tightz.errors import StoreError
 from tightz.runtime.store.records import (
     Answer,
     BatchRow,
@@ -27,7 +28,6 @@ from tightz.runtime.store.schema import (
     TABLES,
     TEXT_TABLES,
     UNREADABLE,
-    StoreError,
     check_header,
     connect,
     exists,

@@ -10,12 +10,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tightz.errors import StoreError
 from tightz.runtime.store.reader import is_intact, read_batch, read_meta
 from tightz.runtime.store.records import RunMeta
 from tightz.runtime.store.schema import (
     TEXT_TABLES,
     UNREADABLE,
-    StoreError,
     connect,
     create_tables,
     create_triggers,

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from tightz.errors import TightzError
+from tightz.errors import FullDiskError, StoreError, is_full
 
 APPLICATION_ID = 0x7469677A
 """"tigz": written into the SQLite header, so that other databases are told apart."""
@@ -43,10 +43,6 @@ COUNTERS = ("accounts",)
 
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError, OverflowError)
 """What sqlite3 raises for a damaged file: it decodes names and messages of SQLite itself."""
-
-
-class StoreError(TightzError):
-    """A run store that cannot be used as asked; what it holds is left as it is."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
@@ -157,7 +153,16 @@ def translated(path: Path) -> Iterator[None]:
     try:
         yield
     except (*UNREADABLE, OSError) as error:
-        raise StoreError(f"{path}: {_advice(path, error)}") from error
+        kind = FullDiskError if _is_full(error) else StoreError
+        raise kind(f"{path}: {_advice(path, error)}") from error
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether the disk took no more: it is full, or a limit or quota of it is reached."""
+    if isinstance(error, OSError):
+        return is_full(error)
+    name = _name(error)
+    return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR")
 
 
 def _name(error: Exception) -> str:

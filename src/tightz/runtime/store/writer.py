@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound
+from tightz.errors import LostStoreError, StoreError
 from tightz.runtime.store.reader import RunReader, read_batch
 from tightz.runtime.store.records import (
     BatchRow,
@@ -30,7 +31,6 @@ from tightz.runtime.store.records import (
 from tightz.runtime.store.salvage import salvage
 from tightz.runtime.store.schema import (
     NUMBERED,
-    StoreError,
     check_header,
     connect,
     create_tables,
@@ -298,7 +298,7 @@ class RunWriter:
         # Sessions fence each other: a resumed run has a larger number, and the older process stops
         # here instead of interleaving its batches.
         if self.session not in (0, last):
-            raise StoreError(
+            raise LostStoreError(
                 f"{self.path}: another process resumed this run, so this one stops writing; let "
                 "that one go on, or end it and run again with --resume (resume=True)"
             )

@@ -339,7 +339,7 @@ def spin_chains(terms, base, betas, states, walkers, size, renewal):
     reversal of a rising chain.
     renewal > 0 makes every `size` lanes a population (Hukushima and Iba 2003): it is resampled
     where fewer than that share of its lanes is effective, and only its mean weight is unbiased;
-    the ancestors follow the lanes' copies.
+    the ancestors follow the lanes' copies. What log_w holds at the start counts on.
     """
     s, log_w, slopes = walkers.spins, walkers.log_w, walkers.slopes
     n, lanes = base.fields.size, log_w.size
@@ -352,7 +352,6 @@ def spin_chains(terms, base, betas, states, walkers, size, renewal):
     slope, shared = np.empty(lanes), np.empty(lanes)
     local, still, prod = np.empty(lanes), np.empty(lanes), np.empty(lanes)
     decay, uniform, scratch = np.empty(lanes), np.empty(lanes), np.empty(lanes)
-    log_w[:] = 0.0
     shared[:] = 0.0
     _first_slopes(terms, base, s, slope, prod)
     # A sweep in order i = 1..n reversed in time is one in order n..1: both leave p_beta invariant,

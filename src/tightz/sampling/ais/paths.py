@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.spin_polynomial import SpinPolynomial
+from tightz.runtime.clock import leave_if_over
 from tightz.runtime.executors import map_ordered
 from tightz.sampling.ais.bases import base_log_z, product_base
 from tightz.sampling.ais.kernels import (
@@ -32,6 +34,10 @@ _COLLAPSED_ENTRIES = 32_768
 _LANES = 128
 """Chains side by side; measured, fewer are slower (32: by 20 to 50%)."""
 
+BLOCK, LEAST_BLOCK = 3e7, 8
+"""Moves of a chain, and temperatures at least, between two looks at the clock: a tenth of a
+second."""
+
 RENEWAL = 0.5
 """A population is resampled where fewer than this share of its chains is effective."""
 
@@ -49,6 +55,19 @@ class Walk(NamedTuple):
     ends: NDArray[np.int8] | NDArray[np.int32]
     slopes: NDArray[np.float64]
     ancestors: NDArray[np.int64]
+
+
+def blocks_of(betas: NDArray[np.float64], work: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """(row of the slopes, betas) of parts of a walk, whose sweep takes `work` moves.
+
+    A chain makes no sweep at its last beta: each part begins with a step of no length there. Walks
+    down are one part, since a part alone would not show where it leads.
+    """
+    step = max(LEAST_BLOCK, int(BLOCK / max(work, 1))) if betas[0] < betas[-1] else betas.size
+    yield 0, betas[: step + 1]
+    for at in range(step, betas.size - 1, step):
+        leave_if_over()
+        yield at - 1, np.concatenate([betas[at : at + 1], betas[at : at + step + 1]])
 
 
 class Path(Protocol):
@@ -123,6 +142,7 @@ class LayerPath:
         units = np.empty((len(states), base.size))
 
         def chain(c: int) -> float:
+            leave_if_over()
             return float(run(layers, betas, states[c], slopes[c], units[c]))
 
         logs = list(map_ordered(chain, range(len(states)), threads=threads))
@@ -198,12 +218,14 @@ class SpinPath:
         slopes = np.empty((betas.size - 1 if with_slopes else 0, lanes))
         walkers = Lanes(
             spins,
-            np.empty(lanes),
+            np.zeros(lanes),
             slopes,
             np.arange(lanes),
             np.empty(lanes, dtype=np.int64),
         )
-        spin_chains(self.terms, self.base, betas, words, walkers, size, renewal)
+        for row, block in blocks_of(betas, lanes * (len(spins) + self.terms.others.size)):
+            rest = walkers._replace(slopes=slopes[row:])
+            spin_chains(self.terms, self.base, block, words, rest, size, renewal)
         return Walk(walkers.log_w, spins.T.astype(np.int8), slopes.T, walkers.ancestors)
 
     def _joined(self, walks: list[Walk]) -> Walk:

@@ -23,15 +23,21 @@ from tightz.models.given import GraphOrPath, given_model
 from tightz.models.prepared import prepared
 from tightz.reductions.preparation import substitute
 from tightz.results import OneBound
+from tightz.runtime.clock import Clock, OverError, leave_if_over, my_clock, work_for
+from tightz.runtime.cores import usable_cores
+from tightz.runtime.interrupts import interruptible
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
-from tightz.sampling.ais.paths import Path, annealing_path, tuned_schedule
+from tightz.sampling.ais.paths import Path, Walk, annealing_path, tuned_schedule
 from tightz.sampling.ais.state_path import StatePath
 
 DEFAULT_TEMPERATURES = 2000
 _PILOT_CHAINS = 32
 _PILOT_TEMPERATURES = 300
 _FEW = 10.0
+AT_A_TIME = 128
+"""Chains for each thread, after which Ctrl-C is looked for."""
+
 _PILOT, _MAIN = 0, 1
 
 
@@ -158,7 +164,8 @@ def ais(
     chain cut short would not be a valid sample. Densely coupled two-layer models (RBMs) are
     sampled layer by layer with the larger layer summed out, other binary ones spin by spin. With
     variables of many states or zeros chains move over states; one that ends where a table is zero
-    has weight 0, and it counts: the mean of the weights is Z there as well.
+    has weight 0, and it counts: the mean of the weights is Z there as well. Ctrl-C returns what
+    the chains say that have come to their end.
     """
     model = given_model(model, "ais", only="FactorGraph")
     start = time.perf_counter()
@@ -180,8 +187,31 @@ def ais(
         # Random numbers of its own: a schedule chosen by the chains that count would bias their
         # weights.
         betas = _pilot(path, root, chains, count, time_limit, start, threads)
-    log_w = path.walk(betas, _states(root, _MAIN, chains), with_slopes=False, threads=threads)
+    log_w = _walked(path, betas, _states(root, _MAIN, chains), threads)
     return _result(log_w.log_weights, betas, path.name, start, record)
+
+
+def _walked(
+    path: Path, betas: NDArray[np.float64], states: NDArray[np.uint64], threads: int | None
+) -> Walk:
+    """All chains, some at a time; once asked to end, those that have come to theirs.
+
+    Which these are does not depend on their weights, so the mean stays unbiased.
+    """
+    size, walks, before = AT_A_TIME * (threads or usable_cores()), [], my_clock()
+    with interruptible() as asked:
+        work_for(Clock(stop=asked))
+        try:
+            for low in range(0, len(states), size):
+                leave_if_over()
+                part = states[low : low + size]
+                walks.append(path.walk(betas, part, with_slopes=False, threads=threads))
+        except OverError:
+            if not walks:
+                raise KeyboardInterrupt from None
+        finally:
+            work_for(before)
+    return walks[0]._replace(log_weights=np.concatenate([walk.log_weights for walk in walks]))
 
 
 def _path(model: FactorGraph) -> Path | float:

@@ -256,15 +256,16 @@ class Walkers(NamedTuple):
 
 
 @kernel
-def state_chains(sites, base, betas, words, walkers, size, renewal):
+def state_chains(sites, base, betas, words, walkers, size, renewal, begin):
     """Chains drawn from `base` through `betas`, moved by heat bath; as `ais.kernels.spin_chains`.
 
-    base: log probabilities of each variable's states, all finite; the start is their product.
+    base: log probabilities of each variable's states, all finite; the start is their product, or
+    where the walkers are if not `begin`.
     """
     x, log_w, slopes = walkers.spins, walkers.log_w, walkers.slopes
     n, lanes = x.shape[0], log_w.size
     slope, shared, prod = np.empty(lanes), np.zeros(lanes), np.empty(lanes)
-    for v in range(n):
+    for v in range(n if begin else 0):
         start = sites.ptr[v]
         d = sites.ptr[v + 1] - start
         for c in range(lanes):
@@ -280,7 +281,6 @@ def state_chains(sites, base, betas, words, walkers, size, renewal):
     for v in range(n):
         for c in range(lanes):
             slope[c] -= base[sites.ptr[v] + x[v, c]]
-    log_w[:] = 0.0
     here = np.empty(lanes)
     for k in range(1, betas.size):
         for c in range(lanes):

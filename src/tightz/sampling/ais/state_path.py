@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import per_variable
 from tightz.runtime.executors import map_ordered
-from tightz.sampling.ais.paths import RENEWAL, Walk
+from tightz.sampling.ais.paths import RENEWAL, Walk, blocks_of
 from tightz.sampling.ais.state_moves import (
     Sites,
     Walkers,
@@ -103,13 +103,15 @@ class StatePath:
         lanes = len(part)
         walkers = Walkers(
             np.empty((self.model.n_variables, lanes), dtype=np.int32),
-            np.empty(lanes),
+            np.zeros(lanes),
             np.empty((betas.size - 1 if with_slopes else 0, lanes)),
             np.arange(lanes),
             np.empty(lanes, dtype=np.int64),
         )
         words = np.ascontiguousarray(part.T)
-        state_chains(self.sites, self.base, betas, words, walkers, size, renewal)
+        for row, block in blocks_of(betas, lanes * (self.base.size + self.sites.others.size)):
+            rest = walkers._replace(slopes=walkers.slopes[row:])
+            state_chains(self.sites, self.base, block, words, rest, size, renewal, row == 0)
         logs, ends = self.constant + walkers.log_w, walkers.spins.T
         if self.model.has_zeros:
             # The indicator of the proof above: what the model forbids has weight 0.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -36,11 +36,17 @@ A_FACTOR = 3e-4
 
 
 def heavy_cliques(
-    model: FactorGraph, *, time_limit: float, max_memory: int, iterations: int = 40
+    model: FactorGraph,
+    *,
+    time_limit: float,
+    max_memory: int,
+    iterations: int = 40,
+    stop: Callable[[], bool] = bool,
 ) -> Iterator[CliquesEvidence]:
     """Cliques of ever larger tables, for `model` itself; it has no evidence.
 
-    Ends when the next ones would not fit into the time (inf: at ibound UNTIMED) or the memory.
+    Ends when the next ones would not fit into the time (inf: at ibound UNTIMED) or the memory, or
+    once `stop()` says so.
     """
     start = time.perf_counter()
     spread = _spread(model)
@@ -65,7 +71,8 @@ def heavy_cliques(
             return
         begun = time.perf_counter()
         for _ in run.improvements():
-            pass
+            if stop():
+                return
         pace = (time.perf_counter() - begun) / max(1, run.passes) / max(1.0, run.entries)
         if run.descent is not None and run.descent.best < math.inf:
             found = run.descent.evidence(run.numbers)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.judge.spanning import MOST_VERTICES
+from tightz.runtime.clock import leave_if_over
 from tightz.runtime.kernels import kernel
 
 INSIDE = 1.0 - 1e-8
@@ -68,6 +69,7 @@ def _covering_trees(
     trees: list[NDArray[np.bool_]] = []
     # Each tree takes the least used edges first, so every edge is reached after about E / n trees.
     while len(trees) < 20 or (used == 0.0).any():
+        leave_if_over()
         trees.append(maximum_spanning_tree(n, first, second, -used) == 1.0)
         used += trees[-1]
     return np.array(trees)
