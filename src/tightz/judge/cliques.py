@@ -24,12 +24,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tightz.judge.clique_terms import FACTOR, MESSAGE, SHIFT, Terms, states_of, strides_of
 from tightz.judge.clique_zeros import proven_zeros
 from tightz.judge.verdict import UNIT, RefutedError, Verdict, log_summation, summation
 from tightz.models.factor_graph import FactorGraph
@@ -131,23 +132,6 @@ _ALONE = 1 << 10
 """Entries of a clique's table from which it is summed by itself: smaller ones of the same shape are
 summed together, since a call of numpy costs as much as a thousand additions."""
 
-FACTOR, SHIFT, MESSAGE = 0, 1, 2
-
-
-class _Terms(NamedTuple):
-    """What tables of cliques are made of: terms ptr[c]:ptr[c + 1] are those of clique c.
-
-    Entry x of c's table takes sign * source[start + x @ strides], where x are the states of c's
-    variables and the source is the model's log tables, the shifts, or the messages by their kind.
-    Of a message `start` is the clique that sends it.
-    """
-
-    ptr: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    sign: NDArray[np.float64]
-    start: NDArray[np.int64]
-    strides: NDArray[np.int64]  # (terms, longest scope); 0 for variables that it does not depend on
-
 
 class CliqueTree:
     """The structure of a `CliquesEvidence`, checked against the model it is said to describe."""
@@ -234,16 +218,16 @@ class CliqueTree:
         found = (variables >= 0) & (self._keys[at] == wanted)
         return np.where(found, self._by_key[at] - self._firsts[cliques][:, None], -1)
 
-    def _messages(self) -> _Terms:
+    def _messages(self) -> Terms:
         """Messages as terms of their receivers, with the axes of the sender's scope but one."""
         parents = np.array(self.parents, dtype=np.int64)
         child = np.flatnonzero(parents >= 0)
         sent = np.arange(self._members.shape[1]) < self._lengths[child, None] - 1
         sizes = np.where(sent, self._sizes[child], 1)
         axes = self._axes_in(parents[child], self._members[child])
-        return _Terms(
+        return Terms(
             parents[child], np.full(child.size, MESSAGE), np.ones(child.size), child,
-            self._placed(axes, np.where(sent, _strides(sizes), 0)),
+            self._placed(axes, np.where(sent, strides_of(sizes), 0)),
         )  # fmt: skip
 
     def _placed(self, axes: NDArray[np.int64], strides: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -253,7 +237,7 @@ class CliqueTree:
         out[row, axes[row, column]] = strides[row, column]
         return out
 
-    def _factors(self) -> _Terms:
+    def _factors(self) -> Terms:
         """Every factor of a free variable in exactly one clique; the values of the others."""
         model, placed = self.model, self.evidence.factors
         if len(placed) != len(self.scopes):
@@ -267,7 +251,7 @@ class CliqueTree:
         variables = np.full(inside.shape, -1, dtype=np.int64)
         variables[inside] = model.scope_vars
         sizes = np.where(inside, np.append(self._cards, 1)[variables], 1)
-        strides = np.where(inside, _strides(sizes), 0)
+        strides = np.where(inside, strides_of(sizes), 0)
         seen = np.full(model.n_variables + 1, -1, dtype=np.int64)
         for v, state in model.evidence.items():
             seen[v] = state
@@ -293,10 +277,10 @@ class CliqueTree:
             raise RefutedError(f"factor {left[0]} is in no clique")
         self.constants: list[float] = model.log_tables[start[times == 0]].tolist()
         if not factor.size:
-            return _Terms(factor, factor, np.ones(0), factor, self._members[:0])
+            return Terms(factor, factor, np.ones(0), factor, self._members[:0])
         # a variable of one state may have any stride: it is not an axis
         own = np.where(is_free & (sizes > 1), strides, 0)[factor]
-        return _Terms(
+        return Terms(
             clique, np.full(factor.size, FACTOR), np.ones(factor.size), start[factor],
             self._placed(axes, own),
         )  # fmt: skip
@@ -324,7 +308,7 @@ class CliqueTree:
             raise RefutedError("weights of mixed signs bound neither side")
         return positive, single
 
-    def _shifts(self) -> _Terms:
+    def _shifts(self) -> Terms:
         """The same numbers as terms of two cliques, with opposite signs: that they cancel needs no
         check.
         """
@@ -343,7 +327,7 @@ class CliqueTree:
             # Axes fall in rank in both cliques, so those that they share come in the same order.
             shared = self._axes_in(pairs[:, 1 - side], self._members[pairs[:, side]]) >= 0
             sizes = np.where(shared, self._sizes[pairs[:, side]], 1)
-            strides.append(np.where(shared & (sizes > 1), _strides(sizes), 0))
+            strides.append(np.where(shared & (sizes > 1), strides_of(sizes), 0))
             # in floats, which do not wrap around
             fits = np.prod(sizes, axis=1, dtype=np.float64) == np.diff(ends)
             if not fits.all():
@@ -355,7 +339,7 @@ class CliqueTree:
         if not self.on_device:  # there entries are inspected where they lie
             self._check_entries(pairs, ends)
         sign = np.repeat([1.0, -1.0], len(pairs))
-        return _Terms(
+        return Terms(
             pairs.T.ravel(), np.full(2 * len(pairs), SHIFT), sign, np.tile(ends[:-1], 2),
             np.concatenate(strides),
         )  # fmt: skip
@@ -374,13 +358,13 @@ class CliqueTree:
                 self.links.append((i, j, self.shifts[ends[p] : ends[p + 1]]))
             self.shifts = np.where(claims, 0.0, self.shifts)
 
-    def _sorted(self, *parts: _Terms) -> _Terms:
+    def _sorted(self, *parts: Terms) -> Terms:
         """All terms, those of a clique together."""
         clique, *rest = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(clique, kind="stable")
         ptr = np.searchsorted(clique[order], np.arange(len(self.scopes) + 1))
         kind, sign, start, strides = (column[order] for column in rest)
-        return _Terms(ptr, kind, sign, start, strides.astype(np.int64))
+        return Terms(ptr, kind, sign, start, strides.astype(np.int64))
 
     @cached_property
     def axes(self) -> list[dict[int, int]]:
@@ -511,7 +495,7 @@ class CliqueTree:
         t = np.repeat(terms.ptr[cliques] - first, counts) + np.arange(counts.sum())
         kind, start = terms.kind[t], terms.start[t]
         start = np.where(kind == MESSAGE, starts[np.where(kind == MESSAGE, start, 0)], start)
-        places = start[:, None] + terms.strides[t, : len(shape)] @ _states(shape)
+        places = start[:, None] + terms.strides[t, : len(shape)] @ states_of(shape)
         values = np.empty(places.shape)
         for which, source in enumerate((self.model.log_tables, self.shifts, flat)):
             rows = kind == which
@@ -586,20 +570,6 @@ class CliqueTree:
         if self.has_zeros:
             size[size == np.inf] = 0.0
         return size
-
-
-def _strides(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(k, axes) how far apart neighbours along each axis are in a table of these sizes."""
-    out = np.ones_like(sizes)
-    for axis in range(sizes.shape[1] - 2, -1, -1):
-        out[:, axis] = out[:, axis + 1] * sizes[:, axis + 1]
-    return out
-
-
-@lru_cache(maxsize=256)
-def _states(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """(axes, entries) the states that each entry of a table of this shape stands for."""
-    return np.indices(shape).reshape(len(shape), -1)
 
 
 class _DeviceTree(CliqueTree):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tightz.judge.cliques import FACTOR, MESSAGE, SHIFT
+from tightz.judge.clique_terms import FACTOR, MESSAGE, SHIFT
 from tightz.judge.verdict import RefutedError, log_summation, summation
 
 if not hasattr(np, "row_stack"):  # gone from numpy 2.5, still asked for by numba.cuda
