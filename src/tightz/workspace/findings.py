@@ -31,7 +31,7 @@ class Mixing(enum.Enum):
 
     EXACT = "exact"
     MIXED = "the sampler's runs agree"
-    NOT_MIXED = "the sampler's runs disagree: give it more time, or read these as one valley's"
+    NOT_MIXED = "the sampler may have missed valleys: give it more time, or read these as some of them"
     VARIATIONAL = "of the q behind the best bound: may sit in one valley, carries no error"
 
 

@@ -26,11 +26,13 @@ from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.ais.paths import Path, annealing_path, tuned_schedule
 from tightz.sampling.ais.state_path import StatePath
+from tightz.sampling.calibration import weight_error
 
 DEFAULT_TEMPERATURES = 2000
 _PILOT_CHAINS = 32
 _PILOT_TEMPERATURES = 300
 _FEW = 10.0
+_BROAD = 0.5  # nats: more says that logs scatter by over a nat, and log Z may lie as far above
 _PILOT, _MAIN = 0, 1
 
 
@@ -39,7 +41,7 @@ class AisStatus(enum.Enum):
 
     STEADY = "weights agree: the standard error is meaningful"
     FEW_EFFECTIVE = (
-        "a few chains carry the estimate, so its standard error is optimistic: raise temperatures"
+        "a few chains carry the estimate, which may be low: raise temperatures"
     )
     EXACT = "nothing to sample: the value is exact"
 
@@ -48,8 +50,10 @@ class AisStatus(enum.Enum):
 class AisResult(OneBound):
     """An estimate of log Z and the weights behind it.
 
-    `log_z` is log mean w, `standard_error` its delta-method error sd(w) / (mean(w) sqrt(chains)),
-    `effective_sample_size` (sum w)^2 / sum w^2. `lower_in_expectation` is mean log w: its
+    `log_z` is log mean w, `standard_error` its error: that of the delta method, sd(w) / (mean(w)
+    sqrt(chains)), where weights scatter little; with what rare heavy weights may add where they
+    scatter more; inf where they scatter so much that no error would be honest.
+    `effective_sample_size` is (sum w)^2 / sum w^2. `lower_in_expectation` is mean log w: its
     expectation is at most log Z. `betas` is the schedule used; passing it back as `temperatures`
     with the same seed repeats the run to the last digit.
     """
@@ -277,11 +281,13 @@ def _result(
     none = log_z == -np.inf and not exact
     relative = np.ones(chains) if exact or none else np.exp(log_weights - log_z)
     effective = 0.0 if none else float(relative.sum() ** 2 / (relative**2).sum())
-    error = float(relative.std(ddof=1) / np.sqrt(chains)) if chains > 1 else float("nan")
-    status = AisStatus.STEADY if effective >= _FEW else AisStatus.FEW_EFFECTIVE
+    # Kish's number counts the weights that came, not the heavy ones that chains fell short of.
+    error = 0.0 if exact else weight_error(log_weights)
+    steady = effective >= _FEW and error < _BROAD
+    status = AisStatus.STEADY if steady else AisStatus.FEW_EFFECTIVE
     return AisResult(
         log_z=log_z,
-        standard_error=0.0 if exact else np.inf if none else error,
+        standard_error=error,
         effective_sample_size=effective,
         lower_in_expectation=float(log_weights.mean()),
         status=AisStatus.EXACT if exact else status,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, generator
+from tightz.sampling.calibration import unseen_error
 from tightz.sampling.capped.forecast import HORIZON
 from tightz.sampling.capped.kernels import tally
 from tightz.sampling.capped.lanes import Capped, Lanes
@@ -167,15 +168,20 @@ class Tally:
         """Effective draws among those whose states were looked at."""
         return self.effective * self.counted / max(1, self.drawn)
 
+    @property
+    def unseen(self) -> float:
+        """Nats of the estimate's error for weights between the heaviest drawn and the cap."""
+        log_mean = self.level + math.log(self.mass / self.drawn)
+        return unseen_error(self.proposal.log_cap - log_mean, self.drawn)
+
     def estimate(self) -> PointEstimate:
         """log Z by the mean weight; no error where one draw carries a fifth of it."""
         if self.mass <= 0.0:
             return PointEstimate(-math.inf, math.inf, "draws under a cap", self.family, 0.0)
         value = self.level + math.log(self.mass / self.drawn)
-        share = self.largest / self.mass
         variance = max(0.0, self.square / self.mass**2 - 1.0 / self.drawn)
-        # what was not seen is about as heavy as the heaviest that was
-        error = math.hypot(math.sqrt(variance), share) if share < 0.2 else math.inf
+        share = self.largest / self.mass
+        error = math.hypot(math.sqrt(variance), self.unseen) if share < 0.2 else math.inf
         return PointEstimate(
             value, error, "draws under a mini-bucket cap", self.family, self.effective
         )
