@@ -6,6 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path as File
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import chisquare
@@ -114,6 +116,19 @@ def test_estimate_is_within_its_error(name):
     assert result.lower_in_expectation <= result.log_z
     low, high = result.interval(0.99)
     assert low <= result.log_z <= high
+
+
+def test_chains_that_fall_behind_have_no_small_error():
+    """20x20, w = 3: ten chains may carry the estimate and all of them lie low."""
+    model = ising_grid(20, coupling=(-3, 3), field=(-1, 1), seed=0)
+    log_z = exact(model)
+    for seed in range(3):
+        result = ais(model, chains=64, temperatures=400, seed=seed)
+        weights = np.exp(result.log_weights - result.log_z)
+        plain = weights.std(ddof=1) / math.sqrt(weights.size)  # the control
+        assert log_z - result.log_z > 2.0 * plain
+        assert abs(log_z - result.log_z) <= 2.0 * result.standard_error
+        assert result.status is AisStatus.FEW_EFFECTIVE
 
 
 def test_certificates_hold_as_often_as_they_say():

@@ -270,6 +270,20 @@ def test_without_exact_sums_intervals_hold_and_estimates_are_near():
     assert "not proven" in r.summary()
 
 
+def test_errors_reach_levels_that_no_draw_has():
+    """At beta = 3 one draw in 10^4 is excited: those at hand all have one energy."""
+    weights, _ = weights_of(FERROMAGNET)
+    r = tz.free_energy(FERROMAGNET, betas=[3.0], exact=False, time_limit=2.0, seed=1)
+    assert "estimate from draws" in r.heat_capacity.source[0]
+    log_z, energy, entropy, variance = (float(x) for x in truth(weights, 3.0))
+    for curve, true in (
+        (r.log_zs, log_z), (r.energy, energy), (r.entropy, entropy),
+        (r.heat_capacity, 9.0 * variance),
+    ):  # fmt: skip
+        assert abs(curve.value[0] - true) <= 2.0 * curve.error[0], curve.name
+    assert r.energy.error[0] < 0.1
+
+
 def test_delta_is_divided_among_the_temperatures(monkeypatch):
     asked = []
 
