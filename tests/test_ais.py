@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path as File
-
-import math
 
 import numpy as np
 import pytest

@@ -407,10 +407,10 @@ class Board:
             list(self.estimates.values()), self.ends.lower, self.ends.upper,
             (low, high) if calibrated else None,
         )  # fmt: skip
+        if low <= point.log_z <= high:
+            return point
         inside = min(max(point.log_z, low), high)
-        return replace(
-            point, log_z=inside, error=math.hypot(point.error, inside - point.log_z)
-        )
+        return replace(point, log_z=inside, error=math.hypot(point.error, inside - point.log_z))
 
 
 def _rank(marginals: Marginals) -> tuple[float, float]:

@@ -95,7 +95,8 @@ class TheoremRun(Result):
                 f"{e.log_gammas.shape[2]} restarts, {e.seconds:.1f} s",
                 self.theorem_1.summary(),
                 second if self.theorem_2 is None else self.theorem_2.summary(),
-                f"estimate     log Z ~  {e.log_z:.4f}   (best m = {e.best_level}: {e.log_z_source})",
+                f"estimate     log Z ~  {e.log_z:.4f}   (best m = {e.best_level}; "
+                f"{e.log_z_source})",
                 f"certificate  log Z >= {self.certificate.log_z:.4f}   (with confidence "
                 f"{self.certificate.confidence:g}; no assumption)",
                 f"lower        log Z >= {self.lower:.4f}   (holds always: {self.lower_proof.why})",

@@ -31,7 +31,7 @@ class Mixing(enum.Enum):
 
     EXACT = "exact"
     MIXED = "the sampler's runs agree"
-    NOT_MIXED = "the sampler may have missed valleys: give it more time, or read these as some of them"
+    NOT_MIXED = "the sampler may have missed states: give it more time, or take these as a part"
     VARIATIONAL = "of the q behind the best bound: may sit in one valley, carries no error"
 
 

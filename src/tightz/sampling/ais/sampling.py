@@ -40,9 +40,7 @@ class AisStatus(enum.Enum):
     """How far to trust the estimate; the value is the advice."""
 
     STEADY = "weights agree: the standard error is meaningful"
-    FEW_EFFECTIVE = (
-        "a few chains carry the estimate, which may be low: raise temperatures"
-    )
+    FEW_EFFECTIVE = "a few chains carry the estimate, which may be low: raise temperatures"
     EXACT = "nothing to sample: the value is exact"
 
 
