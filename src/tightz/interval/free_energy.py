@@ -105,7 +105,8 @@ def free_energy(
     each temperature bound the energy, and four give the heat capacity as a second derivative.
     Elsewhere `log_partition` runs at each temperature for an equal part of the time that is left,
     with delta divided among them, plans, orders and heavy states handed on from one to the next;
-    energies and heat capacities are averages over its draws.
+    energies and heat capacities are averages over its draws, with errors that reach levels which so
+    many draws may not have.
 
     log Z is convex in beta, so its ends at all temperatures bound every energy between the slopes
     of chords, the entropy with it, and each other (`tightz.judge.convexity`). No end is ever stated
