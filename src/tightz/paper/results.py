@@ -173,7 +173,7 @@ class Estimate(ByVariable, Result):
     def log_z_source(self) -> str:
         """What `log_z` is, in words."""
         if self.log_z > self.median:
-            return "from the bounds below; every median lies under them"
+            return "max over m of the median, raised to the bounds below; not a bound"
         return "max over m of the median; not a bound"
 
     @property
