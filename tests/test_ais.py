@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path as File
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+import tightz as tz
 from tests import naive
 from tests.called import called
 from tightz.bounds import Proof, Side
@@ -114,6 +116,19 @@ def test_estimate_is_within_its_error(name):
     assert result.lower_in_expectation <= result.log_z
     low, high = result.interval(0.99)
     assert low <= result.log_z <= high
+
+
+def test_chains_that_fall_behind_have_no_small_error():
+    """20x20, w = 3: a dozen chains may carry the estimate and all of them lie low."""
+    model = ising_grid(20, coupling=(-3, 3), field=(-1, 1), seed=1)
+    log_z = tz.exact(model, marginals=False).log_z
+    result = ais(model, temperatures=1000, seed=1)
+    weights = np.exp(result.log_weights - result.log_z)
+    plain = weights.std(ddof=1) / math.sqrt(weights.size)  # the control
+    assert log_z - result.log_z > 5.0 * plain
+    assert result.effective_sample_size > 10.0
+    assert abs(log_z - result.log_z) <= 2.0 * result.standard_error
+    assert result.status is AisStatus.FEW_EFFECTIVE
 
 
 def test_certificates_hold_as_often_as_they_say():

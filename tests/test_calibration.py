@@ -23,6 +23,7 @@ from tightz.sampling.calibration import (
     log_mean,
     mixing_of,
     pooled,
+    unseen_error,
     weight_error,
 )
 from tightz.workspace.findings import Mixing, PointEstimate
@@ -120,6 +121,35 @@ def test_a_value_outside_the_proof_is_not_shown():
     assert found.family == "interval"
 
 
+def test_a_confident_interval_cuts_as_a_proof_does():
+    """2926.29 was shown beside an interval from 2927.24."""
+    below = combine([ais(2926.29, 0.6)], 2900.0, 3000.0, (2927.24, 2930.0))
+    assert 2927.24 <= below.log_z <= 2930.0
+    refuted = combine([ais(2926.29, 0.01)], 2900.0, 3000.0, (2927.24, 2930.0))
+    assert (refuted.family, refuted.error) == ("confident", pytest.approx(0.69))
+    inside = combine([ais(2928.0, 0.1)], 2900.0, 3000.0, (2927.24, 2930.0))
+    assert (inside.log_z, inside.error) == (2928.0, 0.1)
+    narrow = combine([], 9.0, 10.0, (9.5, math.nextafter(9.5, 10.0)))
+    assert narrow.family == "confident"  # nothing is exact that is not proven
+
+
+def test_what_draws_may_have_missed_is_little_where_they_outnumber_the_cap():
+    """Rare weights at the cap: 2 errors hold whether or not a draw has one."""
+    assert unseen_error(1.0, 1e6) < 1e-5
+    assert unseen_error(20.0, 1e4) > 4.0
+    rng = np.random.default_rng(0)
+    for gap in (3.0, 8.0, 12.0):
+        for share in (0.02, 0.5):  # of Z, by weights e^gap times the mean of the others
+            rare = share / (1.0 - share) * math.exp(-gap)
+            hits = rng.binomial(1000, rare, size=2000)
+            logs = np.log1p(hits / 1000 * math.exp(gap))
+            off = np.abs(logs - math.log1p(rare * math.exp(gap)))
+            heavy = hits * math.exp(gap) > 200.0  # a draw with a fifth of the weight: no error
+            error = unseen_error(gap, 1000)
+            spread = np.sqrt(hits) / 1000 * np.exp(gap - logs)
+            assert np.mean(heavy | (off <= 2.0 * np.hypot(error, spread))) > 0.94
+
+
 def test_near_an_end_the_range_is_what_both_allow():
     found = combine([ais(9.2, 0.4)], 9.0, 30.0)
     assert found.log_z - 2 * found.error == pytest.approx(9.0)
@@ -169,6 +199,18 @@ def test_errors_of_log_normal_weights(count, scatter):
     assert np.mean(within) > 0.92
     if scatter >= 2.5:
         assert np.mean(plain) < 0.8
+
+
+@pytest.mark.parametrize("scatter", [0.05, 0.5])
+def test_weights_of_zero_count_in_the_error(scatter):
+    rng = np.random.default_rng(2)
+    within = []
+    for _ in range(600):
+        logs = scatter * rng.normal(size=64) - scatter**2 / 2
+        logs[rng.random(64) < 0.7] = -math.inf
+        error = weight_error(logs)
+        within.append(error < 1.0 and abs(log_mean(logs) - math.log(0.3)) <= 2.0 * error)
+    assert np.mean(within) > 0.92
 
 
 def test_weights_that_say_nothing():

@@ -21,7 +21,7 @@ from tightz.sampling.capped.tally import Tally
 from tightz.sampling.capped.wide import WideDraws
 from tightz.sampling.ledger import Ledger
 from tightz.uppers.mini_bucket.run import MiniBucket, Run, Tried
-from tightz.workspace.findings import Draws, Source
+from tightz.workspace.findings import Draws, Mixing, Source
 from tightz.workspace.working import Working, alone
 
 
@@ -218,6 +218,52 @@ def test_tallies_give_marginals_estimate_and_samples_of_the_model():
     for i, marginal in enumerate(exact.marginals):
         counts = np.bincount(drawn[:, i], minlength=len(marginal)) / len(drawn)
         assert np.abs(counts - marginal).max() < 0.05
+
+
+def soft_pigeons(pigeons: int, holes: int, penalty: float) -> tz.FactorGraph:
+    """Maps of pigeons to holes, a penalty for every two that share one."""
+    pairs = itertools.combinations(range(pigeons), 2)
+    return tz.FactorGraph([holes] * pigeons, [(p, -penalty * np.eye(holes)) for p in pairs])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_under_a_far_cap_no_small_error_is_claimed(seed):
+    """Draws of one weight miss most of Z: their scatter alone (the control) says 1e-4."""
+    model = soft_pigeons(7, 6, 20.0)
+    p, log_z = proposal_of(model, ibound=2), tz.exact(model).log_z
+    tally = Tally.of(p, log_z)
+    rng = np.random.default_rng(seed)
+    drawing = p.drawing(rng.integers(2**64, size=1024, dtype=np.uint64))
+    for _ in range(20):
+        drawing.batch()
+        tally.add(drawing, rng)
+    estimate = tally.estimate()
+    scatter = math.sqrt(max(0.0, tally.square / tally.mass**2 - 1.0 / tally.drawn))
+    assert abs(estimate.log_z - log_z) > 10.0 * scatter
+    assert abs(estimate.log_z - log_z) <= 2.0 * estimate.error
+
+
+@pytest.mark.parametrize("batches", [2, 8])
+def test_kept_states_stand_for_the_model_however_many_were_drawn(batches):
+    """Fewer draws than are kept come from q, not from p: without weights they are off."""
+    model = random_model(seed=1)
+    rng = np.random.default_rng(0)
+    p, exact = proposal_of(model, iterations=1), tz.exact(model)
+    drawing = p.drawing(rng.integers(2**64, size=1024, dtype=np.uint64))
+    tally = Tally.of(p, exact.log_z)
+    for _ in range(batches):
+        drawing.batch()
+        tally.add(drawing, rng)
+    drawn = tally.sampler(tally.estimate(), Mixing.MIXED)(2000, seed=1)
+    shares = np.exp(drawn.log_weights - drawn.log_weights.max())
+    shares /= shares.sum()
+    states = all_states(model)
+    logs = model.log_weight(states)
+    mean, found = np.exp(logs - exact.log_z) @ logs, model.log_weight(drawn.states)
+    error = math.sqrt(float(shares**2 @ (found - shares @ found) ** 2))
+    assert abs(shares @ found - mean) < 4.0 * error
+    if batches == 2:
+        assert abs(found.mean() - mean) > 6.0 * error
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])

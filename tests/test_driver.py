@@ -22,9 +22,10 @@ from tightz.interval.streams.exact import exact_marginals
 from tightz.judge import Audited, ProductEvidence, StatesEvidence
 from tightz.runtime.clock import Clock
 from tightz.runtime.kernels.farm import Farm
+from tightz.sampling.ledger import Ledger
 from tightz.workspace import working as working_module
 from tightz.workspace import workspace as workspace_module
-from tightz.workspace.findings import Draws, Finding, Marginals, Mixing, Source
+from tightz.workspace.findings import Draws, Finding, Marginals, Mixing, PointEstimate, Source
 from tightz.workspace.working import Planned, Working, name_of
 
 MODEL = tz.ising_grid(3, coupling=(-2, 2), seed=0)
@@ -225,6 +226,40 @@ def test_marginals_that_are_no_distributions_are_dropped():
     result = tz.log_partition(MODEL, time_limit=5, only=[broken])
     assert result.marginals is None
     assert "no distributions" in result.failures[0]
+
+
+def test_many_draws_that_may_have_missed_a_part_come_before_a_q():
+    few, many = -math.inf, 500.0
+    drawn = [
+        Marginals([], "few draws", few, Mixing.NOT_MIXED),
+        Marginals([], "q", 1e3, Mixing.VARIATIONAL),
+        Marginals([], "many draws", many, Mixing.NOT_MIXED),
+        Marginals([], "draws that cover", 60.0, Mixing.MIXED),
+    ]
+    for order in (drawn, drawn[::-1]):
+        board = Board(Clock(5.0))
+        told = []
+        for one in order:
+            board.merge(Finding(marginals=one))
+            told.append(board.marginals.source)
+        assert told[-1] == "draws that cover"
+    board = Board(Clock(5.0))
+    board.merge(Finding(marginals=drawn[2]))
+    board.merge(Finding(marginals=drawn[1]))
+    assert board.marginals.source == "many draws"
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.5])
+def test_the_estimate_lies_in_the_confident_interval(delta):
+    board = Board(Clock(5.0), ledger=Ledger(delta))
+    board.take(lower(0.0))
+    board.take(upper(100.0))
+    for side, value in ((Side.LOWER, 10.0), (Side.UPPER, 20.0)):
+        board._take(Bound(side, value, Proof.CONFIDENCE, "draws", confidence=1 - delta))
+    board.merge(Finding(estimate=PointEstimate(9.5, 0.6, "annealing", "ais", 500.0)))
+    found = board.point_estimate()
+    assert 10.0 <= found.log_z <= 20.0
+    assert 0.1 < found.error < 2.5
 
 
 def test_child_clocks_end_with_their_parent():

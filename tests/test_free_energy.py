@@ -24,6 +24,7 @@ from tightz.judge.verdict import RefutedError
 from tightz.models.spin_polynomial import SpinPolynomial
 from tightz.models.temperature import at_beta
 from tightz.search.pool import sample_pool, with_states
+from tightz.workspace.findings import Mixing, Samples
 from tightz.workspace.shared import Shared, factors_of
 from tightz.workspace.working import Working
 
@@ -268,6 +269,23 @@ def test_without_exact_sums_intervals_hold_and_estimates_are_near():
             assert r.energy.value[k] == pytest.approx(energy, abs=1.0)
     assert np.isneginf(r.heat_capacity.lower).all()
     assert "not proven" in r.summary()
+
+
+def test_errors_reach_levels_that_no_draw_has(monkeypatch):
+    """At beta = 3 one draw in 10^4 is excited: 2000 of them may all be ground states."""
+    weights, states = weights_of(FERROMAGNET)
+    ground = np.resize(states[weights == weights.max()], (2000, 9))
+
+    def run(model, **options):
+        drawn = Samples(ground, np.zeros(2000), Mixing.MIXED, 2000.0)
+        return replace(tz.log_partition(model, **options), sampler=lambda k, seed: drawn)
+
+    monkeypatch.setattr(module, "log_partition", run)
+    r = tz.free_energy(FERROMAGNET, betas=[3.0], exact=False, time_limit=1.0, seed=1)
+    _, energy, entropy, variance = (float(x) for x in truth(weights, 3.0))
+    for curve, true in ((r.energy, energy), (r.entropy, entropy), (r.heat_capacity, 9 * variance)):
+        assert abs(curve.value[0] - true) <= 2.0 * curve.error[0], curve.name
+    assert r.energy.error[0] < 0.01
 
 
 def test_delta_is_divided_among_the_temperatures(monkeypatch):

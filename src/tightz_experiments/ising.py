@@ -159,7 +159,7 @@ def _one_grid(
     return {
         "mean_field": plain.log_z,
         "mean_field_runs": plain.log_zs.tolist(),
-        "mfrp": printed.log_z,
+        "mfrp": printed.median,
         "mfrp_best": float(printed.log_g.max()),
         "mfrp_level": printed.best_level,
         "mfrp_medians": [level.median for level in printed.by_level],

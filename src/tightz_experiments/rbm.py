@@ -226,7 +226,7 @@ def _compare(model: FactorGraph, config: RbmTable) -> dict[str, Any]:
     return {
         "mean_field": plain.log_z,
         "mean_field_runs": plain.log_zs.tolist(),
-        "mfrp": printed.log_z,
+        "mfrp": printed.median,
         "mfrp_level": printed.best_level,
         "mfrp_medians": [level.median for level in printed.by_level],
         "mean_field_equal": equal.log_z,

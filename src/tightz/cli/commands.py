@@ -168,7 +168,7 @@ def mfrp(
     ]
     table(["m", "median", "mean", "best", "infeasible"], rows, "log(2^m gamma) over projections")
     lower, drawn = figure(e.lower, 4), figure(certificate.log_z, 4)
-    click.echo(f"estimate log Z ~  {figure(e.log_z, 4)}   (max over m of the median; not a bound)")
+    click.echo(f"estimate log Z ~  {figure(e.log_z, 4)}   ({e.log_z_source})")
     click.echo(f"lower    log Z >= {lower}   (holds always: {e.lower_proof.why})")
     click.echo(f"lower    log Z >= {drawn}   (with confidence {1 - delta:g})")
 

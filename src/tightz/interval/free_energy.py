@@ -38,6 +38,7 @@ from tightz.runtime.kernels.farm import prepare
 from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence, stream
+from tightz.sampling.calibration import UNSEEN
 from tightz.workspace.findings import Mixing
 from tightz.workspace.shared import Shared
 
@@ -106,7 +107,8 @@ def free_energy(
     each temperature bound the energy, and four give the heat capacity as a second derivative.
     Elsewhere `log_partition` runs at each temperature for an equal part of the time that is left,
     with delta divided among them, plans, orders and heavy states handed on from one to the next;
-    energies and heat capacities are averages over its draws.
+    energies and heat capacities are averages over its draws, with errors that reach levels which so
+    many draws may not have.
 
     log Z is convex in beta, so its ends at all temperatures bound every energy between the slopes
     of chords, the entropy with it, and each other (`tightz.judge.convexity`). No end is ever stated
@@ -276,11 +278,13 @@ class _Run:
         mean = float(shares @ weights)
         variance = float(shares @ (weights - mean) ** 2)
         worth = draws.effective_size
-        trusted = draws.status in (Mixing.EXACT, Mixing.MIXED) and worth > 1.0
-        error = math.sqrt(variance / worth) if trusted else math.inf
-        point.energy = mean, error
-        spread = float(shares @ ((weights - mean) ** 2 - variance) ** 2)
-        point.curvature = variance, math.sqrt(spread / worth) if trusted else math.inf
+        point.energy, point.curvature = (mean, math.inf), (variance, math.inf)
+        if draws.status in (Mixing.EXACT, Mixing.MIXED) and worth > 1.0:
+            spread = float(shares @ ((weights - mean) ** 2 - variance) ** 2)
+            # levels that no draw has: how far away, and the share that two errors shall reach
+            away, rare = _excitation(self.model, point.beta, worth), 0.5 * UNSEEN / worth
+            point.energy = mean, math.hypot(math.sqrt(variance / worth), rare * away)
+            point.curvature = variance, math.hypot(math.sqrt(spread / worth), rare * away**2)
         point.origin = point.bent = f"estimate from draws: {draws.status.value}"
 
     def sharpen(self) -> None:
@@ -297,6 +301,24 @@ class _Run:
                 share = self.clock.left / (len(exact) - k)
                 point.curvature = self.sums.curvature(point.exact, share)
                 point.bent = "second derivative of exact sums, by five points"
+
+
+def _excitation(model: FactorGraph, beta: float, draws: float) -> float:
+    """Energy above the typical states of a level that may be missing among so many draws.
+
+    A change of one variable, of which there are as many as variables, has a share of 1 / draws at
+    log(draws variables) / beta. No such change costs more than the tables of a variable can differ.
+    """
+    if not model.n_factors:
+        return 0.0
+    starts = model.table_ptr[:-1]
+    finite = np.where(np.isneginf(model.log_tables), np.inf, model.log_tables)
+    spans = np.maximum.reduceat(model.log_tables, starts) - np.minimum.reduceat(finite, starts)
+    changes = np.zeros(model.n_variables)
+    np.add.at(changes, model.scope_vars, np.repeat(spans, model.arities))
+    free = model.free_variables
+    most = float(changes[free].max(initial=0.0))
+    return min(most, math.log(draws * max(1, free.size)) / beta) if beta > 0.0 else most
 
 
 def _curves(run: _Run, grid: Array, place: NDArray[np.int64]) -> dict[str, Any]:

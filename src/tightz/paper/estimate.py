@@ -43,8 +43,8 @@ def mfrp(
     """Algorithm 1 as printed: 2^m Median_t max_j exp(objective) over T random projections.
 
     Fair-coin parities, leading variables constrained, J uniform starts, coordinate ascent.
-    `log_z` of the result is the estimate's natural log; `trials` is its T, and J the
-    restarts of `family`, MeanField(restarts=8) by default.
+    `median` of the result is its natural log, `log_z` is no less than what the trials prove;
+    `trials` is its T, and J the restarts of `family`, MeanField(restarts=8) by default.
     """
     model = given_model(model, "mfrp")
     return estimate(

@@ -66,7 +66,7 @@ class TheoremRun(Result):
 
     @property
     def log_z(self) -> float:
-        """The paper's estimate: max over m of 2^m Median(gamma). A selection, not a bound."""
+        """That of the table (`Estimate.log_z`)."""
         return self.table.log_z
 
     @property
@@ -104,8 +104,8 @@ class TheoremRun(Result):
                 f"{e.log_gammas.shape[2]} restarts, {e.seconds:.1f} s",
                 self.theorem_1.summary(),
                 second if self.theorem_2 is None else self.theorem_2.summary(),
-                f"estimate     log Z ~  {e.log_z:.4f}   (max over m of the median, m = "
-                f"{e.best_level}; not a bound)",
+                f"estimate     log Z ~  {e.log_z:.4f}   (best m = {e.best_level}; "
+                f"{e.log_z_source})",
                 f"certificate  log Z >= {self.certificate.log_z:.4f}   (with confidence "
                 f"{self.certificate.confidence:g}; no assumption)",
                 f"lower        log Z >= {self.lower:.4f}   (holds always: {self.lower_proof.why})",

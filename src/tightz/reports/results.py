@@ -133,7 +133,7 @@ def from_estimate(
         confident_lower=certificate,
         confident_upper=held[-1] if held else None,
         estimate=result.log_z,
-        estimate_source=f"max over m of the median, at m = {result.best_level}; a selection",
+        estimate_source=f"{result.log_z_source}; best m = {result.best_level}",
         table=LevelTable(result.levels, result.log_g),
         statements=statements,
         marginals=as_marginals(

@@ -180,7 +180,8 @@ def resampler(
         drawn = encoding.lift_states(found.ends[rng.choice(len(shares), size=k, p=shares)])
         if basis is not None:
             drawn = symmetrise_states(drawn, basis, rng)
-        return Samples(drawn, np.full(k, estimate.log_z), mixing, worth)
+        most = k * worth / (k + worth)  # they scatter about the ends as the ends do about p
+        return Samples(drawn, np.full(k, estimate.log_z), mixing, most)
 
     return sample
 

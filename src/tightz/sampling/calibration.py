@@ -33,6 +33,12 @@ BROADEST = 4.0
 ROUNDING = 1e-12
 """Ends closer than this share of their size are one number."""
 
+NAMED = 0.01
+"""Weight in a pooled estimate from which its source is named."""
+
+UNSEEN = 3.0
+"""Among N draws something of share UNSEEN / N is not seen in 5% of runs: the rule of three."""
+
 
 def effective_size(log_weights: NDArray[np.float64]) -> float:
     """(sum w)^2 / sum w^2: how many equal weights would carry the same average (Kish)."""
@@ -59,11 +65,13 @@ def weight_error(log_weights: NDArray[np.float64], least_scatter: float = 0.0) -
     then lies low by up to s^2 / 2, and that is the error. Below, the delta method's
     sd(w) / (mean(w) sqrt(N)) is too small while such weights are rare, so the log-normal's
     variance is taken where that is more, with Student's quantile for few weights. Of many weights
-    only the upper half gives the scatter: low ones do no harm. `least_scatter` (variance of logs)
-    is what is known of the weights from elsewhere.
+    only the upper half gives the scatter: low ones do no harm. Weights of 0 are no part of it, and
+    count as what they are in the mean. `least_scatter` (variance of logs) is what is known of the
+    weights from elsewhere.
     """
-    logs = np.asarray(log_weights, dtype=np.float64)
-    count = len(logs)
+    every = np.asarray(log_weights, dtype=np.float64)
+    logs = every[every != -math.inf]
+    count, share = len(logs), len(logs) / max(1, len(every))
     if count < 4 or not np.isfinite(logs).all():
         return math.inf
     # Few weights: their sample variance, corrected below by Student's quantile. Many: the mean
@@ -81,15 +89,25 @@ def weight_error(log_weights: NDArray[np.float64], least_scatter: float = 0.0) -
     # would be honest.
     if scatter > BROADEST**2:
         return math.inf
-    ratios = np.exp(logs - log_mean(logs))
+    ratios = np.exp(every - log_mean(every))
     # Relative variance of the mean: what the weights show, or what a log-normal of this scatter
-    # would have, whichever is more.
-    variance = max(float(ratios.var(ddof=1)), math.expm1(min(scatter, 1.0))) / count
+    # beside the zeros would have, whichever is more.
+    model = math.exp(min(scatter, 1.0)) / share - 1.0
+    variance = max(float(ratios.var(ddof=1)), model) / len(every)
     few = _student(count - 1)
     # E[log mean] is below log Z (Jensen) by about half the relative variance; the shift counts as
     # error, added in quadrature.
     low = scatter / 2.0 if scatter > 1.0 else variance / 2.0
     return math.hypot(few * math.sqrt(variance), low)
+
+
+def unseen_error(gap: float, draws: float) -> float:
+    """Nats that log Z may lie above the log mean of draws, for weights that none of them had.
+
+    `gap` is log of cap / mean: weights at the cap may have a share of UNSEEN / draws without one
+    among them, and two errors shall reach what that adds to Z. Small where draws outnumber e^gap.
+    """
+    return 0.5 * float(np.logaddexp(0.0, gap + math.log(UNSEEN / draws)))
 
 
 @cache
@@ -125,12 +143,13 @@ def pooled(estimates: Sequence[PointEstimate]) -> PointEstimate:
     excess = float(weights @ (values - mean) ** 2) - (len(estimates) - 1)
     spare = weights.sum() - (weights**2).sum() / weights.sum()
     weights = 1.0 / (variances + max(0.0, excess / spare))
+    carry = [e for e, w in zip(estimates, weights / weights.sum(), strict=True) if w >= NAMED]
     return PointEstimate(
         float(weights @ values / weights.sum()),
         1.0 / math.sqrt(float(weights.sum())),
-        " and ".join(dict.fromkeys(e.source for e in estimates)),
-        "+".join(dict.fromkeys(e.family for e in estimates)),
-        sum(e.effective for e in estimates),
+        " and ".join(dict.fromkeys(e.source for e in carry)),
+        "+".join(dict.fromkeys(e.family for e in carry)),
+        sum(e.effective for e in carry),
     )
 
 
@@ -158,11 +177,18 @@ def supported(estimates: Sequence[PointEstimate]) -> list[PointEstimate]:
     return out
 
 
-def combine(estimates: Sequence[PointEstimate], lower: float, upper: float) -> PointEstimate:
+def combine(
+    estimates: Sequence[PointEstimate],
+    lower: float,
+    upper: float,
+    confident: tuple[float, float] | None = None,
+) -> PointEstimate:
     """One estimate from all that is known; the last estimate of each family stands for it.
 
-    Both ends of [lower, upper] must hold always. The error is inf only where an end is infinite
-    and no estimate has evidence on its side.
+    This alone decides what is shown as an estimate, and with which error. Both ends of
+    [lower, upper] must hold always; `confident`, inside them, in 19 of 20 runs at least. The
+    estimate lies inside both. The error is inf only where an end is infinite and no estimate has
+    evidence on its side.
     """
     if not lower <= upper:
         raise ValueError(f"the interval is [{lower}, {upper}]; expected lower <= upper")
@@ -171,9 +197,14 @@ def combine(estimates: Sequence[PointEstimate], lower: float, upper: float) -> P
         error = 0.0 if lower == upper else (upper - lower) / 2.0
         return PointEstimate(lower + error, error, "exact", "exact")
     middle = from_interval(lower, upper) if proven else None
+    if confident is not None and confident != (lower, upper):
+        lower, upper = confident
+        if math.isfinite(lower) and math.isfinite(upper):
+            source = "middle of the confident interval"
+            middle = from_interval(lower, upper, family="confident", source=source)
     latest = list({e.family: e for e in estimates}.values())
-    # First throw out what contradicts a proof, then ask who supports whom, then pool, and last cut
-    # with the interval: a proof always has the final word.
+    # First throw out what contradicts the interval, then ask who supports whom, then pool, and
+    # last cut with the interval: it always has the final word.
     usable = supported([e for e in latest if _usable(e, lower, upper)])
     sampled = _within(pooled(usable), lower, upper) if usable else None
     # The interval's own middle is a fallback with a certain error; samples are preferred only
@@ -184,10 +215,10 @@ def combine(estimates: Sequence[PointEstimate], lower: float, upper: float) -> P
 
 
 def _usable(estimate: PointEstimate, lower: float, upper: float) -> bool:
-    """A finite error, enough draws behind it or an error that owns up to it, no proof against it.
+    """A finite error, enough draws behind it or an error that says so, no interval against it.
 
-    A value outside the proven interval by more than its error is evidence that the error is
-    wrong, so the estimate says nothing.
+    A value outside the interval by more than its error is evidence that the error is wrong, so the
+    estimate says nothing.
     """
     finite = math.isfinite(estimate.log_z) and math.isfinite(estimate.error)
     if not finite or (estimate.effective < FEW and estimate.error < 1.0):
@@ -196,11 +227,11 @@ def _usable(estimate: PointEstimate, lower: float, upper: float) -> bool:
 
 
 def _within(estimate: PointEstimate, lower: float, upper: float) -> PointEstimate | None:
-    """The estimate and the proof together: what is left of its 2-error range.
+    """The estimate and the interval together: what is left of its 2-error range.
 
-    log Z lies in [lower, upper] always and in the 2-error range in 19 of 20 runs, so in what both
-    have in common as often. An estimate that the proof cuts down to little is half refuted: at
-    least half of its error stays.
+    log Z lies in the 2-error range in 19 of 20 runs and in [lower, upper] always, or more often
+    than that, so in what both have in common about as often. An estimate that the interval cuts
+    down to little is half refuted: at least half of its error stays.
     """
     low, high = estimate.log_z - 2.0 * estimate.error, estimate.log_z + 2.0 * estimate.error
     if low >= lower and high <= upper:

@@ -33,7 +33,7 @@ class Mixing(enum.Enum):
     EXACT = "exact"
     ROUNDED = "but for rounding, which leaves few digits: the proven ends say how few"
     MIXED = "the sampler's runs agree"
-    NOT_MIXED = "the sampler's runs disagree: give it more time, or read these as one valley's"
+    NOT_MIXED = "the sampler may have missed states: give it more time, or take these as a part"
     VARIATIONAL = "of the q behind the best bound: may sit in one valley, carries no error"
 
 

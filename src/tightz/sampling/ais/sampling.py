@@ -30,6 +30,7 @@ from tightz.runtime.provenance import provenance
 from tightz.runtime.seeds import Seed, seed_sequence
 from tightz.sampling.ais.paths import Path, Walk, annealing_path, tuned_schedule
 from tightz.sampling.ais.state_path import StatePath
+from tightz.sampling.calibration import weight_error
 
 DEFAULT_TEMPERATURES = 2000
 _PILOT_CHAINS = 32
@@ -38,6 +39,7 @@ _FEW = 10.0
 AT_A_TIME = 128
 """Chains for each thread, after which Ctrl-C is looked for."""
 
+_BROAD = 0.5  # nats: more says that logs scatter by over a nat, and log Z may lie as far above
 _PILOT, _MAIN = 0, 1
 
 
@@ -45,9 +47,7 @@ class AisStatus(enum.Enum):
     """How far to trust the estimate; the value is the advice."""
 
     STEADY = "weights agree: the standard error is meaningful"
-    FEW_EFFECTIVE = (
-        "a few chains carry the estimate, so its standard error is optimistic: raise temperatures"
-    )
+    FEW_EFFECTIVE = "a few chains carry the estimate, which may be low: raise temperatures"
     EXACT = "nothing to sample: the value is exact"
 
 
@@ -55,10 +55,12 @@ class AisStatus(enum.Enum):
 class AisResult(OneBound):
     """An estimate of log Z and the weights behind it.
 
-    `log_z` is log mean w, `standard_error` its delta-method error sd(w) / (mean(w) sqrt(chains)),
-    or its rounding where it is exact, `effective_sample_size` (sum w)^2 / sum w^2.
-    `lower_in_expectation` is mean log w: its expectation is at most log Z. `betas` is the schedule
-    used; passing it back as `temperatures` with the same seed repeats the run to the last digit.
+    `log_z` is log mean w, `standard_error` its error: that of the delta method, sd(w) / (mean(w)
+    sqrt(chains)), where weights scatter little; with what rare heavy weights may add where they
+    scatter more; inf where they scatter so much that no error would be honest; its rounding where
+    `log_z` is exact. `effective_sample_size` is (sum w)^2 / sum w^2. `lower_in_expectation` is mean
+    log w: its expectation is at most log Z. `betas` is the schedule used; passing it back as
+    `temperatures` with the same seed repeats the run to the last digit.
     """
 
     log_z: float
@@ -311,11 +313,13 @@ def _result(
     none = log_z == -np.inf and exact is None
     relative = np.ones(chains) if log_z == -np.inf else np.exp(log_weights - log_z)
     effective = 0.0 if none else float(relative.sum() ** 2 / (relative**2).sum())
-    error = float(relative.std(ddof=1) / np.sqrt(chains)) if chains > 1 else float("nan")
-    status = AisStatus.STEADY if effective >= _FEW else AisStatus.FEW_EFFECTIVE
+    # Kish's number counts the weights that came, not the heavy ones that chains fell short of.
+    error = weight_error(log_weights) if exact is None else exact
+    steady = effective >= _FEW and error < _BROAD
+    status = AisStatus.STEADY if steady else AisStatus.FEW_EFFECTIVE
     return AisResult(
         log_z=log_z,
-        standard_error=np.inf if none else error if exact is None else exact,
+        standard_error=error,
         effective_sample_size=effective,
         lower_in_expectation=float(log_weights.mean()),
         status=status if exact is None else AisStatus.EXACT,

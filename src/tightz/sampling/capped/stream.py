@@ -88,6 +88,10 @@ MAIN, BESIDE = "mini-bucket", "mini-bucket beside a device"
 FEWEST = 50.0
 """Effective draws below which marginals are not called mixed."""
 
+MISSING = 0.05
+"""Nats of error, for weights that may not have been seen, above which they are not either: twice
+that is a tenth of Z."""
+
 
 def capped(working: Working, clock: Clock) -> Iterator[Launch]:
     """Upper ends that hold always, then both ends with confidence, estimate and marginals."""
@@ -351,7 +355,8 @@ class CappedDraws:
         vectors = tally.marginals()
         if vectors is None:
             return Finding(draws=draws, estimate=estimate)
-        mixed = tally.worth >= FEWEST and math.isfinite(estimate.error)
+        many = tally.worth >= FEWEST and math.isfinite(estimate.error)
+        mixed = many and tally.unseen <= MISSING
         mixing = Mixing.MIXED if mixed else Mixing.NOT_MIXED
         observed = observe(self.working.graph, single_states=False)
         return Finding(
@@ -360,9 +365,9 @@ class CappedDraws:
             shares=tally.shares(draws.source),
             marginals=Marginals(
                 observed.lift_marginals(vectors), "draws under a mini-bucket cap",
-                tally.worth if mixed else -math.inf, mixing,
+                tally.worth if many else -math.inf, mixing,
             ),
-            sampler=tally.sampler(estimate, mixing) if mixed else None,
+            sampler=tally.sampler(estimate, mixing) if many else None,
         )  # fmt: skip
 
     def _words(self, lanes: int) -> NDArray[np.uint64]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed, generator
+from tightz.sampling.calibration import effective_size, log_mean, unseen_error
 from tightz.sampling.capped.forecast import HORIZON
 from tightz.sampling.capped.kernels import tally
 from tightz.sampling.capped.lanes import Capped, Lanes
@@ -22,6 +23,9 @@ from tightz.workspace.shares import Grid, Shares
 
 KEPT = 4096
 """States kept for samples."""
+
+DEEPEST = 600.0
+"""Nats between numbers whose ratio is still a float."""
 
 REFITS = (0.04, 0.2)
 """Parts of the time for draws after which stakes are chosen by all that was drawn."""
@@ -36,6 +40,7 @@ class Portion(NamedTuple):
     square: float
     largest: float
     keys: NDArray[np.float64]
+    logs: NDArray[np.float64]
     states: NDArray[np.unsignedinteger]
     seconds: float
 
@@ -46,7 +51,8 @@ class Tally:
 
     counts (entries, points) are those of `Shares`: draws by state and value of X. `stake` of the
     bets on them is fixed before the first draw; 0: none.
-    States with keys below `floor` are not kept: better ones are known elsewhere. `counted`: draws
+    Of each state that is kept there is a key and the log of its weight over exp(level). Those with
+    keys below `floor` are not kept: better ones are known elsewhere. `counted`: draws
     whose states were looked at; the others are weights alone. `name`: of the bets on counts, the
     source's track where empty.
     """
@@ -62,6 +68,7 @@ class Tally:
     square: float = 0.0
     largest: float = 0.0
     keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    logs: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     states: NDArray[np.unsignedinteger] | None = None
     told: int = 0
     floor: float = -math.inf
@@ -87,7 +94,7 @@ class Tally:
     def add(self, drawing: Lanes, rng: np.random.Generator) -> None:
         """Count the drawing's last batch."""
         logs = drawing.log_x + self.proposal.log_u - self.level
-        weights = np.exp(np.minimum(logs, 600.0))
+        weights = np.exp(np.minimum(logs, DEEPEST))
         log_x = drawing.log_x + (self.proposal.log_u - self.proposal.log_cap)
         places = self.grid.place(log_x, rng.random(logs.size))
         edges = np.searchsorted(np.sort(places), np.arange(self.grid.count + 1))
@@ -100,14 +107,14 @@ class Tally:
         self.merge(
             Portion(
                 logs, counts, float(weights.sum()), float((weights**2).sum()),
-                float(weights.max()), keys[new], drawing.states[:, new].T.copy(), 0.0,
+                float(weights.max()), keys[new], logs[new], drawing.states[:, new].T.copy(), 0.0,
             )
         )  # fmt: skip
 
     def weigh(self, log_x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Take draws whose states stay unknown; their log weights."""
         log_weights = log_x + self.proposal.log_u
-        weights = np.exp(np.minimum(log_weights - self.level, 600.0))
+        weights = np.exp(np.minimum(log_weights - self.level, DEEPEST))
         with self._lock:
             self.drawn += weights.size
             self.mass += float(weights.sum())
@@ -126,6 +133,7 @@ class Tally:
             self.largest = max(self.largest, more.largest)
             if more.keys.size:
                 self.keys = np.concatenate([self.keys, more.keys])
+                self.logs = np.concatenate([self.logs, more.logs])
                 rows = more.states
                 self.states = rows if self.states is None else np.concatenate([self.states, rows])
                 if self.keys.size > 2 * KEPT:
@@ -142,13 +150,14 @@ class Tally:
         assert states is not None
         return Portion(
             log_weights, self.counts, self.mass, self.square, self.largest,
-            self.keys, states, seconds,
+            self.keys, self.logs, states, seconds,
         )  # fmt: skip
 
     def _thin(self) -> None:
         best = np.argsort(-self.keys)[:KEPT]
         assert self.states is not None
-        self.keys, self.states = self.keys[best], self.states[best]
+        self.keys, self.logs = self.keys[best], self.logs[best]
+        self.states = self.states[best]
 
     def news(self) -> bool:
         """Whether a fifth more was drawn since this was last asked and answered yes."""
@@ -167,31 +176,42 @@ class Tally:
         """Effective draws among those whose states were looked at."""
         return self.effective * self.counted / max(1, self.drawn)
 
+    @property
+    def unseen(self) -> float:
+        """Nats of the estimate's error for weights between the heaviest drawn and the cap."""
+        log_mean = self.level + math.log(self.mass / self.drawn)
+        return unseen_error(self.proposal.log_cap - log_mean, self.drawn)
+
     def estimate(self) -> PointEstimate:
         """log Z by the mean weight; no error where one draw carries a fifth of it."""
         if self.mass <= 0.0:
             return PointEstimate(-math.inf, math.inf, "draws under a cap", self.family, 0.0)
         value = self.level + math.log(self.mass / self.drawn)
-        share = self.largest / self.mass
         variance = max(0.0, self.square / self.mass**2 - 1.0 / self.drawn)
-        # what was not seen is about as heavy as the heaviest that was
-        error = math.hypot(math.sqrt(variance), share) if share < 0.2 else math.inf
+        share = self.largest / self.mass
+        error = math.hypot(math.sqrt(variance), self.unseen) if share < 0.2 else math.inf
         return PointEstimate(
             value, error, "draws under a mini-bucket cap", self.family, self.effective
         )
 
     def sampler(self, estimate: PointEstimate, mixing: Mixing) -> Callable[..., Samples]:
-        """Draws in proportion to weight: all that are kept have the same weight after that."""
+        """States that were kept, weighted by what each of them stands for."""
         with self._lock:
             self._thin()
             assert self.states is not None
-            states = self.states.astype(np.int64)
-        worth = min(self.worth, float(len(states)))
+            states, logs = self.states.astype(np.int64), self.logs
+            if self.counted > self.keys.size:
+                # A key is a log weight w and Gumbel noise: beyond t with probability
+                # 1 - exp(-exp(w - t)). Nearly in proportion to weight where most are below t.
+                passed = -np.expm1(-np.exp(np.minimum(logs - self.keys.min(), DEEPEST)))
+                logs = logs - np.log(np.maximum(passed, 1e-300))
+        logs = logs + (estimate.log_z - log_mean(logs))
+        worth = min(self.worth, effective_size(logs))
 
         def sample(k: int, seed: Seed = None) -> Samples:
             rng = generator(seed)
             rows = rng.choice(len(states), size=k, replace=k > len(states))
-            return Samples(states[rows], np.full(k, estimate.log_z), mixing, worth)
+            return Samples(states[rows], logs[rows], mixing, worth)
 
         return sample
 
