@@ -145,6 +145,22 @@ def test_every_path_against_enumeration(monkeypatch):
         assert min(ways[way, True], ways[way, False]) > 20
 
 
+@pytest.mark.parametrize("depth", [0.0, 20_000.0])
+@pytest.mark.parametrize("leaves", [1, 12])
+def test_terms_below_the_last_digit_are_within_the_rounding(leaves, depth):
+    """Sums of 1 and of many numbers that are each lost beside it; in logs where depths differ."""
+    small = np.full(600, -36.8)
+    small[0] = 0.0
+    table = np.stack([small, small - depth / leaves])
+    model = FactorGraph([2] + [600] * leaves, [((0, v + 1), table) for v in range(leaves)])
+    plan = build_plan(model, np.arange(leaves + 1)[::-1].copy(), "leaves first")
+    run = run_within(plan.in_place, model, plan.log_z_schedule())
+    inner = np.log1p(599 * np.exp(np.longdouble(-36.8)))
+    exact = leaves * inner + np.log1p(np.exp(np.longdouble(-depth)))
+    assert abs(np.longdouble(run.log_z) - exact) <= run.rounding
+    assert exact - run.log_z > 1e-14 * leaves
+
+
 @pytest.mark.parametrize("coupling", [1.0, 50.0, 1000.0])
 def test_chains_of_a_grid_in_range_and_out_of_it(monkeypatch, coupling):
     """Tables leave the ordinary scale in the middle of a chain: the rest goes by logs."""
