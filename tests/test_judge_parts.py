@@ -173,7 +173,9 @@ def test_two_parts_together_are_within_their_rounding():
             x = scale * rng.normal()
             y = x + 10.0 * rng.normal()
             found = added(Verdict(x, x), Verdict(y, y))
-            exact = max(np.longdouble(x), np.longdouble(y)) + np.log1p(np.exp(-abs(np.longdouble(x) - np.longdouble(y))))
+            exact = max(np.longdouble(x), np.longdouble(y)) + np.log1p(
+                np.exp(-abs(np.longdouble(x) - np.longdouble(y)))
+            )
             assert found.lower <= exact <= found.upper
             assert found.upper - found.lower <= 4.0 * found.rounding <= 1e-13 * (1.0 + scale)
 
