@@ -160,6 +160,29 @@ def test_rounding_against_fractions():
         assert abs(Decimal(count.log_z) - log_total) <= Decimal(count.rounding + own)
 
 
+def test_weights_that_are_floats_are_within_the_rounding_alone():
+    n, off = 8, 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        clauses = [
+            [2 * int(v) + int(rng.integers(2)) for v in rng.permutation(n)[:3]] for _ in range(12)
+        ]
+        weights = {x: float(w) for x, w in enumerate(rng.normal(size=2 * n))}
+        count = plan_clauses(n, clauses, weights).start()
+        assert count.advance(60.0)
+        with localcontext() as context:
+            context.prec = 40
+            total = Decimal(0)
+            for state in itertools.product((0, 1), repeat=n):
+                if all(any(state[x >> 1] == (x & 1) for x in c) for c in clauses):
+                    total += sum((Decimal(weights[2 * v + s]) for v, s in enumerate(state)),
+                                 start=Decimal(0)).exp()  # fmt: skip
+            miss = abs(Decimal(count.log_z) - total.ln())
+        assert miss <= Decimal(count.rounding)
+        off += miss > 0
+    assert off > 10
+
+
 def test_counts_beyond_the_range_of_floats():
     n = 3000
     count = plan_clauses(n, [[1, 3], [1, 5, 7]]).start(max_memory="50MB")

@@ -111,6 +111,14 @@ def test_equalities_and_negations_are_merged():
     assert (enumerated(closed)[0] == -np.inf) == simplify(closed).contradiction
 
 
+def test_an_observed_state_that_was_ruled_out_before_stays_out():
+    rule = np.where(np.eye(2) > 0, -np.inf, 0.0)
+    model = tz.FactorGraph([2, 2], [((0, 1), rule)], evidence={0: 1})
+    assert possible_states(model).tolist() == [False, True, True, False]
+    among = np.array([True, False, True, True])
+    assert not possible_states(model, among).any()
+
+
 @pytest.mark.parametrize("shift", [1, 2])
 def test_ties_of_three_states_are_followed_the_right_way(shift):
     """x_j = x_i + shift mod 3: the inverse is another permutation, which two states never show."""

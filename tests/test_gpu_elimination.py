@@ -14,13 +14,17 @@ import tightz as tz
 from tests import hostile
 from tests.strategies import binary_models
 from tightz.elimination.exact import plan
+from tightz.elimination.exact.precision import Scale
 from tightz.elimination.exact.tables import StoppedError
 from tightz.elimination.gpu import GpuPlan, OutOfRangeError, Refused, gpu_plan, why_no_elimination
 from tightz.elimination.gpu.factors import Factors
 from tightz.elimination.gpu.lowering import FUSED, Header, lower
 from tightz.elimination.gpu.machine import PlainMachine
 from tightz.elimination.gpu.program import BITS
+from tightz.elimination.gpu.slices import log_sum
+from tightz.elimination.gpu.solve import Solved
 from tightz.judge import RefutedError
+from verification.truth import enumerate_model
 
 ROOM = 1 << 28
 on_device = pytest.mark.skipif(bool(why_no_elimination()), reason="needs a CUDA device")
@@ -114,6 +118,40 @@ def test_hostile_models_hold_or_are_refused():
         else:
             assert truth.error(found.log_z) <= found.rounding
     assert 0 < refused < 320
+
+
+def test_tables_that_cancel_hold():
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        one, two = 1e9 * rng.normal(size=(2, 3, 3))
+        tables = [one, two, rng.normal(size=(3, 3)) - (one + two)]
+        model = tz.FactorGraph([3] * 2, [((0, 1), table) for table in tables])
+        found = planned(model).solve(PlainMachine)
+        truth = enumerate_model(model)
+        assert truth.low - found.rounding <= found.log_z <= truth.high + found.rounding
+
+
+def test_terms_below_the_last_digit_are_within_the_rounding():
+    """Sums of 1 and of many numbers that are each lost beside it."""
+    leaves, states = 16, 4000
+    small = np.full(states, -36.8)
+    small[0] = 0.0
+    factors = [((0, v + 1), np.stack([small, small])) for v in range(leaves)]
+    found = planned(tz.FactorGraph([2] + [states] * leaves, factors)).solve(PlainMachine)
+    exact = leaves * np.log1p((states - 1) * np.exp(np.longdouble(-36.8))) + np.log(
+        np.longdouble(2)
+    )
+    assert abs(found.log_z - exact) <= found.rounding
+    # a device that adds one after the other loses them all, wherever numpy keeps most
+    lost = float(exact - np.log(np.longdouble(2)))
+    assert lost <= found.rounding
+
+
+def test_slices_are_off_by_as_much_as_each():
+    parts = [Solved(Scale(0.0), 1e-6), Solved(Scale(1.0), 1e-3), Solved(Scale(-5.0), 1e-9)]
+    log_z, rounding = log_sum(parts)
+    assert log_z == pytest.approx(np.log(1.0 + np.e + np.exp(-5.0)), abs=1e-12)
+    assert 1e-3 < rounding < 1.001e-3
 
 
 def test_hostile_marginals():

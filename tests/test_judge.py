@@ -31,6 +31,7 @@ from tightz.families.evidence import (
 from tightz.families.layer import ascent, layer_mean_field
 from tightz.families.structured import StructuredMeanField
 from tightz.families.structured import family as structured_module
+from tightz.judge.claims import Audited, LargestEntries, StatesEvidence
 from tightz.judge.clusters import NetworkEvidence
 from tightz.judge.collapses import CollapseLink, check_collapse
 from tightz.judge.cosh import expected_log_2cosh
@@ -173,6 +174,25 @@ def test_products_are_within_their_rounding(block):
             assert np.isneginf(exact)
 
 
+def test_statements_about_the_whole_model_are_what_they_say():
+    flat = tz.FactorGraph([2, 3, 4], [((0, 1), np.zeros((2, 3))), ((2,), [0.0, -1.0, 0.0, -9.0])])
+    assert LargestEntries().verdict(flat).upper == pytest.approx(math.log(24), abs=1e-12)
+    assert LargestEntries().verdict(flat.with_evidence({1: 0})).upper >= log_z(
+        flat.with_evidence({1: 0})
+    )
+    assert Audited(2.5, 0.25).verdict(flat) == (2.25, 2.75, 0.25)
+
+
+def test_states_that_are_listed_twice_count_once():
+    model, _ = hostile(0)
+    states = np.array(list(itertools.product(*(range(int(c)) for c in model.cardinalities))))
+    once, twice = (
+        StatesEvidence(np.concatenate([states] * k)).verdict(model).lower for k in (1, 2)
+    )
+    assert once == twice <= log_z(model)
+    assert once > log_z(model) - 1e-6
+
+
 def test_near_zeros_do_no_harm_where_q_is_zero():
     table = np.array([[0.3, -1e30], [-1e30, 0.7]])
     model = tz.FactorGraph([2, 2], [((0, 1), table)])
@@ -297,6 +317,21 @@ def test_forests_are_within_their_rounding(block):
         assert value - rounding <= log_sum(spin_logs(terms, n)[1])
 
 
+def test_moments_of_a_forest_are_within_their_rounding():
+    """A chain of equal tables: all its sums and products round the same way."""
+    n = 11
+    spin_of, ptr, sep = np.arange(n), np.minimum(np.arange(n + 1), n - 1), np.arange(1, n)
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        tables = np.tile(rng.random(2), 2 * n - 1)
+        terms = SpinTerms.of(SpinPolynomial.from_terms(n, 0.0, [((k,), 1e9) for k in range(3)]))
+        support, sign = np.eye(n, dtype=bool), np.ones(n)
+        value, rounding = forest_value(terms, support, sign, spin_of, ptr, sep, tables)
+        free, logs = on_chart(terms, support, sign)
+        exact = jensen(forest_weights(free, spin_of, ptr, sep, tables), logs)
+        assert abs(LONG(value) - exact) <= rounding < 1e-3
+
+
 def test_maps_that_repeat_states_are_refused():
     terms = SpinTerms.of(SpinPolynomial.from_terms(3, 1.0, [((0, 1), 2.0)]))
     support = np.array([[1, 1], [1, 1], [1, 0]], dtype=bool)  # y_1 never alone
@@ -399,6 +434,25 @@ def test_a_polynomial_that_is_not_the_model_is_refuted():
     wrong = SpinMap.of(np.ones((2, 1), dtype=bool), np.array([1.0, -1.0]))  # the forbidden states
     with pytest.raises(RefutedError, match="forbids"):
         check_encoding(zero, SpinTerms.of(SpinPolynomial.from_terms(1, 0.0, [])), wrong)
+
+
+def test_what_a_polynomial_is_off_by_is_paid_for():
+    """Less than what is refused as a defect, much more than rounding."""
+    poly = SpinPolynomial.from_factor_graph(model := tz.ising_grid(3, periodic=True, seed=1))
+    found = collapse(poly, 4)
+
+    def moved(terms, by):
+        theta = terms.theta.copy()
+        theta[-1] += by
+        return SpinTerms(terms.constant, terms.ptr, terms.spins, theta)
+
+    for by in (0.0, 1e-7):
+        encoded = check_encoding(model, moved(SpinTerms.of(poly), by), SpinMap.identity(9))
+        collapsed = check_collapse(
+            SpinTerms.of(poly), moved(SpinTerms.of(found.polynomial), by), found.kept, found.order
+        )
+        assert by <= encoded < by + 1e-11
+        assert by <= collapsed < by + 1e-11
 
 
 def test_collapses_are_within_their_rounding_at_every_state():
@@ -573,6 +627,25 @@ def test_layers_are_lower_bounds_and_close():
         assert 0 <= exact - (value - rounding) < 2e-3
 
 
+def test_layers_of_all_states_are_within_their_rounding():
+    """A leaf for every state of the kept spins is exact: nothing but rounding is to spare."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        kept, summed = 3, 4
+        large = 1e7 * rng.normal(size=kept)
+        rows = [((i, kept + j), rng.normal()) for i in range(kept) for j in range(summed)]
+        rows += [((i,), rng.normal()) for i in range(kept + summed)]
+        rows += [((i, (i + 1) % kept), large[i]) for i in range(kept)]
+        poly = SpinPolynomial.from_terms(kept + summed, 0.0, [*rows, ((), -np.abs(large).sum())])
+        chosen = np.arange(kept + summed) >= kept
+        means = np.zeros((2**kept, kept + summed))
+        means[:, :kept] = list(itertools.product((1, -1), repeat=kept))
+        held = np.tile(~chosen, (2**kept, 1))
+        value, rounding = LayerQ(chosen, held, means).value(SpinTerms.of(poly))
+        exact = log_sum(spin_logs(SpinTerms.of(poly), poly.n)[1])
+        assert 0 <= exact - (value - rounding) < 1e-6
+
+
 def test_layers_that_overlap_or_meet_are_refused():
     poly = SpinPolynomial.from_terms(3, 0.0, [((0, 1), 1.0), ((1, 2), 1.0)])
     terms = SpinTerms.of(poly)
@@ -589,6 +662,9 @@ def test_layers_that_overlap_or_meet_are_refused():
         LayerQ(summed, held, means).value(terms)
     with pytest.raises(RefutedError, match="independent"):
         LayerQ(np.array([True, True, False]), held[:1, :], means[:1]).value(terms)
+    triple = SpinTerms.of(SpinPolynomial.from_terms(3, 0.0, [((0, 1, 2), 1.0)]))
+    with pytest.raises(RefutedError, match="independent"):
+        LayerQ(summed, held[:1, :], means[:1]).value(triple)
 
 
 # ---- makers that are right, and makers that lie -----------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -24,7 +25,7 @@ from tightz.judge import RefutedError
 from tightz.judge.claims import log_add, log_sum
 from tightz.judge.cosets import CosetsEvidence
 from tightz.judge.cutsets import Conditioned, CutsetEvidence
-from tightz.judge.parts import Cell, Court, PartsEvidence
+from tightz.judge.parts import Cell, Court, PartsEvidence, added
 from tightz.judge.regions import (
     Ceiling,
     Conditionals,
@@ -36,6 +37,7 @@ from tightz.judge.regions import (
     whole,
 )
 from tightz.judge.spins import SpinTerms
+from tightz.judge.verdict import Verdict
 from tightz.paper.coset_sum import coset_sum
 from tightz.reductions.encoding import encode
 from tightz.runtime.clock import Clock
@@ -163,6 +165,18 @@ def test_sums_are_within_the_rounding_they_declare():
         assert abs(Fraction(value) - exact) <= Fraction(rounding)
     assert log_add(-math.inf, 2.0) == (2.0, 0.0)
     assert log_sum([]) == (-math.inf, 0.0)
+
+
+def test_two_parts_together_are_within_their_rounding():
+    rng = np.random.default_rng(2)
+    for scale in (1.0, 30.0, 1e6):
+        for _ in range(50):
+            x = float(scale * rng.normal())
+            y = float(x + 10.0 * rng.normal())
+            found = added(Verdict(x, x), Verdict(y, y))
+            exact = (Decimal(x).exp() + Decimal(y).exp()).ln()
+            assert Decimal(found.lower) <= exact <= Decimal(found.upper)
+            assert found.upper - found.lower <= 4.0 * found.rounding <= 1e-13 * (1.0 + scale)
 
 
 # --- The tree: what is refused, and what does not get through -----------------------------------

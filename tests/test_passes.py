@@ -145,6 +145,51 @@ def test_every_path_against_enumeration(monkeypatch):
         assert min(ways[way, True], ways[way, False]) > 20
 
 
+@pytest.mark.parametrize("scopes", [[(0, 1)] * 3, [(0, 1), (1, 2), (0, 2)]], ids=repr)
+def test_tables_that_disagree_are_within_the_rounding(scopes):
+    """No state is near the sum of the largest entries: what is relative to that depth counts."""
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        factors = [(scope, 1e9 * rng.random((4, 4))) for scope in scopes]
+        model = FactorGraph([4] * 3, factors)
+        run = run_within((plan := build_plan(model, np.arange(3), "natural")).in_place, model,
+                         plan.log_z_schedule())  # fmt: skip
+        assert hostile.truth([4] * 3, factors).error(run.log_z) <= run.rounding < 1e-4
+
+
+def test_messages_that_disagree_are_within_the_rounding(monkeypatch):
+    """The best state is far below the product of the messages' largest entries: so is its error."""
+    monkeypatch.setattr(planning, "LOG2_STATES", 0.0)  # a bucket for each variable
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        one, two = -1e9 * rng.random((2, 3, 3))
+        one[0, 0] = two[1, 1] = 0.0
+        tables = [one, two, *rng.normal(size=(2, 3, 3))]
+        best = float((one.max(axis=0) + two.max(axis=0)).max())
+        factors = [*zip([(0, 2), (1, 2), (2, 3), (3, 4)], tables, strict=True), ((), -best)]
+        model = FactorGraph([3] * 5, factors)
+        plan = build_plan(model, np.arange(5), "natural")
+        run = run_within(plan.in_place, model, plan.log_z_schedule())
+        truth = hostile.truth([3] * 5, [(s, np.asarray(t)) for s, t in factors])
+        assert truth.error(run.log_z) <= run.rounding < 1e-6
+
+
+@pytest.mark.parametrize("depth", [0.0, 20_000.0])
+@pytest.mark.parametrize("leaves", [1, 12])
+def test_terms_below_the_last_digit_are_within_the_rounding(leaves, depth):
+    """Sums of 1 and of many numbers that are each lost beside it; in logs where depths differ."""
+    small = np.full(600, -36.8)
+    small[0] = 0.0
+    table = np.stack([small, small - depth / leaves])
+    model = FactorGraph([2] + [600] * leaves, [((0, v + 1), table) for v in range(leaves)])
+    plan = build_plan(model, np.arange(leaves + 1)[::-1].copy(), "leaves first")
+    run = run_within(plan.in_place, model, plan.log_z_schedule())
+    inner = np.log1p(599 * np.exp(np.longdouble(-36.8)))
+    exact = leaves * inner + np.log1p(np.exp(np.longdouble(-depth)))
+    assert abs(np.longdouble(run.log_z) - exact) <= run.rounding
+    assert exact - run.log_z > 1e-14 * leaves
+
+
 @pytest.mark.parametrize("coupling", [1.0, 50.0, 1000.0])
 def test_chains_of_a_grid_in_range_and_out_of_it(monkeypatch, coupling):
     """Tables leave the ordinary scale in the middle of a chain: the rest goes by logs."""

@@ -40,6 +40,7 @@ def with_tables(model, logs):
 def hostile(rng, strength=None):
     """A planar graph of up to 9 spins; couplings, fields and skew tables of any size."""
     _, pairs = drawing(rng, int(rng.integers(4, 10)), keep=rng.uniform(0.5, 1.0))
+    pairs = pairs or [(0, 1)]  # of few edges all may have gone
     n = max(max(p) for p in pairs) + 1
     scale = 10.0 ** rng.uniform(-2, 1.5)
     size = 10.0 ** rng.uniform(-9, -1) if strength is None else strength

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import tightz as tz
 from tests import naive
+from tests.precise import precise_log_z
 from tests.test_discrete import discrete_models, enumerated, slack
 from tightz.judge import RefutedError
 from tightz.judge.reductions import check_barren, check_sum
@@ -290,6 +292,34 @@ def test_private_variables_keep_z_and_draw_back(case):
     for v, expected in enumerate(enumerated(held)[1]):
         seen = np.bincount(drawn[:, v], minlength=len(expected)) / 4000
         np.testing.assert_allclose(seen, expected, atol=0.05)
+
+
+def test_parts_are_solved_within_the_rounding():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        large = 1e6 * rng.random(3)
+        factors = [((2 * k, 2 * k + 1), x + rng.normal(size=(3, 3))) for k, x in enumerate(large)]
+        model = tz.FactorGraph([3] * 6, [*factors, ((), -large.sum())])
+        step = solve_components(model, 4.0)
+        assert len(step.solved) == 3
+        off = precise_log_z(step.reduced) - precise_log_z(model)
+        assert abs(off) <= Decimal(step.rounding) < 1e-6
+        assert off
+
+
+def test_private_variables_are_summed_within_the_rounding():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scopes = [(0, 1, 2 + k) for k in range(3)]
+        factors = [(s, rng.normal(size=(2, 2, 3))) for s in scopes]
+        large = 1e6 * rng.random(size=(3, 1))
+        factors += [((2 + k,), large[k] + rng.normal(size=3)) for k in range(3)]
+        model = tz.FactorGraph([2, 2, 3, 3, 3], [*factors, ((), -large.sum())])
+        step = sum_out_private(model, fewest=1)
+        assert len(step.gone) == 3
+        off = precise_log_z(step.reduced) - precise_log_z(model)
+        assert abs(off) <= Decimal(step.rounding) < 1e-6
+        assert off
 
 
 def test_private_variables_go_where_most_are_such_and_marginals_stay_exact():

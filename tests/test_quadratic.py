@@ -215,6 +215,12 @@ def test_the_supremum_is_one(mu, v, low, length):
     assert value + error <= float(f.max()) + (1.0 + abs(v)) * step + 1e-9 * (1 + length**2)
 
 
+def test_a_slope_within_its_rounding_adds_up_over_a_long_way():
+    """f(y) = log 2cosh y - y + 5e-22 y^2 is flat to all digits and rises by 5e-10."""
+    c, error = suprema(*(np.array([x]) for x in (1.0, -1e-21, 30.0, 1e6)))
+    assert 4.9e-10 <= c[0] + error[0] < 1e-6
+
+
 def test_the_gradient_is_that_of_the_value():
     rng = np.random.default_rng(4)
     for n, tail, field, layer in (

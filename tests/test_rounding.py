@@ -137,6 +137,27 @@ def test_devices_are_given_the_same_numbers(monkeypatch):
     assert charges(3, 4, 0.5)[1] > 1e-10
 
 
+def test_devices_say_what_their_kernels_found(monkeypatch):
+    """The cap by the largest row of every clique, with a kernel that says 0.25 and was told all."""
+    pytest.importorskip("numba_cuda", reason="the extra gpu (numba-cuda) is not installed")
+    from tests.errors.gpu import _CUDA, _tables
+    from tightz.judge.gpu import proposals as judge
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return self
+
+        def __call__(self, pool, words, levels, at, weight, found, c, charged):
+            assert charged == judge.charges(1 + 2, 2, weight)
+            found[:, c] = 0.25, 3.0
+
+    monkeypatch.setattr(judge, "cuda", _CUDA)
+    monkeypatch.setattr(judge, "_largest", Kernel())
+    excess, size = judge.cap_excess(_tables(), np.ones(1))
+    assert 0.25 < excess < 0.25 + 1e-15
+    assert size == 3.0
+
+
 @pytest.mark.parametrize("weight", [1.0, 0.3, -2.5])
 @pytest.mark.parametrize("count", [1, 2, 7, 300])
 def test_a_log_sum_is_within_its_rounding(count, weight):

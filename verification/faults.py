@@ -108,7 +108,7 @@ class Copy:
         environment = {**os.environ, "PYTHONPATH": str(self.folder / "src")}
         if not compiled:
             environment["NUMBA_DISABLE_JIT"] = "1"
-        command = [sys.executable, "-c", START, self.fingerprint, "-rf", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-c", START, self.fingerprint, "-rfE", "-p", "no:cacheprovider"]
         command += ["-p", "no:xdist", "-o", "addopts=-q --strict-markers", *tests]
         try:
             done = subprocess.run(
@@ -118,7 +118,11 @@ class Copy:
         except subprocess.TimeoutExpired:
             return -1, [], f"no end within {SECONDS} s"
         lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or [""]
-        failed = [x[7:].split(" - ")[0] for x in lines if x.startswith("FAILED ")]
+        failed = [
+            line.split(" ", 1)[1].split(" - ")[0]
+            for line in lines
+            if line.startswith(("FAILED ", "ERROR ")) and "::" in line
+        ]
         return done.returncode, failed, lines[-1]
 
     def judged(self, fault: Fault) -> Judged:
