@@ -215,6 +215,13 @@ def test_broken_kernels_are_refuted(monkeypatch):
         mini_bucket(model, MiniBucket(3, iterations=5))
 
 
+@pytest.fixture(params=[cliques_module.ALONE, 0], ids=["together", "alone"])
+def summing(request, monkeypatch):
+    """Small cliques summed together, and each by itself as large ones are."""
+    monkeypatch.setattr(cliques_module, "ALONE", request.param)
+
+
+@pytest.mark.usefixtures("summing")
 def test_any_shifts_and_weights_prove_something_true():
     """What the optimiser found is not trusted: random numbers in its place still give a bound."""
     model = cut_model()
@@ -224,6 +231,28 @@ def test_any_shifts_and_weights_prove_something_true():
         evidence = cut_evidence(model)
         evidence = replace(evidence, shifts=rng.normal(size=evidence.shifts.size), claimed=np.inf)
         assert Decimal(evidence.verdict(model).upper) >= truth
+
+
+def test_sums_together_and_alone_are_the_same(monkeypatch):
+    """To the last digits, with tables of 3e15 as well, where every entry is charged for itself."""
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        cards = rng.integers(1, 5, size=8)
+        scopes = [rng.choice(8, size=rng.integers(1, 4), replace=False) for _ in range(16)]
+        tables = [rng.normal(size=cards[scope]) * rng.choice([1.0, 3e15]) for scope in scopes]
+        tables = [np.where(rng.random(t.shape) < 0.1, -np.inf, t) for t in tables]
+        model = FactorGraph(cards, zip(scopes, tables, strict=True))
+        evidence = mini_bucket(model, MiniBucket(2, iterations=3)).bound.evidence
+        if not isinstance(evidence, CliquesEvidence):
+            continue
+        found = []
+        for alone in (cliques_module.ALONE, 8, 0):
+            monkeypatch.setattr(cliques_module, "ALONE", alone)
+            tree = cliques_module.CliqueTree(evidence, model)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                found.append((tree.value(+1.0), tree.magnitude))
+        monkeypatch.undo()
+        np.testing.assert_allclose(found, found[:1] * 3, rtol=1e-14, atol=1e-12)
 
 
 @pytest.mark.parametrize("off", [-8e-10, 8e-10])
@@ -242,6 +271,7 @@ def test_what_weights_miss_of_one_is_paid_for(off):
         assert min(verdict.upper - float(truth), float(truth) - verdict.lower) < 1e-8
 
 
+@pytest.mark.usefixtures("summing")
 def test_claimed_zeros_need_a_proof():
     """A zero that follows from the tables is found, wherever it was inferred from."""
     proven = 0

@@ -128,7 +128,7 @@ def _judged(tree: CliqueTree) -> Verdict:
     return Verdict(lower, upper, abs(best - evidence.claimed) if math.isfinite(best) else 0.0)
 
 
-_ALONE = 1 << 10
+ALONE = 1 << 10
 """Entries of a clique's table from which it is summed by itself: smaller ones of the same shape are
 summed together, since a call of numpy costs as much as a thousand additions."""
 
@@ -451,7 +451,7 @@ class CliqueTree:
         for c, level in enumerate(levels):
             groups.setdefault((level, self.shapes[c]), []).append(c)
         rows = np.array([math.prod(shape[:-1]) for shape in self.shapes], dtype=np.int64)
-        small = [math.prod(shape) <= _ALONE for shape in self.shapes]
+        small = [math.prod(shape) <= ALONE for shape in self.shapes]
         # messages that small cliques take lie in one array
         within = np.array([s or small[p] for s, p in zip(small, self.parents, strict=True)], bool)
         starts = np.cumsum(np.where(within, rows, 0)) - np.where(within, rows, 0)
@@ -459,7 +459,7 @@ class CliqueTree:
         sent: dict[int, NDArray[np.float64]] = {}
         for (_, shape), cliques in sorted(groups.items()):
             size = math.prod(shape)
-            if size > _ALONE:
+            if size > ALONE:
                 for c in cliques:
                     sent[c] = self.message(c, sent, side, weights[c])
                     if within[c]:
@@ -596,7 +596,8 @@ def power_sum(
     w = 0, then for all: the largest entry, which rounds only when it is moved.
     The last sums round by u of the result, the others as `log_summation` says.
     """
-    states, weight = table.shape[-1], np.asarray(weight, dtype=np.float64)
+    table, weight = np.atleast_2d(table), np.asarray(weight, dtype=np.float64)
+    states = table.shape[-1]
     if not weight.any():
         out: NDArray[np.float64] = table.max(axis=-1)
         out += shift + side * summation(2, np.abs(np.where(np.isneginf(out), 0.0, out)))
