@@ -11,11 +11,18 @@ class Clock:
     """Seconds since the start and until the deadline; `stop()` ends it for every thread.
 
     A clock made by `child` never outlives its parent: stopping a run stops all its parts. While it
-    is held the deadline moves along; `elapsed` goes on.
+    is held the deadline moves along; `elapsed` goes on. `since`: when the work began, by
+    `time.perf_counter`, if that was not now.
     """
 
-    def __init__(self, time_limit: float = math.inf, parent: Clock | None = None) -> None:
-        self._start = time.perf_counter()
+    def __init__(
+        self,
+        time_limit: float = math.inf,
+        parent: Clock | None = None,
+        *,
+        since: float | None = None,
+    ) -> None:
+        self._start = time.perf_counter() if since is None else since
         self.limit = time_limit
         self._parent = parent
         self._from = 0.0 if parent is None else parent.spent
