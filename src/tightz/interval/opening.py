@@ -38,30 +38,37 @@ def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch
     large = working.graph.n_factors > LARGE
     if large:
         yield quick()
-    summed = threading.Event()
-    yield Launch((Overdue(summed, alone(clock)),))
+    relieved = threading.Event()
+    yield Launch((Overdue(relieved, alone(clock)),))
     if large or takes_long(working, clock):
+        relieved.set()
         yield side_by_side()
+    done = False
     for found in exactly(working, clock):
-        if isinstance(found, Bound):
-            summed.set()
+        done = done or isinstance(found, Bound)
+        if done:
+            relieved.set()
         yield found
-    if not summed.is_set():
+    if not done:
+        relieved.set()
         yield side_by_side()
 
 
 @dataclass(frozen=True, eq=False)
 class Overdue:
-    """Starts the other streams beside an exact sum, or its planning, that takes too long."""
+    """Starts the other streams beside an exact sum, or its planning, that takes too long.
 
-    summed: threading.Event
+    It holds a worker until it is relieved, which nobody else needs before.
+    """
+
+    relieved: threading.Event
     seconds: float
 
     __name__ = "overdue"
 
     def __call__(self, working: Working, clock: Clock) -> Iterator[Launch]:
         until = clock.spent + self.seconds
-        while not self.summed.wait(LOOK):
+        while not self.relieved.wait(LOOK):
             if clock.expired:
                 return
             if clock.spent > until:
