@@ -49,6 +49,9 @@ LOGICAL = 0.5
 LOOK = 0.1
 """Part of the time that the search for a plan, or a test of planarity, may take."""
 
+LOGS = 12.0
+"""Times as long as plain sums (12x12 triangular torus, J = -20 and -1: 19.6 and 1.6 s)."""
+
 _MAX_WIDTH = 60
 _MAX_LOG2_COST = 100.0
 _BETTER = 8.0  # log2 of what contraction trees may gain over the best order
@@ -383,7 +386,9 @@ def choose_way(
     if plan is not None:
         cpu: ByElimination | None = None
         # A model of clauses is counted rather than sliced.
-        sooner = not ways or plan.seconds < predicted(ways[0])
+        # Where couplings are so cold that Pfaffians need balls, tables are summed by their logs.
+        slow = LOGS if ways and isinstance(planar, PlanarPlan) and planar.bits else 1.0
+        sooner = not ways or slow * plan.seconds < predicted(ways[0])
         if sooner and (not logical or plan.fits(max_memory)):
             try:
                 cpu = by_elimination(
