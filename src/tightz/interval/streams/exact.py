@@ -18,7 +18,7 @@ from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding, Marginals, Mixing, exact_marginals
 from tightz.workspace.working import PLAN_SHARE, Working
 
-LONG, SHARE = 2.0, 0.15
+LONG, SHARE = 2.0, 0.35
 """Seconds, and part of the time left, beyond which other streams start beside an exact sum."""
 
 HALF = 0.5
