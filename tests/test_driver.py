@@ -14,6 +14,8 @@ import pytest
 import tightz as tz
 from tests import naive
 from tightz.bounds import Bound, Proof, Side
+from tightz.interval import log_partition as driver
+from tightz.interval import opening as opening_module
 from tightz.interval import portfolio
 from tightz.interval.board import Board, Doubt
 from tightz.interval.lanes import Schedule
@@ -26,7 +28,7 @@ from tightz.sampling.ledger import Ledger
 from tightz.workspace import working as working_module
 from tightz.workspace import workspace as workspace_module
 from tightz.workspace.findings import Draws, Finding, Marginals, Mixing, PointEstimate, Source
-from tightz.workspace.working import Planned, Working, name_of
+from tightz.workspace.working import Launch, Planned, Working, name_of
 
 MODEL = tz.ising_grid(3, coupling=(-2, 2), seed=0)
 LOG_Z, TRUTH = naive.enumerate_model(MODEL.cardinalities, MODEL.factors, MODEL.evidence)
@@ -271,6 +273,44 @@ def test_child_clocks_end_with_their_parent():
     parent.stop()
     assert child.expired
     assert grandchild.expired
+
+
+def test_a_clock_may_have_begun_before():
+    assert Clock(100.0, since=time.perf_counter() - 40.0).left <= 60.0
+
+
+def test_what_a_first_call_loads_is_on_its_clock(monkeypatch):
+    monkeypatch.setattr(driver, "load_streams", partial(time.sleep, 1.0))
+    assert tz.log_partition(MODEL, time_limit=0.5, exact=False).seconds >= 1.0
+
+
+def test_others_run_beside_an_exact_sum_that_is_overdue(monkeypatch):
+    """It was predicted to take no time, so it began alone."""
+    others = threading.Event()
+
+    def endless(working, clock):
+        others.wait(clock.left)
+        yield from ()
+
+    def other(working, clock):
+        others.set()
+        yield Finding(note="here")
+
+    monkeypatch.setattr(opening_module, "exactly", endless)
+    monkeypatch.setattr(opening_module, "solved", lambda *_: iter(()))
+    monkeypatch.setattr(opening_module, "takes_long", lambda *_: False)
+    monkeypatch.setattr(opening_module, "alone", lambda _: 0.1)
+    monkeypatch.setattr(opening_module, "side_by_side", lambda: Launch((other,)))
+    result = tz.log_partition(tz.ising_grid(6, seed=0), time_limit=5.0)
+    assert "here" in result.notes
+    assert result.seconds < 4.0  # both ended long before the time
+
+
+def test_a_sum_that_ends_in_time_stays_alone(monkeypatch):
+    started = []
+    monkeypatch.setattr(opening_module, "side_by_side", lambda: started.append(1) or Launch(()))
+    tz.log_partition(tz.ising_grid(6, seed=0), time_limit=60.0)
+    assert not started
 
 
 def test_exact_results_carry_their_rounding():

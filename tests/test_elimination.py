@@ -299,6 +299,14 @@ def test_a_plan_is_followed_and_not_made_again(monkeypatch, marginals):
         assert len(result.marginals) == 16  # computed now: from the same plan
 
 
+def test_fields_make_no_table_larger():
+    """A factor over one variable waits for nobody: a 12 x 12 torus with fields took 32 times the
+    memory of one without."""
+    torus = ising_grid(12, coupling=1.0, field=0.3, periodic=True)
+    pairs = FactorGraph(torus.cardinalities, [f for f in torus.factors if len(f[0]) == 2])
+    assert plan(torus).log_z_bytes <= 2 * plan(pairs).log_z_bytes
+
+
 def test_a_plan_of_another_model_is_refused():
     model = ising_grid(3, seed=0)
     for other in (

@@ -108,7 +108,8 @@ def wrong_spread(kernel, spoil):
 
 
 def swap_ends(private):
-    private[[0, -1]] = private[[-1, 0]]
+    if private.size:  # a bucket may have no factor of its own
+        private[[0, -1]] = private[[-1, 0]]
 
 
 def shrink(private):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,11 @@ import tightz as tz
 from tests import naive
 from tests.strategies import binary_models, models_with_zeros
 from tightz.cli.main import main
+from tightz.elimination.exact import ways
+from tightz.elimination.exact.elimination import solve as exact_solve
+from tightz.elimination.exact.run import StoppedError
 from tightz.elimination.order import Order
+from tightz.interval import exact_sums
 from tightz.interval import free_energy as module
 from tightz.judge.convexity import Limits, scaling_slack, thermal
 from tightz.judge.verdict import RefutedError
@@ -302,17 +308,17 @@ def test_delta_is_divided_among_the_temperatures(monkeypatch):
 
 def test_an_interrupt_leaves_what_is_known(monkeypatch):
     def stop(temperature):
-        if temperature < 1.5:
+        if 1.5 < temperature < 2.5:
             raise KeyboardInterrupt
 
     r = tz.free_energy(FERROMAGNET, [1.0, 1.2, 2.0, 3.0], time_limit=60.0, on_point=stop)
     assert r.interrupted
-    assert r.exact.tolist() == [False, True, True, True]  # from the hottest on
-    assert np.isnan(r.log_zs.value[0])
+    assert r.exact.tolist() == [True, False, True, True]  # both ends, then between them
+    assert np.isnan(r.log_zs.value[1])
     weights, _ = weights_of(FERROMAGNET)
-    log_z, energy, *_ = truth(weights, 1.0)
-    assert r.log_zs.lower[0] <= log_z <= r.log_zs.upper[0]
-    assert r.energy.lower[0] <= energy <= r.energy.upper[0]
+    log_z, energy, *_ = truth(weights, 1.0 / 1.2)
+    assert r.log_zs.lower[1] <= log_z <= r.log_zs.upper[1]
+    assert r.energy.lower[1] <= energy <= r.energy.upper[1]
     assert "interrupted" in r.summary()
     assert "not reached" in r.summary()
 
@@ -390,3 +396,46 @@ def test_squares_beyond_float64_are_no_reason_to_stop(field, betas):
     assert (r.energy.lower <= -field * p).all()
     assert (-field * p <= r.energy.upper).all()
     assert not np.isnan(r.entropy.lower).any()
+
+
+def test_sums_that_do_not_end_leave_time_for_intervals(monkeypatch):
+    """The first shows how slow they are; the second is given up; no other is tried, here or in
+    `log_partition`, and what is left goes to intervals in equal parts."""
+    sums, limits, gone = [], [], [0.0]
+
+    def solve(model, way, *, time_limit, stop, **options):
+        sums.append(time_limit)
+        if len(sums) == 1:
+            return exact_solve(model, way, time_limit=time_limit, stop=stop, **options)
+        gone[0] += time_limit
+        raise StoppedError
+
+    def run(model, *, time_limit, shared, **options):
+        limits.append(time_limit)
+        gone[0] += time_limit
+        return tz.log_partition(model, time_limit=0.05, shared=shared, **options)
+
+    now = SimpleNamespace(perf_counter=lambda: time.perf_counter() + gone[0])
+    monkeypatch.setattr("tightz.runtime.clock.time", now)
+    monkeypatch.setattr(exact_sums, "solve", solve)
+    monkeypatch.setattr(module, "log_partition", run)
+    monkeypatch.setattr(ways.ByElimination, "seconds", property(lambda _: 100.0))
+    glass = tz.sherrington_kirkpatrick(8, seed=0)
+    r = tz.free_energy(glass, betas=[0.1, 0.2, 0.3, 0.4, 0.5], time_limit=1000.0)
+    assert r.exact.tolist() == [True, False, False, False, False]
+    assert len(sums) == 2
+    assert sums[1] <= 250.0  # an equal part of the time
+    assert len(limits) == 4
+    assert sum(limits) > 300.0
+    assert max(limits) < 1.1 * min(limits)
+
+
+def test_a_method_that_gave_up_is_believed_to_take_longer():
+    shared, way = Shared(), SimpleNamespace(name="Pfaffians", seconds=2.0)
+    assert shared.predicted(way) == 2.0
+    shared.took(SimpleNamespace(name="elimination", seconds=1.0), 3.15)
+    assert shared.predicted(way) == pytest.approx(6.0)  # so busy is the machine
+    shared.gave_up(way, 10.0)
+    assert shared.predicted(way) == pytest.approx(20.0)
+    shared.took(way, 0.1)
+    assert shared.predicted(way) == 2.0

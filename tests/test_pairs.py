@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 import tightz as tz
 from tests import naive
 from tests.strategies import binary_models, models_with_zeros
+from tightz.errors import TightzError
+from tightz.interval.interval import LogPartition
 from tightz.interval.pairs import _counted, _fitted
 from tightz.models.ends import joint
 from tightz.models.pair_marginals import PairMarginal
@@ -169,6 +172,31 @@ def test_a_run_sums_where_it_may_and_draws_elsewhere():
     itself = run.pair_marginal(3, 3, exact=False, draws=100)
     assert itself[0, 1] == itself[1, 0] == 0.0
     assert float(run.correlation(3, 3, exact=False, draws=100)) == pytest.approx(1.0)
+
+
+def test_draws_are_as_many_as_fit_into_the_time(monkeypatch):
+    run = tz.log_partition(MODEL, time_limit=2.0, exact=False, seed=0)
+    states = naive.all_states(MODEL.cardinalities)[:1]
+    made = []
+
+    def sample(self, k, seed=None, *, time_limit):
+        made.append(k)
+        time.sleep(1e-3 * k)
+        return Samples(np.repeat(states, k, axis=0), np.zeros(k), Mixing.MIXED)
+
+    monkeypatch.setattr(LogPartition, "sample", sample)
+    pair = run.pair_marginal(0, 8, exact=False, draws=10**6, time_limit=1.0)
+    assert sum(made) <= 1000
+    assert pair.source.startswith(f"{made[-1]:,} draws")
+
+    def nothing(self, k, seed=None, *, time_limit):
+        raise TightzError("there is nothing to draw from")
+
+    monkeypatch.setattr(LogPartition, "sample", nothing)
+    pair = run.pair_marginal(0, 7, exact=False, draws=10, time_limit=1.0)
+    assert "no draws" in pair.source
+    assert np.isinf(pair.error).all()
+    assert holds(pair.bounds, truth(MODEL, 0, 7))
 
 
 def test_a_model_without_weight_has_no_pairs():

@@ -17,11 +17,14 @@ from tests.precise import precise_log_z
 from tightz.elimination.exact import ways
 from tightz.elimination.planar import PlanarPlan, Refused, planar_plan
 from tightz.elimination.planar import plan as planning
+from tightz.elimination.planar.balls import ball_sum
 from tightz.elimination.planar.embedding import genus, planar_embedding, signs
 from tightz.elimination.planar.pfaffian import Problem, pfaffian, smallest_singular
 from tightz.elimination.planar.regions import dissect
 from tightz.elimination.planar.spins import spin_graph
+from tightz.errors import UnsupportedModelError
 from tightz.models.factor_graph import FactorGraph
+from tightz.workspace.working import Working
 
 SPIN = np.array([1.0, -1.0])
 
@@ -481,3 +484,45 @@ def test_triangular_lattices_on_a_torus(rows, cols, seed):
         first, last = model.table_ptr[f : f + 2]
         ours = found.factor_marginals[first:last]
         np.testing.assert_allclose(ours, truth.factor_marginal(f).ravel(), atol=1e-9)
+
+
+# What it takes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        tz.ising_triangular(6, coupling=-5.0, periodic=True),
+        tz.ising_triangular(9, coupling=-3.0),
+        tz.ising_lattice((8, 8), coupling=tz.PlusMinus(10.0), periodic=True, seed=1),
+        tz.ising_lattice((12, 12), coupling=tz.PlusMinus(3.0), seed=1),
+        tz.ising_grid(10, coupling=(-8, 8), field=0.0, seed=0, periodic=True),
+    ],
+    ids=lambda model: model.name,
+)
+def test_the_bits_that_cancellation_takes_are_predicted(model):
+    """The first try succeeds, and half as many bits would have been too few."""
+    plan = planned(model)
+    assert plan.solve(marginals=False).bits == plan.bits
+    assert ball_sum(plan.problems, plan.bits // 3, correlations=False) is None
+
+
+def test_seconds_are_those_of_the_bits():
+    """12 x 12, all triangles frustrated, cold: elimination would have to sum by logs."""
+    warm, cold = (tz.ising_triangular(12, coupling=-j, periodic=True) for j in (0.5, 20.0))
+    assert planned(warm).bits == 0
+    assert planned(cold).seconds > 20.0 * planned(warm).seconds
+    assert Working(warm).way.name == "Pfaffians"
+    assert Working(cold).way.name == "Pfaffians"
+    unfrustrated = tz.ising_triangular(12, coupling=20.0, periodic=True)
+    assert planned(unfrustrated).bits == 0
+
+
+def test_balls_end_when_they_are_told_to():
+    plan = planned(tz.ising_triangular(6, coupling=-5.0, periodic=True))
+    looks = itertools.count()
+    end = lambda: next(looks) > 5  # noqa: E731
+    assert ball_sum(plan.problems, plan.bits, correlations=True, stop=end) is None
+    assert next(looks) < 40  # terms that are left look once each
+    with pytest.raises(UnsupportedModelError, match="more bits take longer"):
+        plan.solve(stop=lambda: True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -161,6 +162,32 @@ def test_cut_buckets_bound_and_guide_on_a_grid():
     others = heaviest(cliques, model, walked.walked)
     assert max(others, walked.log_weights[0]) >= exact.log_weight
     np.testing.assert_allclose(weights_of(model, walked.states), walked.log_weights)
+
+
+@pytest.mark.parametrize("looks", [0, 5, 30, 70])
+def test_when_the_time_ends_what_was_found_is_told_apart_from_what_was_asked(monkeypatch, looks):
+    """Whatever is under way then: tables, walks or the judge."""
+    model = tz.ising_grid(6, coupling=(-2, 2), seed=0)
+    everything = ground_state(model, k=300, seed=0)
+    assert everything.status is SearchStatus.OPTIMAL
+    assert everything.n_proven == len(everything.states) == everything.asked == 300
+    count = itertools.count()
+
+    def late(self, entries=0.0):
+        if next(count) >= looks:
+            self.clock.stop()
+        return self.clock.expired
+
+    monkeypatch.setattr(driver._Hunt, "late", late)
+    found = ground_state(model, k=300, seed=0)
+    assert next(count) <= looks + 3
+    assert found.status is not SearchStatus.OPTIMAL
+    assert f"{len(found.states)} of 300 states asked for" in found.summary()
+    assert found.log_upper >= everything.log_weight >= found.log_weight
+    for mine, right in zip(
+        found.log_weights[: found.n_proven], everything.log_weights, strict=False
+    ):
+        assert mine == pytest.approx(right, abs=1e-9)
 
 
 def test_a_search_that_is_given_is_made():

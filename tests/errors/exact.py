@@ -76,6 +76,14 @@ def _stopped():
     solve(GRID, way, max_memory=10**6, marginals=False, stop=lambda: next(looks) > 0)
 
 
+def _overdue(patch):
+    def late(*_, **__):
+        raise StoppedError
+
+    patch.setattr(ways.ByElimination, "run", late)
+    tz.exact(GRID, time_limit=5.0)
+
+
 def _lost_table():
     found = plan(GRID)
     buckets = [b._replace(groups=()) if not b.children else b for b in found.buckets]
@@ -102,9 +110,27 @@ CASES = [
     ),
     Case(
         ResourceError,
-        "exact sum of FactorGraph(... would take longer than time_limit=1e-09 s: elimination of "
+        "exact sum of FactorGraph(... would take longer than time_limit=0.5 s: elimination of "
         "width ...",
-        lambda: tz.exact(tz.ising_grid(26, field=(-1, 1), seed=0), time_limit=1e-9),
+        lambda: tz.exact(tz.ising_grid(26, field=(-1, 1), seed=0), time_limit=0.5),
+    ),
+    Case(
+        ResourceError,
+        "exact elimination of FactorGraph(... visits more than 10^10 table entries by every order "
+        "tried; max_memory allows 8 GB, time_limit 0.001 s. tz.log_partition(model) gives ...",
+        lambda: tz.exact(tz.ising_grid(26, field=(-1, 1), seed=0), time_limit=1e-3),
+    ),
+    Case(
+        ResourceError,
+        "exact sum of FactorGraph(... is not finished within time_limit=5 s: elimination of width "
+        "3 (...), ... operations, ..., about ... s. tz.log_partition(model) gives ...",
+        _overdue,
+    ),
+    Case(
+        ResourceError,
+        "exact sum of FactorGraph(... is not finished within time_limit=0 s: elimination of width "
+        "3 (...), ... operations, ..., about ... s. tz.log_partition(model) gives ...",
+        lambda: tz.exact(GRID, marginals=False)._pair(0, 1, time_limit=0.0),
     ),
     Case(
         UnsupportedModelError,

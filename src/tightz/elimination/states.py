@@ -119,11 +119,17 @@ class CliqueStates:
     """Messages of all cliques, by maxima or by sums, and states read from them.
 
     The model has no evidence and every variable is in the order. `cut`: some bucket has more than
-    one clique; sums are not offered then.
+    one clique; sums are not offered then. `stop(entries)` is asked before each clique's table;
+    where it said so the object is `stopped`, and knows no states.
     """
 
     def __init__(
-        self, model: FactorGraph, cliques: CliquesEvidence, *, maximise: bool = True
+        self,
+        model: FactorGraph,
+        cliques: CliquesEvidence,
+        *,
+        maximise: bool = True,
+        stop: Callable[[float], bool] = lambda entries: False,
     ) -> None:
         self.model = model
         self.cards: list[int] = model.cardinalities.tolist()
@@ -139,8 +145,12 @@ class CliqueStates:
         placed = {f for held in cliques.factors for f in held}
         loose = [f for f in range(model.n_factors) if f not in placed]
         constants = [float(model.log_tables[model.table_ptr[f]]) for f in loose]
+        self.stopped = False
         for bucket in self.buckets:
             for c in bucket:
+                if stop(math.prod([float(self.cards[v]) for v in cliques.scopes[c]])):
+                    self.stopped = True
+                    return
                 constants += self._send(c, cliques, _largest if maximise else _log_sum)
         self.value = -math.inf if -math.inf in constants else math.fsum(constants)
 

@@ -20,6 +20,7 @@ from tightz.models.observed import observe
 from tightz.models.temperature import at_beta
 from tightz.runtime.backends import Backend
 from tightz.runtime.clock import Clock
+from tightz.workspace.shared import Shared
 
 PLANNING = 0.05
 """Part of the time that the search for a plan may take."""
@@ -55,11 +56,15 @@ class Summed:
 
 @dataclass(frozen=True, eq=False)
 class ExactSums:
-    """Sums `model` at any beta; `ResourceError` where no way is within reach of the time."""
+    """Sums `model` at any beta; `ResourceError` where no way is within reach of the time.
+
+    What one sum shows about the seconds that its method takes is known to the next.
+    """
 
     model: FactorGraph
     clock: Clock
     max_memory: int
+    shared: Shared
     backend: Backend = "auto"
     helpers: list[Summed] = field(default_factory=list)
 
@@ -71,15 +76,44 @@ class ExactSums:
         except ResourceError:
             return None
 
-    def at(self, beta: float, seconds: float, *, marginals: bool = True) -> Summed:
-        """log Z at `beta` and, where predicted to take no more than `seconds`, the energy."""
+    def at(
+        self, beta: float, seconds: float, *, most: float = 0.0, marginals: bool = True
+    ) -> Summed:
+        """log Z at `beta`, with `marginals` the energy too.
+
+        `ResourceError` where that is predicted to take longer than `seconds` and `most`. It is
+        given up after `seconds`, or twice as long as predicted, `most` at most.
+        """
         scaled = at_beta(self.model, beta)
-        result = _sum(scaled, self, seconds, marginals)
+        result = self._sum(scaled, seconds, max(seconds, most), marginals)
         assert result.bound.evidence is not None
         verdict = result.bound.evidence.verdict(scaled)
         slack = scaling_slack(scaled)
         found = Summed(beta, result, verdict.lower - slack, verdict.upper + slack)
         return self._with_means(found) if marginals and result.log_z > -math.inf else found
+
+    def _sum(self, model: FactorGraph, seconds: float, most: float, marginals: bool) -> ExactResult:
+        """By the way of least time, the plan being known."""
+        observed, shared = observe(model), self.shared
+        more = MARGINALS if marginals else 1.0
+        way = choose_way(
+            observed.reduced, observed.kept, self.max_memory, marginals=False,
+            backend=self.backend, time_limit=most / more, asked=model, plan=self.plan,
+            hopeless=self.plan is None, predicted=shared.predicted,
+        )  # fmt: skip
+        clock = self.clock.child(max(seconds, min(most, 2.0 * more * shared.predicted(way))))
+        try:
+            result = solve(
+                model, way, max_memory=self.max_memory, marginals=marginals,
+                time_limit=clock.left, stop=lambda: clock.expired,
+            )  # fmt: skip
+        except (StoppedError, ResourceError, UnsupportedModelError):
+            if not marginals:
+                shared.gave_up(way, clock.elapsed)
+            raise
+        if not marginals:
+            shared.took(way, result.seconds)
+        return result
 
     def _with_means(self, found: Summed) -> Summed:
         """What exact marginals say, where the sum gave any."""
@@ -125,16 +159,16 @@ class ExactSums:
         most = float(total.max(initial=0.0))
         return 1.0 / most if most > 0.0 else math.inf
 
-    def help(self, beta: float, seconds: float) -> Summed | None:
+    def help(self, beta: float, seconds: float, most: float = 0.0) -> Summed | None:
         """A sum beside the temperatures asked for; None where it fails. Kept in `helpers`."""
         try:
-            found = self.at(beta, seconds, marginals=False)
+            found = self.at(beta, seconds, most=most, marginals=False)
         except (ModelError, ResourceError, StoppedError):
             return None
         self.helpers.append(found)
         return found
 
-    def narrow_energy(self, point: Summed, seconds: float) -> None:
+    def narrow_energy(self, point: Summed, seconds: float, most: float) -> None:
         """Two sums beside `point`, as near as rounding allows: chords to them bound the energy.
 
         A chord over a step h is off by f'' h / 2 and by two roundings over h: least where these
@@ -146,7 +180,7 @@ class ExactSums:
             return
         h = _power(2.0 * math.sqrt(point.radius / bend), point.beta)
         for side in (-1.0, 1.0):
-            self.help(point.beta + side * h, 0.5 * seconds)
+            self.help(point.beta + side * h, 0.5 * seconds, 0.5 * most)
 
     def curvature(self, point: Summed, seconds: float) -> tuple[float, float]:
         """(f'', its error) at `point`; (NaN, inf) where a sum fails."""
@@ -178,20 +212,3 @@ def _power(h: float, beta: float) -> float:
     """A power of two near h, large enough that beta + h is exact."""
     least = 2.0**-30 * abs(beta)
     return 2.0 ** round(math.log2(min(max(h, least, 1e-200), 1e200)))
-
-
-def _sum(model: FactorGraph, sums: ExactSums, seconds: float, marginals: bool) -> ExactResult:
-    """By the way of least time, the plan being known."""
-    observed = observe(model)
-    way = choose_way(
-        observed.reduced, observed.kept, sums.max_memory, marginals=False, backend=sums.backend,
-        time_limit=seconds, asked=model, plan=sums.plan, hopeless=sums.plan is None,
-    )  # fmt: skip
-    return solve(
-        model,
-        way,
-        max_memory=sums.max_memory,
-        marginals=marginals and MARGINALS * way.seconds <= seconds,
-        time_limit=seconds,
-        stop=lambda: sums.clock.expired,
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,7 +49,11 @@ DRAWS = 2000
 """States that an estimate of the energy is averaged over."""
 
 HELP = 0.5
-"""Part of the time left after the sums for those that bound energies; the rest is for C."""
+"""Part of the time left after the sums of log Z for energies, and of what is then left for those
+that bound energies; the rest is for C."""
+
+RESERVE = 0.3
+"""Part of the time for intervals at the temperatures that are not summed, where some are not."""
 
 LEAST = 0.05
 """Seconds that every temperature gets at least."""
@@ -103,9 +108,10 @@ def free_energy(
     on_point       called with each temperature as it is done
 
     Where the model can be summed exactly, the elimination is planned once and carried out at every
-    temperature; energies and magnetisations are means under exact marginals, two more sums beside
-    each temperature bound the energy, and four give the heat capacity as a second derivative.
-    Elsewhere `log_partition` runs at each temperature for an equal part of the time that is left,
+    temperature, the ends of the grid first; energies and magnetisations are means under exact
+    marginals, two more sums beside each temperature bound the energy, and four give the heat
+    capacity as a second derivative. Where the time is not enough for all sums of log Z, part of it
+    is left for the other temperatures: `log_partition` runs at each for an equal part of it,
     with delta divided among them, plans, orders and heavy states handed on from one to the next;
     energies and heat capacities are averages over its draws, with errors that reach levels which so
     many draws may not have.
@@ -114,21 +120,25 @@ def free_energy(
     of chords, the entropy with it, and each other (`tightz.judge.convexity`). No end is ever stated
     for a heat capacity or a magnetisation. Ctrl-C returns what is known (`interrupted`).
     """
+    begun = time.perf_counter()
     model = given(given_model(model, "free_energy", only="FactorGraph"), evidence)
     grid, inverse = _grid(temperatures, betas)
     require_seconds("time_limit", time_limit)
     require_probability("delta", delta)
     memory, root = parse_memory(max_memory), seed_sequence(seed)
     if exact:
-        prepare("exact", kind_of(model))  # compiling does not count against the limit
+        start = time.perf_counter()
+        prepare("exact", kind_of(model))
+        begun += time.perf_counter() - start  # compiling does not count against the limit
     asked = Interrupts.active
-    clock = Clock(time_limit, stop=asked)
+    clock = Clock(time_limit, stop=asked, since=begun)
     distinct, place = np.unique(inverse, return_inverse=True)
     points = [_Point(float(beta)) for beta in distinct]
+    shared = Shared()
     run = _Run(
-        model, clock, points, ExactSums(model, clock, memory, backend),
+        model, clock, points, ExactSums(model, clock, memory, shared, backend),
         lambda beta: on_point and on_point(math.inf if beta == 0.0 else 1.0 / beta),
-        {"max_memory": max_memory, "backend": backend, "exact": exact, "shared": Shared()},
+        {"max_memory": max_memory, "backend": backend, "exact": exact, "shared": shared},
         delta / len(points), root,
     )  # fmt: skip
     interrupted = False
@@ -211,17 +221,39 @@ class _Run:
     root: np.random.SeedSequence
 
     def sum_exactly(self, allowed: bool) -> None:
-        """Every temperature by the same plan, while the time left is enough for all the others."""
-        for k, point in enumerate(self.points if allowed else ()):
-            share = self.clock.left / (len(self.points) - k)
+        """By one plan, first log Z at every temperature that the time is enough for, then energies.
+
+        Where it is not enough for all, those that are summed lie between the others, and part of
+        it is left for these.
+        """
+        waiting = _outside_in(self.points) if allowed else []
+        reserve = RESERVE * self.clock.limit
+        for k, point in enumerate(waiting):
+            share = self.clock.left / sum(p.exact is None for p in waiting)
             try:
-                self._take_sum(point, self.sums.at(point.beta, share))
+                most = self.clock.left - reserve
+                self._take_sum(point, self.sums.at(point.beta, share, most=most, marginals=False))
             except (ResourceError, StoppedError):
-                return  # one that is out of reach at one temperature is at all
+                if k == 0:
+                    return  # the highest temperature is as easy as any
+                continue
             except UnsupportedModelError as error:
                 point.notes.append(f"beta {point.beta:g}: {error}")
                 continue
             self.done(point.beta)
+        summed = [p for p in waiting if p.exact is not None and p.always[1] > -math.inf]
+        reserve = max(HELP * self.clock.left, reserve if len(summed) < len(waiting) else 0.0)
+        for k, point in enumerate(summed):
+            most = self.clock.left - reserve
+            if most <= 0.0:
+                return
+            try:
+                share = most / (len(summed) - k)
+                self._take_sum(point, self.sums.at(point.beta, share, most=most))
+            except StoppedError:
+                return  # slower than predicted, at the next one too
+            except (ResourceError, UnsupportedModelError):
+                continue
 
     def _take_sum(self, point: _Point, found: Summed) -> None:
         point.exact = found
@@ -236,19 +268,15 @@ class _Run:
         """`log_partition` where there is no exact sum, for an equal part of the time left each."""
         rest = [point for point in self.points if point.exact is None]
         if rest:
-            start = self.clock.elapsed
-            load_streams()  # half a second that no temperature should pay
-            self.clock.limit += self.clock.elapsed - start
+            load_streams()  # half a second that no temperature alone should pay
         for k, point in enumerate(rest):
             share = max(LEAST, self.clock.left / (len(rest) - k))
-            scaled, start = at_beta(self.model, point.beta), self.clock.elapsed
+            scaled = at_beta(self.model, point.beta)
             found = log_partition(
                 scaled, time_limit=share, delta=self.delta,
                 seed=stream(self.root, self.points.index(point)), **self.options,
             )  # fmt: skip
-            if found.compile_seconds:  # which did not count there either
-                over = self.clock.elapsed - start - share
-                self.clock.limit += max(found.compile_seconds, over)
+            self.clock.limit += found.compile_seconds  # which did not count there either
             self._take_interval(point, found, scaled)
             if found.interrupted:
                 raise KeyboardInterrupt
@@ -288,13 +316,16 @@ class _Run:
         point.origin = point.bent = f"estimate from draws: {draws.status.value}"
 
     def sharpen(self) -> None:
-        """Sums beside the exact ones: first those that bound energies, then second derivatives."""
+        """Sums beside the exact ones: first those that bound energies, then second derivatives.
+
+        As many as fit; temperatures whose energy is not known are the first to be helped.
+        """
         exact = [point for point in self.points if point.exact is not None]
-        for k, point in enumerate(exact):
+        for k, point in enumerate(sorted(exact, key=lambda p: not math.isnan(p.energy[0]))):
             assert point.exact is not None
             if point.always[1] > -math.inf and not self.clock.expired:
-                share = HELP * self.clock.left / (len(exact) - k)
-                self.sums.narrow_energy(point.exact, share)
+                half = HELP * self.clock.left
+                self.sums.narrow_energy(point.exact, half / (len(exact) - k), half)
         for k, point in enumerate(exact):
             assert point.exact is not None
             if point.always[1] > -math.inf and not self.clock.expired:
@@ -319,6 +350,17 @@ def _excitation(model: FactorGraph, beta: float, draws: float) -> float:
     free = model.free_variables
     most = float(changes[free].max(initial=0.0))
     return min(most, math.log(draws * max(1, free.size)) / beta) if beta > 0.0 else most
+
+
+def _outside_in(points: list[_Point]) -> list[_Point]:
+    """Both ends, then what lies in the middle between those that came before."""
+    found, pieces = [0, len(points) - 1], [(0, len(points) - 1)]
+    for low, high in pieces:  # grows while it is read
+        if high - low > 1:
+            middle = (low + high) // 2
+            found.append(middle)
+            pieces += [(low, middle), (middle, high)]
+    return [points[k] for k in dict.fromkeys(found)]
 
 
 def _curves(run: _Run, grid: Array, place: NDArray[np.int64]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.bounds import Bound, Proof, Side, figure
-from tightz.elimination.states import CliqueStates, uncut
+from tightz.elimination.states import ENTRY_SECONDS, CliqueStates, uncut
 from tightz.errors import (
     ParameterError,
     TightzError,
@@ -59,6 +59,9 @@ these is no longer equal, however large a constant both weights share."""
 SEARCHING = 0.4
 """Part of the time for tempering; the rest is for bounds, which bring states of their own."""
 
+SUMMING = 0.7
+"""Part of it that the tables of an exact elimination may take."""
+
 WALKS = 400
 """States tried with the bounds of one set of cliques."""
 
@@ -71,6 +74,7 @@ class GroundState(OneBound):
     log_weights   (found,) log p~ of each, added up from the model's tables and rounded once
     log_upper     no state of the model weighs more, always; the gap to the first is `gap`
     log_others    no state beside `states` weighs more
+    asked         how many states were asked for; `n_proven` of those found are the heaviest of all
     sweeps        of tempering, per run; found_at: the sweep by which the first run had found it
     """
 
@@ -84,7 +88,8 @@ class GroundState(OneBound):
     seconds: float
     provenance: dict[str, Any]
     model: FactorGraph | None = field(metadata=ASIDE)  # None: spins that came as a polynomial
-    _also = ("log_weight", "gap", *OneBound._also)
+    asked: int = 1
+    _also = ("log_weight", "gap", "n_proven", *OneBound._also)
 
     def members(self) -> Members:
         names = self.naming
@@ -104,6 +109,13 @@ class GroundState(OneBound):
         if self.model is None:
             return Names(np.full(self.states.shape[1], 2))
         return self.model.naming
+
+    @property
+    def n_proven(self) -> int:
+        """How many of the states, from the first, are proven to be the heaviest ones."""
+        if self.status is SearchStatus.OPTIMAL:
+            return len(self.states)
+        return int((self.log_weights >= self.log_others).sum())
 
     @property
     def state(self) -> NDArray[np.int64]:
@@ -157,10 +169,18 @@ class GroundState(OneBound):
         lines = [f"heaviest state: log weight {weight}, at most {upper}"]
         if self.contradiction is not None:
             lines = [self.contradiction.summary()]
+        elif self.asked > 1:
+            proven = "all" if self.n_proven == len(self.states) else f"the first {self.n_proven:,}"
+            proven = proven if self.n_proven else "none"
+            lines.append(
+                f"{len(self.states):,} of {self.asked:,} states asked for; proven to be the "
+                f"heaviest: {proven}"
+            )
         return "\n".join([*lines, f"status: {self.status.value}", f"{self.seconds:.2f} s"])
 
     def __repr__(self) -> str:
-        more = f", {len(self.states)} states" if len(self.states) > 1 else ""
+        few = f" of {self.asked}" if len(self.states) < self.asked else ""
+        more = f", {len(self.states)}{few} states" if self.asked > 1 else ""
         return (
             f"GroundState(log_weight={self.log_weight:.6f}, gap={self.gap:.2g}, "
             f"{self.status.name.lower()}, {self.states.shape[1]} variables{more}, "
@@ -190,13 +210,13 @@ def ground_state(
     says, without elimination; models of few spins are enumerated. A GPU (`backend`) pays for many
     runs: "auto" takes one from 32 on. Ctrl-C returns what is known.
     """
+    start = time.perf_counter()
     model = given_model(model, "ground_state")
     if isinstance(model, FactorGraph):
         model = given(model, evidence)
     elif evidence is not None:
         raise ParameterError("a spin polynomial has no evidence; expected a FactorGraph with it")
     _check(time_limit, search, k)
-    start = time.perf_counter()
     root = seed_sequence(seed)
     origin = provenance(
         root, model_digest(model), time_limit=time_limit, search=search or Search(), k=k
@@ -205,13 +225,13 @@ def ground_state(
         ways = _Ways(root, search, k, time_limit, threads, backend, asked)
         if isinstance(model, SpinPolynomial):
             return _of_polynomial(model, ways, start, origin)
-        hunt = _Hunt(model, ways, parse_memory(max_memory))
+        hunt = _Hunt(model, ways, parse_memory(max_memory), start)
         few = search is not None and hunt.reduced.n_variables <= search.enumerate_up_to
         if search is None or few:
             hunt.eliminate()
-        if not hunt.proven:
+        if not hunt.done:
             hunt.temper()
-        if search is None and not hunt.proven:
+        if search is None and not hunt.done:
             hunt.bound()
         return hunt.result(start, origin)
 
@@ -257,6 +277,7 @@ def _of_polynomial(
         seconds=time.perf_counter() - start,
         provenance=origin,
         model=None,
+        asked=ways.k,
     )
 
 
@@ -266,10 +287,12 @@ class _Hunt:
     All is about `reduced`, the model without what is forced; weights and bounds are the same.
     """
 
-    def __init__(self, model: FactorGraph, ways: _Ways, max_memory: int) -> None:
+    def __init__(
+        self, model: FactorGraph, ways: _Ways, max_memory: int, start: float | None = None
+    ) -> None:
         self.model, self.ways, self.k, self.max_memory = model, ways, ways.k, max_memory
         limit = math.inf if ways.time_limit is None else ways.time_limit
-        self.clock = Clock(limit, stop=ways.asked)
+        self.clock = Clock(limit, stop=ways.asked, since=start)
         self.chain = substitute(model)
         self.reduced = self.chain.reduced
         self.states = np.zeros((0, self.reduced.n_variables), dtype=np.int64)
@@ -279,6 +302,15 @@ class _Hunt:
         self.none = self.log_upper == -math.inf
         sums = self.reduced.n_variables + self.reduced.n_factors
         self.slack = SUMS * sums * UNIT * (1.0 + total_scale(self.reduced))
+
+    @property
+    def done(self) -> bool:
+        """Whether all is proven, or there are states and no time is left for more."""
+        return self.proven or (self.clock.expired and len(self.states) > 0)
+
+    def late(self, entries: float = 0.0) -> bool:
+        """Whether going over so many entries of tables takes longer than what is left."""
+        return ENTRY_SECONDS * entries >= self.clock.left
 
     @property
     def proven(self) -> bool:
@@ -311,7 +343,7 @@ class _Hunt:
     def judge(self, cliques: CliquesEvidence, walked: NDArray[np.int64]) -> None:
         """Take what the cliques prove about states that are not among those known or walked."""
         beside = np.unique(np.concatenate([self.states, walked]), axis=0)
-        others = heaviest(cliques, self.reduced, beside)
+        others = heaviest(cliques, self.reduced, beside, stop=self.late)
         top = float(self.log_weights[0]) if len(self.states) else -math.inf
         self.log_upper = min(self.log_upper, max(others, top + 2.0 * UNIT * abs(top)))
         self.none = self.log_upper == -math.inf
@@ -327,10 +359,17 @@ class _Hunt:
             self.add(np.zeros((1, 0), dtype=np.int64))
             self.log_others = -math.inf
             return
-        cliques = uncut(self.reduced, max_bytes=self.max_memory, seconds=self.clock.limit)
+        most = SUMMING * self.clock.left
+        cliques = uncut(self.reduced, max_bytes=self.max_memory, seconds=most)
         if cliques is None:
             return
-        found = CliqueStates(self.reduced, cliques).heaviest(self.k, stop=self.ways.asked.is_set)
+        part = self.clock.child(most)
+        states = CliqueStates(
+            self.reduced, cliques, stop=lambda entries: ENTRY_SECONDS * entries >= part.left
+        )
+        if states.stopped:
+            return
+        found = states.heaviest(self.k, stop=self.late)
         self.add(found.states)
         self.judge(cliques, found.states[:0])
 
@@ -360,8 +399,10 @@ class _Hunt:
             self.reduced, time_limit=self.clock.left, max_memory=self.max_memory,
             stop=self.ways.asked.is_set,
         ):  # fmt: skip
-            states = CliqueStates(self.reduced, cliques)
-            found = states.heaviest(self.k, walks=WALKS, stop=lambda: self.clock.expired)
+            states = CliqueStates(self.reduced, cliques, stop=self.late)
+            if states.stopped:
+                return
+            found = states.heaviest(self.k, walks=WALKS, stop=self.late)
             self.add(found.walked)
             self.judge(cliques, found.walked)
             if self.proven or self.clock.expired:
@@ -388,6 +429,7 @@ class _Hunt:
             seconds=time.perf_counter() - start,
             provenance=origin,
             model=self.model,
+            asked=self.k,
         )
 
 

@@ -23,11 +23,15 @@ from tightz.interval.evidence import (
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.names import Names
 from tightz.results import ByVariable, Result
+from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed
 from tightz.sampling.calibration import mixing_of
 from tightz.sampling.ledger import Ledger
 from tightz.shown import ASIDE, Members, Recorded
 from tightz.workspace.findings import Mixing, PointEstimate
+
+LEAST = 0.05
+"""Seconds of a tree that draws need."""
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -267,10 +271,10 @@ class LogPartition(ByVariable, Result):
     ) -> PairMarginal:
         """The joint distribution of two variables, given by name or number, with its ends.
 
-        By elimination where that is predicted to take less than `time_limit` seconds, unless
-        `exact` forbids it; what is summed for one variable serves all its pairs. Elsewhere the
-        weighted shares of `draws` states from `sample`, with their error, inside what the ends of
-        both marginals say of them (Frechet).
+        By sums where these take less than two thirds of `time_limit` seconds, unless `exact`
+        forbids it; what is summed for one variable serves all its pairs. Elsewhere the weighted
+        shares of up to `draws` states from `sample`, as many as the time is enough for, with their
+        error, inside what the ends of both marginals say of them (Frechet).
         """
         names = self.naming
         i, j = names.index(variable), names.index(other)
@@ -284,25 +288,28 @@ class LogPartition(ByVariable, Result):
 
         return Pairs(self)
 
-    def sample(self, k: int, seed: Seed = None) -> Samples:
+    def sample(self, k: int, seed: Seed = None, *, time_limit: float = 60.0) -> Samples:
         """`k` states with log p~(x) - log q(x), their effective number and a status.
 
         The weights turn averages over the states into estimates under the model itself. The draws
         come from annealing where its runs agree, otherwise from the splitting tree's mixture;
-        where the run had neither, from elimination (`tz.sample`) or, where that does not fit, from
-        a short tree.
+        where the run had neither, from elimination (`tz.sample`) or, where that does not fit into
+        `time_limit` seconds, from a tree of up to 5 s.
         """
+        clock = Clock(time_limit)
         draw = self.sampler
         if draw is None:
             from tightz.sampling.ancestral import sample
             from tightz.splitting import Splitting, split
 
             try:
-                return replace(sample(self.model, k, seed=seed), naming=self.naming)
+                drawn = sample(self.model, k, seed=seed, time_limit=0.5 * clock.left)
+                return replace(drawn, naming=self.naming)
             except ResourceError:
                 pass
 
-            draw = split(self.model, Splitting(upper=False), time_limit=5.0, seed=seed).sample
+            seconds = max(LEAST, min(5.0, 0.5 * clock.left))
+            draw = split(self.model, Splitting(upper=False), time_limit=seconds, seed=seed).sample
         drawn = replace(draw(k, seed), naming=self.naming)
         if drawn.status is Mixing.VARIATIONAL and k > 1:
             point = PointEstimate(

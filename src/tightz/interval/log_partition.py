@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal
@@ -112,6 +113,7 @@ def log_partition(
     free. With a time limit the result depends on the machine's speed; every end is valid all the
     same.
     """
+    begun = time.perf_counter()
     model = given_model(model, "log_partition", only="FactorGraph")
     model = given(model, evidence)
     require_seconds("time_limit", time_limit)
@@ -155,7 +157,7 @@ def log_partition(
             root = session.seed(root)
         if not exact and only is None:
             load_streams()
-        clock = Clock(time_limit, stop=asked)
+        clock = Clock(time_limit, stop=asked, since=begun)
         working = Working(
             model, clock, delta, root, exact, memory, marginals=marginals,
             threads=threads or _free_cores(executor), executor=executor,

@@ -6,11 +6,13 @@ Kept apart from the portfolio, so that a model that is summed at once loads none
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 
 from tightz.bounds import Bound, Proof, Side
-from tightz.interval.streams.exact import barren_marginals, exactly, takes_long
+from tightz.interval.streams.exact import alone, barren_marginals, exactly, takes_long
 from tightz.interval.streams.first import first_state, solved
 from tightz.judge import LargestEntries, StatesEvidence
 from tightz.models.factor_graph import FactorGraph
@@ -36,15 +38,46 @@ def opening(working: Working, clock: Clock) -> Iterator[Finding | Bound | Launch
     large = working.graph.n_factors > LARGE
     if large:
         yield quick()
-    beside = large or takes_long(working, clock)
-    if beside:
+    relieved = threading.Event()
+    yield Launch((Overdue(relieved, alone(clock)),))
+    if large or takes_long(working, clock):
+        relieved.set()
         yield side_by_side()
     done = False
     for found in exactly(working, clock):
         done = done or isinstance(found, Bound)
+        if done:
+            relieved.set()
         yield found
-    if not done and not beside:
+    if not done:
+        relieved.set()
         yield side_by_side()
+
+
+@dataclass(frozen=True, eq=False)
+class Overdue:
+    """Starts the other streams beside an exact sum, or its planning, that takes too long.
+
+    It holds a worker until it is relieved, which nobody else needs before.
+    """
+
+    relieved: threading.Event
+    seconds: float
+
+    __name__ = "overdue"
+
+    def __call__(self, working: Working, clock: Clock) -> Iterator[Launch]:
+        until = clock.spent + self.seconds
+        while not self.relieved.wait(LOOK):
+            if clock.expired:
+                return
+            if clock.spent > until:
+                yield side_by_side()
+                return
+
+
+LOOK = 0.05
+"""Seconds between two looks at an exact sum that runs alone."""
 
 
 FIRST = ("capped", "annealing", "annealed")

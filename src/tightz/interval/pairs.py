@@ -13,12 +13,14 @@ from tightz.elimination.exact import exact as summed
 from tightz.errors import (
     ModelError,
     ResourceError,
+    TightzError,
     UnsupportedModelError,
     require_range,
     require_seconds,
 )
 from tightz.models.ends import joint, unknown
 from tightz.models.pair_marginals import PairMarginal
+from tightz.runtime.clock import Clock
 from tightz.runtime.seeds import Seed
 from tightz.workspace.findings import Mixing, Samples
 
@@ -27,6 +29,15 @@ if TYPE_CHECKING:
 
 DRAWS = 10_000
 """Of which a share is known to half a percent at worst."""
+
+FEW = 200
+"""Draws that are made in any case; their pace says how many more fit into the time."""
+
+SUMMING = 2 / 3
+"""Part of the time for sums, which may fail."""
+
+LEAST = 0.05
+"""Seconds for draws in any case."""
 
 FITS = 20
 """Times that a drawn table is scaled to the run's marginals."""
@@ -57,10 +68,11 @@ class Pairs:
         """See `LogPartition.pair_marginal`."""
         require_seconds("time_limit", time_limit)
         require_range("draws", draws, 2)
+        clock = Clock(time_limit)
         result = self.result
         if result.upper > -math.inf and exact and time_limit > self._too_little:
             try:
-                return self._summed(i, j, time_limit)
+                return self._summed(i, j, clock.child(SUMMING * time_limit))
             except (ResourceError, UnsupportedModelError, ModelError):  # too large, or no digits
                 self._too_little = time_limit
         ends = result._marginal_ends()
@@ -69,26 +81,37 @@ class Pairs:
         if result.upper == -math.inf:
             table, effective, source = np.full(bounds.shape[:2], math.nan), 0.0, "Z = 0"
         else:
-            drawn = self._samples(draws, seed)
-            table, effective = _counted(drawn, i, j, bounds.shape[:2])
+            shape = bounds.shape[:2]
+            try:
+                drawn = self._samples(draws, seed, clock)
+            except (TightzError, MemoryError):
+                table, effective = np.full(shape, 1.0 / math.prod(shape)), 0.0
+                source = "no draws: the time was too short"
+            else:
+                table, effective = _counted(drawn, i, j, shape)
+                source = f"{len(drawn.states):,} draws, {drawn.status.value}"
             if result.marginals is not None and result.marginal_status in STANDS:
                 table = _fitted(table, result.marginals[i], result.marginals[j])
-            source = f"{len(drawn.states):,} draws, {drawn.status.value}"
         return PairMarginal.within(
             (i, j), table, bounds, confident,
             effective=effective, source=source, naming=result.naming,
         )  # fmt: skip
 
-    def _summed(self, i: int, j: int, time_limit: float) -> PairMarginal:
+    def _summed(self, i: int, j: int, clock: Clock) -> PairMarginal:
         if self._sums is None:
-            self._sums = summed(self.result.model, marginals=False, time_limit=time_limit)
-        return self._sums._pair(i, j, time_limit=time_limit)
+            self._sums = summed(self.result.model, marginals=False, time_limit=clock.left)
+        return self._sums._pair(i, j, time_limit=clock.left)
 
-    def _samples(self, draws: int, seed: Seed) -> Samples:
-        """The draws of the last question serve this one where it asks for the same."""
+    def _samples(self, draws: int, seed: Seed, clock: Clock) -> Samples:
+        """As many as fit; those of the last question serve this one where it asks for the same."""
         key = (draws, seed) if isinstance(seed, int) else None
         if key is None or key not in self._drawn:
-            self._drawn = {key: self.result.sample(draws, seed=seed)}
+            few, start = min(draws, FEW), clock.elapsed
+            drawn = self.result.sample(few, seed=seed, time_limit=max(LEAST, clock.left))
+            fit = int(few * clock.left / max(clock.elapsed - start, 1e-9))
+            if fit > few:
+                drawn = self.result.sample(min(draws, fit), seed=seed, time_limit=clock.left)
+            self._drawn = {key: drawn}
         return self._drawn[key]
 
 

@@ -22,7 +22,7 @@ are judged there (`gpu.cliques`), by the same sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -436,11 +436,17 @@ class CliqueTree:
         return [float(messages[c][0]) for c in self.visits if self.parents[c] < 0]
 
     def messages(
-        self, side: float, weights: NDArray[np.float64], *, keep: bool = True
+        self,
+        side: float,
+        weights: NDArray[np.float64],
+        *,
+        keep: bool = True,
+        stop: Callable[[float], bool] = lambda entries: False,
     ) -> dict[int, NDArray[np.float64]]:
         """The message of every clique, flat, moved to `side` by all rounding.
 
-        keep: also those of large cliques that are not needed any more.
+        keep: also those of large cliques that are not needed any more. TimeoutError where
+        `stop(entries)` is true before tables of so many entries.
         """
         levels = [0] * len(self.scopes)
         for c in self.visits:
@@ -459,6 +465,8 @@ class CliqueTree:
         sent: dict[int, NDArray[np.float64]] = {}
         for (_, shape), cliques in sorted(groups.items()):
             size = math.prod(shape)
+            if stop(float(size)):
+                raise TimeoutError
             if size > ALONE:
                 for c in cliques:
                     sent[c] = self.message(c, sent, side, weights[c])

@@ -13,6 +13,7 @@ of the branches bounds all states but the given ones. Searches prove so that the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,17 +41,25 @@ def largest_entries(model: FactorGraph) -> float:
 
 
 def heaviest(
-    cliques: CliquesEvidence, model: FactorGraph, beside: NDArray[np.int64] | None = None
+    cliques: CliquesEvidence,
+    model: FactorGraph,
+    beside: NDArray[np.int64] | None = None,
+    *,
+    stop: Callable[[float], bool] = lambda entries: False,
 ) -> float:
     """A number that the log weight of no state exceeds, rows of `beside` left out.
 
-    -inf: there is none, or all weigh nothing. inf: nothing could be said.
+    -inf: there is none, or all weigh nothing. inf: nothing could be said, or `stop(entries)` was
+    true before a table of so many entries.
     """
     if cliques.shifts is None:
         raise RefutedError("the tables of this bound were judged before and left")
     with np.errstate(over="ignore", invalid="ignore"):
         tree = CliqueTree(cliques, model)
-        messages = tree.messages(+1.0, np.zeros(len(tree.scopes)))
+        try:
+            messages = tree.messages(+1.0, np.zeros(len(tree.scopes)), stop=stop)
+        except TimeoutError:
+            return math.inf
         parts = [*tree.constants, *tree.roots(messages)]
         if any(math.isnan(x) or x == math.inf for x in parts):
             return math.inf
@@ -62,7 +71,7 @@ def heaviest(
             return whole
         if not all(allowed(model, row) for row in beside):
             raise RefutedError("a state handed in as a heavy one is not a state of the model")
-        return _branches(tree, messages, whole, beside)
+        return _branches(tree, messages, whole, beside, stop)
 
 
 def _branches(
@@ -70,6 +79,7 @@ def _branches(
     messages: dict[int, NDArray[np.float64]],
     whole: float,
     states: NDArray[np.int64],
+    stop: Callable[[float], bool],
 ) -> float:
     """The most that a state can weigh which is none of `states`."""
     of_variable: dict[int, list[int]] = {}
@@ -81,6 +91,8 @@ def _branches(
     most = -math.inf
     for v, cliques in reversed(of_variable.items()):
         count = int(tree.model.cardinalities[v])
+        if stop(float(len(states) * count)):
+            return math.inf
         worth = np.zeros((len(states), count))
         promised, size = np.zeros(len(states)), np.zeros((len(states), count))
         for c in cliques:

@@ -19,6 +19,7 @@ class Clock:
 
     A clock made by `child` never outlives its parent: stopping a run stops all its parts. While it
     is held the deadline moves along; `elapsed` goes on. It ends as well once `stop` is set.
+    `since`: when the work began, by `time.perf_counter`, if that was not now.
     """
 
     def __init__(
@@ -27,8 +28,9 @@ class Clock:
         parent: Clock | None = None,
         *,
         stop: Stop | None = None,
+        since: float | None = None,
     ) -> None:
-        self._start = time.perf_counter()
+        self._start = time.perf_counter() if since is None else since
         self.limit = time_limit
         self._parent = parent
         self._from = 0.0 if parent is None else parent.spent

@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 
-from tightz.elimination.states import CliqueStates, uncut
+from tightz.elimination.states import ENTRY_SECONDS, CliqueStates, uncut
 from tightz.errors import ModelError, ResourceError, require_range, require_seconds
 from tightz.models.formats.evidence import Evidence, given
 from tightz.models.given import GraphOrPath, given_model
 from tightz.models.prepared import prepared
 from tightz.reductions.preparation import prepare
+from tightz.runtime.clock import Clock
 from tightz.runtime.memory import format_bytes, parse_memory
 from tightz.runtime.seeds import Seed, generator
 from tightz.workspace.findings import Mixing, Samples
@@ -34,26 +35,30 @@ def sample(
 
     One pass of elimination, then each variable is drawn given those drawn before it. Any number of
     states and zeros are allowed; `evidence` goes beside the model's own. Where elimination would
-    need more than `max_memory`, or longer than about `time_limit` seconds, `ResourceError` says so
-    before anything is allocated.
+    need more than `max_memory`, or longer than about `time_limit` seconds, `ResourceError` says so.
     `log_weights` are all log Z, the ratio of p~ to what the states were drawn from.
     """
     model = given(given_model(model, "sample", only="FactorGraph"), evidence)
     require_range("k", k, 0)
     require_seconds("time_limit", time_limit)
     allowed = parse_memory(max_memory)
+    clock = Clock(time_limit)
     chain = prepare(model, log2_size=-1.0)  # elimination draws small components as well
     reduced = chain.reduced
     rng = generator(seed)
     if reduced.n_variables:
-        cliques = uncut(reduced, max_bytes=allowed, seconds=time_limit)
-        if cliques is None:
+        cliques, states = uncut(reduced, max_bytes=allowed, seconds=clock.left), None
+        if cliques is not None:
+            states = CliqueStates(
+                reduced, cliques, maximise=False,
+                stop=lambda entries: ENTRY_SECONDS * entries >= clock.left,
+            )  # fmt: skip
+        if states is None or states.stopped:
             raise ResourceError(
                 f"drawing from {model!r} by elimination needs more than {format_bytes(allowed)} "
                 f"or {time_limit:g} s; raise max_memory or time_limit, or draw weighted states by "
                 "tz.log_partition(model).sample(k)"
             )
-        states = CliqueStates(reduced, cliques, maximise=False)
         log_z = states.value
         if log_z > -math.inf:
             parts = [states.draw(min(_ROWS, k - low), rng) for low in range(0, k, _ROWS)]

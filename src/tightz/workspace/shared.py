@@ -14,21 +14,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.exact.planning import EliminationPlan
+from tightz.elimination.exact.ways import Way
 from tightz.elimination.order import Order, Orders
 from tightz.models.factor_graph import FactorGraph
 
 Array = NDArray[np.int64]
 
+OVERHEAD = 0.05
+"""Seconds of a sum that say nothing about its pace."""
+
 
 @dataclass(eq=False)
 class Shared:
-    """Plans, orders and heavy states by the factors of the model that they are of."""
+    """Plans, orders and heavy states by the factors of the model that they are of.
+
+    pace   by the name of an exact method, seconds that it took for each one predicted; by "" the
+           same of the last sum by any, which tells how busy the machine is
+    """
 
     plans: dict[str, EliminationPlan | None] = field(default_factory=dict)
     orders: dict[str, tuple[dict[Order, Array], dict[tuple[float, int], Array]]] = field(
         default_factory=dict
     )
     states: dict[str, NDArray[np.int8]] = field(default_factory=dict)
+    pace: dict[str, float] = field(default_factory=dict)
+
+    def predicted(self, way: Way) -> float:
+        """Seconds for log Z, by what sums of this kind took so far."""
+        return way.seconds * self.pace.get(way.name, self.pace.get("", 1.0))
+
+    def took(self, way: Way, seconds: float) -> None:
+        """It has done its sum; never believed to be faster than predicted."""
+        self.pace[way.name] = self.pace[""] = max(1.0, seconds / (way.seconds + OVERHEAD))
+
+    def gave_up(self, way: Way, seconds: float) -> None:
+        """It did not come to its end in so many seconds: it is believed to take twice as many."""
+        known = self.predicted(way)
+        self.pace[way.name] = 2.0 * max(seconds, known) / max(way.seconds, OVERHEAD)
 
     def plan(
         self, graph: FactorGraph, make: Callable[[], EliminationPlan | None]

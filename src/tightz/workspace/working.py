@@ -232,7 +232,7 @@ class Working:
             return choose_way(
                 reduced.reduced, reduced.kept, self.max_memory, marginals=False,
                 backend=self.backend, time_limit=self.clock.left, plan=self.plan,
-                hopeless=self.plan is None,
+                hopeless=self.plan is None, predicted=self.shared.predicted,
             )  # fmt: skip
         except ResourceError:
             return None

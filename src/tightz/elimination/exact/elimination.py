@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from tightz.bounds import Bound, Proof, Side
 from tightz.elimination.exact.choice import Spread
 from tightz.elimination.exact.planning import EliminationPlan
+from tightz.elimination.exact.tables import StoppedError
 from tightz.elimination.exact.ways import (
+    INSTEAD,
     Summed,
     Way,
     by_elimination,
@@ -36,6 +38,7 @@ from tightz.models.pair_marginals import PairMarginal
 from tightz.models.prepared import prepared
 from tightz.results import ByVariable, OneBound
 from tightz.runtime.backends import Backend
+from tightz.runtime.clock import Clock
 from tightz.runtime.memory import MAX_MEMORY, parse_memory
 from tightz.shown import ASIDE, Members
 
@@ -92,12 +95,27 @@ class ExactResult(ByVariable, OneBound):
 
     @cached_property
     def _tables(self) -> Beliefs:
+        return self._summed(Clock())
+
+    def _ready(self, clock: Clock) -> None:
+        """Have the marginals before the clock expires; `ResourceError` where that fails."""
+        if "_tables" in vars(self):
+            return
+        try:
+            vars(self)["_tables"] = self._summed(clock)
+        except StoppedError:
+            raise ResourceError(_unfinished(self.model, self.way, clock.limit)) from None
+
+    def _summed(self, clock: Clock) -> Beliefs:
         # What writing log Z itself as one float costs says nothing about shares of Z.
         if self.rounding - UNIT * abs(self.log_z) > NO_DIGITS:
             raise ModelError(_no_digits(self.model, self.rounding))
         found = self._beliefs
         if found is None:
-            found = solve(self.model, self.way, max_memory=self.max_memory)._beliefs
+            found = solve(
+                self.model, self.way, max_memory=self.max_memory, time_limit=clock.left,
+                stop=lambda: clock.expired,
+            )._beliefs  # fmt: skip
         if found is None:
             raise UnsupportedModelError(
                 f"{self.method} gave log Z of {self.model!r} but not its marginals; "
@@ -168,13 +186,17 @@ class ExactResult(ByVariable, OneBound):
     def _pair(self, i: int, j: int, *, time_limit: float = math.inf) -> PairMarginal:
         """From a factor over both where there is one; else from sums with i or j fixed.
 
-        What is summed for one variable serves all its pairs. `ResourceError` where such a sum is
-        predicted to take longer than `time_limit` seconds.
+        What is summed for one variable serves all its pairs. `ResourceError` where all this is
+        predicted, or turns out, to take longer than `time_limit` seconds.
         """
+        clock = Clock(time_limit)
         cards = self.model.cardinalities
         if self.log_z == -math.inf:
             table = np.full((int(cards[i]), int(cards[j])), np.nan)
             return self._told(i, j, table, np.tile([0.0, 1.0], (*table.shape, 1)))
+        near = (min(i, j), max(i, j)) in self._factor_of_pair
+        if i == j or self._fixed[i] or self._fixed[j] or near:
+            self._ready(clock)
         if i == j:
             table, rounding = np.diag(self.marginals[i]), self.marginal_rounding
         elif self._fixed[i] or self._fixed[j]:
@@ -186,12 +208,12 @@ class ExactResult(ByVariable, OneBound):
             table = self.factor_marginal(f).sum(axis=drop)
             table = table if scope.index(i) < scope.index(j) else table.T
             if not self._tables.bounded[1]:
-                return self._told(i, j, table, self._ends_of_pair(i, j, time_limit))
+                return self._told(i, j, table, self._ends_of_pair(i, j, clock))
             rounding = self.marginal_rounding
         elif i in self._given or (j not in self._given and cards[i] <= cards[j]):
-            table, rounding = self._clamped(i, j, time_limit)
+            table, rounding = self._clamped(i, j, clock)
         else:
-            table, rounding = self._clamped(j, i, time_limit)
+            table, rounding = self._clamped(j, i, clock)
             table = table.T
         return self._told(i, j, table, around(table, rounding))
 
@@ -202,7 +224,7 @@ class ExactResult(ByVariable, OneBound):
             (i, j), table, ends, ends, effective=math.inf, source="exact", naming=self.naming
         )
 
-    def _ends_of_pair(self, i: int, j: int, time_limit: float) -> NDArray[np.float64]:
+    def _ends_of_pair(self, i: int, j: int, clock: Clock) -> NDArray[np.float64]:
         """From sums with both fixed, whose rounding is known; from both marginals if that is long.
 
         For beliefs without a rounding of their own. Next to each other, both leave a planar graph
@@ -214,9 +236,9 @@ class ExactResult(ByVariable, OneBound):
             parts = [
                 exact(
                     self.model.with_evidence({i: s, j: t}), marginals=False,
-                    max_memory=self.max_memory, time_limit=time_limit / len(states),
+                    max_memory=self.max_memory, time_limit=clock.left / (len(states) - k),
                 )
-                for s, t in states
+                for k, (s, t) in enumerate(states)
             ]  # fmt: skip
         except (ResourceError, UnsupportedModelError):
             ends = self.marginal_bounds
@@ -231,16 +253,17 @@ class ExactResult(ByVariable, OneBound):
         f = self._factor_of_pair.get((min(i, j), max(i, j)))
         return None if f is None or self._tables.factors is None else f
 
-    def _clamped(self, i: int, j: int, time_limit: float) -> tuple[NDArray[np.float64], float]:
+    def _clamped(self, i: int, j: int, clock: Clock) -> tuple[NDArray[np.float64], float]:
         """p(x_i, x_j) and its rounding: p(x_j | x_i = s) times the part of Z with x_i = s."""
         if i not in self._given:
+            count = int(self.model.cardinalities[i])
             self._given[i] = [
                 exact(
                     self.model.with_evidence({i: s}),
                     max_memory=self.max_memory,
-                    time_limit=time_limit,
+                    time_limit=clock.left / (count - s),
                 )
-                for s in range(int(self.model.cardinalities[i]))
+                for s in range(count)
             ]
         parts = self._given[i]
         logs = np.array([part.log_z for part in parts])
@@ -359,14 +382,14 @@ def exact(
     would be too large. `max_memory` bounds the work space (the model itself and the returned
     marginals come on top). `evidence` ({variable: state} by name or number, or a file) is beside
     what the model has observed. Where every way is out of reach, `ResourceError` says what would be
-    needed; also where all are predicted to take longer than `time_limit` seconds. With
-    `marginals=False` they are computed when first asked for. `plan`: what `plan(model)` found, so
-    that it need not be found again: elimination on the CPU then.
+    needed; also where all are predicted, or turn out, to take longer than `time_limit` seconds.
+    With `marginals=False` they are computed when first asked for. `plan`: what `plan(model)` found,
+    so that it need not be found again: elimination on the CPU then.
     """
+    clock = Clock(time_limit)
     model = given_model(model, "exact", only="FactorGraph")
     model = given(model, evidence)
     allowed = parse_memory(max_memory)
-    start = time.perf_counter()
     if plan is not None:
         reduced, free = _without_fixed(model)
         if not plan.is_of(reduced, free):
@@ -379,8 +402,14 @@ def exact(
         way = exact_way(
             model, max_memory=allowed, marginals=marginals, backend=backend, time_limit=time_limit
         )
-    result = solve(model, way, max_memory=allowed, marginals=marginals, time_limit=time_limit)
-    return replace(result, seconds=time.perf_counter() - start)
+    try:
+        result = solve(
+            model, way, max_memory=allowed, marginals=marginals, time_limit=clock.left,
+            stop=lambda: clock.expired,
+        )  # fmt: skip
+    except StoppedError:
+        raise ResourceError(_unfinished(model, way, time_limit)) from None
+    return replace(result, seconds=clock.elapsed)
 
 
 def exact_way(
@@ -417,6 +446,13 @@ def solve(
         beliefs = _in_model(model, free, found)
     seconds = time.perf_counter() - start
     return ExactResult(model, found.log_z, found.rounding, seconds, way, max_memory, beliefs)
+
+
+def _unfinished(model: FactorGraph, way: Way, time_limit: float) -> str:
+    return (
+        f"exact sum of {model!r} is not finished within time_limit={time_limit:g} s: "
+        f"{way.describe()}. {INSTEAD}"
+    )
 
 
 def _no_digits(model: FactorGraph, rounding: float) -> str:

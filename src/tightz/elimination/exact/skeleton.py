@@ -43,9 +43,22 @@ class Node(NamedTuple):
 
 
 def by_order(scopes: Scopes, order: NDArray[np.int64]) -> Skeleton:
-    """One node per variable, as its bucket."""
+    """One node per variable, as its bucket.
+
+    A factor over one variable goes where the variable is first met: in its own bucket it would keep
+    the variable in every table up to there.
+    """
     tree = bucket_tree(scopes, order)
-    return Skeleton(tuple(map(tuple, tree.children)), tuple(map(tuple, tree.sources)))
+    size = np.diff(scopes.ptr)
+    first = np.full(scopes.n, tree.parent.size)
+    np.minimum.at(first, scopes.members, np.repeat(tree.home, size))
+    home, alone = tree.home.copy(), size == 1
+    home[alone] = first[scopes.members[scopes.ptr[:-1][alone]]]
+    factors: list[list[int]] = [[] for _ in tree.children]
+    for f, node in enumerate(home.tolist()):
+        if node >= 0:
+            factors[node].append(f)
+    return Skeleton(tuple(map(tuple, tree.children)), tuple(map(tuple, factors)))
 
 
 def nodes_of(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightz.elimination.exact.choice import Spread, choose_plan
-from tightz.elimination.exact.planning import EliminationPlan
+from tightz.elimination.exact.planning import PRODUCT, EliminationPlan
 from tightz.elimination.exact.run import Elimination
 from tightz.elimination.exact.slices import (
     MAX_SECONDS,
@@ -48,14 +48,18 @@ LOGICAL = 0.5
 """Share of tables of zeros and one other number from which on counting is tried."""
 
 LOOK = 0.1
-"""Part of the time that a test of planarity may take."""
+"""Part of the time that the search for a plan, or a test of planarity, may take."""
+
+LOGS = 12.0
+"""Times as long as plain sums (12x12 triangular torus, J = -20 and -1: 19.6 and 1.6 s)."""
 
 MARGINALS = 6.0
 """Marginals take up to this many times as long as log Z."""
 
 _MAX_WIDTH = 60
 _MAX_LOG2_COST = 100.0
-_INSTEAD = (
+_BETTER = 8.0  # log2 of what contraction trees may gain over the best order
+INSTEAD = (
     "tz.log_partition(model) gives an interval on log Z and tz.mean_field(model) a lower bound "
     "within any memory"
 )
@@ -238,7 +242,7 @@ class ByPfaffians:
         return self.planar.describe()
 
     def run(self, *, marginals: bool, time_limit: float, stop: Callable[[], bool]) -> Summed:
-        found = self.planar.solve(marginals=marginals, time_limit=time_limit)
+        found = self.planar.solve(marginals=marginals, time_limit=time_limit, stop=stop)
         singles, tables = found.marginals, found.factor_marginals
         if singles is None or tables is None or any(np.isnan(p).any() for p in singles):
             return Summed(found.log_z, found.rounding)
@@ -283,8 +287,7 @@ class ByCounting:
                         marginals=marginals, time_limit=time_limit - limit, stop=stop
                     )
                 raise ResourceError(
-                    f"{self.describe()}: not finished within time_limit={time_limit:g} s. "
-                    f"{_INSTEAD}"
+                    f"{self.describe()}: not finished within time_limit={time_limit:g} s. {INSTEAD}"
                 )
         singles = count.marginals() if marginals else None
         return Summed(count.log_z, count.rounding, singles)
@@ -296,21 +299,27 @@ def elimination_plan(
     allowance: str,
     most_seconds: float = math.inf,
     spread: Spread | None = None,
+    *,
+    time_limit: float = math.inf,
 ) -> EliminationPlan:
-    """A plan, or `ResourceError` where even the lower bound on its width is out of reach."""
+    """A plan, or `ResourceError` where even the lower bound on its width is out of reach.
+
+    `time_limit`: seconds of the sum itself beyond which no plan is wanted.
+    """
+    log2_cap = min(_MAX_LOG2_COST, math.log2(max(time_limit, 0.01) / PRODUCT) + _BETTER)
     width = interaction_graph(scopes_of(reduced)).degeneracy()
     if width <= _MAX_WIDTH:
         found = choose_plan(
-            reduced, free, most_seconds=most_seconds, log2_cap=_MAX_LOG2_COST, spread=spread
+            reduced, free, most_seconds=most_seconds, log2_cap=log2_cap, spread=spread
         )
         if found is not None:
             return found
-        most = _MAX_LOG2_COST * math.log10(2.0)
+        most = log2_cap * math.log10(2.0)
         reason = f"visits more than 10^{most:.0f} table entries by every order tried"
     else:
         needed = format_bytes(8 * 2.0 ** min(width, 1000))
         reason = f"needs tables over {width} variables at once by any order, {needed} or more"
-    raise ResourceError(f"exact elimination of {reduced!r} {reason}; {allowance}. {_INSTEAD}")
+    raise ResourceError(f"exact elimination of {reduced!r} {reason}; {allowance}. {INSTEAD}")
 
 
 def by_elimination(
@@ -346,25 +355,32 @@ def choose_way(
     asked: FactorGraph | None = None,
     plan: EliminationPlan | None = None,
     hopeless: bool = False,
+    predicted: Callable[[Way], float] = lambda way: way.seconds,
 ) -> Way:
     """The way of least predicted time; counting where no other is within reach.
 
-    `plan` is not looked for where it is given, or known to be `hopeless`. `ResourceError` where no
-    way is left.
+    `plan` is not looked for where it is given, or known to be `hopeless`. `predicted`: seconds of a
+    way where more is known than it says itself. `ResourceError` where no way is left.
     """
     ways: list[Way] = []
-    refusal = ResourceError(f"no exact way for {asked or reduced!r} is within reach. {_INSTEAD}")
+    refusal = ResourceError(f"no exact way for {asked or reduced!r} is within reach. {INSTEAD}")
     try:
         if plan is None and not hopeless:
             allowance = f"max_memory allows {format_bytes(max_memory)}"
-            plan = elimination_plan(reduced, free, allowance)
+            if time_limit < math.inf:
+                allowance += f", time_limit {time_limit:.3g} s"
+            plan = elimination_plan(
+                reduced, free, allowance, LOOK * time_limit, time_limit=time_limit
+            )
         if (
             plan is not None
             and plan.seconds <= QUICK
             and backend != "cuda"
             and plan.fits(max_memory)
         ):
-            return by_elimination(reduced, plan, max_memory, marginals=marginals, asked=asked)
+            quick = by_elimination(reduced, plan, max_memory, marginals=marginals, asked=asked)
+            if predicted(quick) <= QUICK:
+                return quick
     except ResourceError as error:
         refusal = error
     from tightz.elimination.clauses import CountingPlan, counting_plan
@@ -378,7 +394,9 @@ def choose_way(
     if plan is not None:
         cpu: ByElimination | None = None
         # A model of clauses is counted rather than sliced.
-        sooner = not ways or plan.seconds < ways[0].seconds
+        # Where couplings are so cold that Pfaffians need balls, tables are summed by their logs.
+        slow = LOGS if ways and isinstance(planar, PlanarPlan) and planar.bits else 1.0
+        sooner = not ways or slow * plan.seconds < predicted(ways[0])
         if sooner and (not logical or plan.fits(max_memory)):
             try:
                 cpu = by_elimination(
@@ -391,18 +409,19 @@ def choose_way(
         device = _on_device(reduced, plan, backend, cpu)
         if device is not None:
             ways = [device] if backend == "cuda" else [*ways, device]
-    best = min(ways, key=lambda way: way.seconds, default=None)
-    if best is not None and best.seconds <= min(time_limit, COUNT_FIRST):
+    best = min(ways, key=predicted, default=None)
+    seconds = math.inf if best is None else predicted(best)
+    if best is not None and seconds <= min(time_limit, COUNT_FIRST):
         return best
     if logical and isinstance(clauses, CountingPlan):
-        late = best is None or best.seconds > time_limit
+        late = seconds > time_limit
         return ByCounting(clauses, max_memory, None if late else best)
     if best is not None:
-        if best.seconds <= time_limit:
+        if seconds <= time_limit:
             return best
         raise ResourceError(
             f"exact sum of {asked or reduced!r} would take longer than time_limit="
-            f"{time_limit:g} s: {best.describe()}. {_INSTEAD}"
+            f"{time_limit:g} s: {best.describe()}. {INSTEAD}"
         )
     raise refusal
 
@@ -432,5 +451,5 @@ def _refusal(model: FactorGraph, chosen: EliminationPlan, allowed: int, *, margi
         f"exact {what} of {model!r} needs {format_bytes(needed)} (width {chosen.width}, "
         f"{chosen.flops:.1e} operations, by {chosen.heuristic}); max_memory allows "
         f"{format_bytes(allowed)}, and looping over slices would take more than "
-        f"{MAX_SECONDS:.0f} s{alone}. {_INSTEAD}"
+        f"{MAX_SECONDS:.0f} s{alone}. {INSTEAD}"
     )

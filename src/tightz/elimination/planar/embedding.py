@@ -215,6 +215,25 @@ def signs(embedding: Embedding) -> NDArray[np.float64]:
     return _oriented(after, place, _faces(after))
 
 
+def frustration(embedding: Embedding) -> tuple[int, float, float]:
+    """(frustrated faces, root mean square of the couplings around them, sum of each one's weakest).
+
+    A face is frustrated where the product of its couplings is negative: no state satisfies all.
+    """
+    after, _ = _rotation(embedding.ptr, embedding.around)
+    face = _faces(after)
+    coupling = np.repeat(embedding.coupling, 2)
+    odd = np.bincount(face, coupling < 0.0).astype(np.int64) % 2 == 1
+    weakest = np.full(odd.size, np.inf)
+    np.minimum.at(weakest, face, np.abs(coupling))
+    around = coupling[odd[face] & np.isfinite(coupling)]
+    if not around.size:
+        return 0, 0.0, 0.0
+    size = float(np.abs(around).max())  # squares of huge couplings overflow
+    mean = size * math.sqrt(float(np.mean((around / size) ** 2))) if size else 0.0
+    return int(odd.sum()), mean, float(weakest[odd].sum())
+
+
 def turn_of(embedding: Embedding, sign: NDArray[np.float64], halves: list[int]) -> int:
     """The left side of (*) along a closed walk that leaves its vertices by `halves`, in order."""
     _, place = _rotation(embedding.ptr, embedding.around)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightz.elimination.planar.balls import ball_sum
-from tightz.elimination.planar.embedding import Embedding, planar_embedding, signs
+from tightz.elimination.planar.balls import FIRST_BITS, MOST_BITS, ball_sum, product_seconds
+from tightz.elimination.planar.embedding import Embedding, frustration, planar_embedding, signs
 from tightz.elimination.planar.fronts import Front, make_fronts, work
 from tightz.elimination.planar.pfaffian import (
     Pfaffian,
@@ -25,6 +26,7 @@ from tightz.elimination.refused import Refused
 from tightz.errors import UnsupportedModelError
 from tightz.judge.verdict import LIBRARY, UNIT, RefutedError
 from tightz.models.factor_graph import FactorGraph, Grid
+from tightz.runtime.clock import Clock
 
 GOOD = 1e-6
 """Nats (or 1e-10 of log Z): above this rounding, balls are tried in place of float64."""
@@ -37,7 +39,21 @@ USEFUL = 1e-2
 
 Means = NDArray[np.float64] | None
 
-_FRONT_SECONDS, _FLOP_SECONDS, _BALL_SECONDS = 5e-4, 1e-8, 2e-6
+_FRONT_SECONDS, _FLOP_SECONDS = 5e-4, 1e-8
+
+COLD = 1.6
+"""Root mean square of the couplings around frustrated faces from which float64 has too few digits:
+its rounding grows by exp(10) for each unit, on lattices of all sizes."""
+
+FEW = 15.0
+"""Sum of the weakest couplings around frustrated faces up to which float64 is enough all the same:
+no more nats than that cancel."""
+
+_BITS, _TORUS_BITS = 11.0, 16.5
+"""Bits of balls, beside the first, for J sqrt(frustrated faces): J as in COLD."""
+
+_BALL_MARGINALS = 3.0
+"""Times as long as log Z alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,47 +96,71 @@ class PlanarPlan:
 
     @property
     def seconds(self) -> float:
-        """Predicted for log Z and marginals in float64 on one core."""
+        """Predicted on one core: log Z and marginals in float64, or log Z in balls."""
+        if self.bits:
+            return self.ball_seconds(self.bits)
         return len(self.terms) * (_FRONT_SECONDS * len(self.fronts) + _FLOP_SECONDS * self._work[0])
 
-    @property
-    def ball_seconds(self) -> float:
-        """Predicted where float64 has no digits left."""
-        return len(self.terms) * _BALL_SECONDS * self._work[0]
+    def ball_seconds(self, bits: int, *, marginals: bool = False) -> float:
+        """Predicted for one sum in balls of so many bits."""
+        products = len(self.terms) * self._work[0] * (_BALL_MARGINALS if marginals else 1.0)
+        return _FRONT_SECONDS * len(self.terms) * len(self.fronts) + products * product_seconds(
+            bits
+        )
+
+    @cached_property
+    def bits(self) -> int:
+        """That balls are predicted to need; 0 where float64 is predicted to have digits left."""
+        faces, coupling, weakest = frustration(self.embedding)
+        if coupling <= COLD or weakest <= FEW:
+            return 0
+        scale = _BITS if len(self.terms) == 1 else _TORUS_BITS
+        return FIRST_BITS + int(scale * coupling * math.sqrt(faces))
 
     @property
     def bytes(self) -> int:
         """Predicted, of everything kept for marginals and of the largest front."""
         largest = max((f.size for f in self.fronts), default=0)
-        return 2 * self._work[1] + 64 * largest**2
+        entry = 1 + (512 + self.bits) // 64 if self.bits else 1
+        return (2 * self._work[1] + 64 * largest**2) * entry
 
     def describe(self) -> str:
         shape = "torus, four Pfaffians" if len(self.terms) > 1 else "planar, one Pfaffian"
         fields = ", fields on a ghost spin" if self.graph.ghost else ""
         largest = max((f.size for f in self.fronts), default=0)
+        balls = f", about {self.bits} bits" if self.bits else ""
         return (
             f"{shape}{fields}: {self.graph.n_edges} edges, {len(self.fronts)} fronts of at most "
-            f"{largest} rows, about {self.seconds:.2g} s and {self.bytes / 1e6:.3g} MB"
+            f"{largest} rows{balls}, about {self.seconds:.2g} s and {self.bytes / 1e6:.3g} MB"
         )
 
-    def solve(self, *, marginals: bool = True, time_limit: float = 60.0) -> PlanarSum:
+    def solve(
+        self,
+        *,
+        marginals: bool = True,
+        time_limit: float = 60.0,
+        stop: Callable[[], bool] = bool,
+    ) -> PlanarSum:
         """log Z, certified, and marginals; balls only where they are predicted to fit the time.
 
-        UnsupportedModelError where neither float64 nor balls in that time give any digits.
+        UnsupportedModelError where neither float64 nor balls in that time give any digits, or
+        `stop()` asks them to end.
         """
+        clock = Clock(time_limit)
         prefactor, error = self.graph.log_prefactor()
-        good = max(GOOD, 1e-10 * abs(prefactor))
-        found = _float_sum(self, marginals)
-        blurred = marginals and not found.blur <= BLURRED
-        if (not found.rounding <= good or blurred) and self.ball_seconds <= time_limit:
-            better = ball_sum(self.problems, correlations=marginals, time_limit=time_limit)
-            if better.rounding <= found.rounding:
-                found = better
+        over: Callable[[], bool] = lambda: clock.expired or stop()  # noqa: E731
+        found = self._in_balls(self.bits, marginals, clock.left, over) if self.bits else None
+        if found is None:
+            found = _float_sum(self, marginals)
+            good = max(GOOD, 1e-10 * abs(prefactor))
+            few = not found.rounding <= good or (marginals and not found.blur <= BLURRED)
+            if few and not self.bits:
+                found = self._in_balls(2 * FIRST_BITS, marginals, clock.left, over) or found
         if not found.rounding <= USEFUL:
             raise UnsupportedModelError(
                 "planar: the model is frustrated and cold, its terms cancel beyond float64, and "
-                f"more bits take longer than time_limit={time_limit:g} s allows (a first try about "
-                f"{self.ball_seconds:.2g} s)"
+                f"more bits take longer than the {time_limit:.3g} s that there were (predicted: "
+                f"{self.ball_seconds(self.bits, marginals=marginals):.2g} s)"
             )
         log_z = prefactor + found.log
         rounding = error + found.rounding + 2.0 * UNIT * abs(log_z)
@@ -131,6 +171,18 @@ class PlanarPlan:
         return PlanarSum(
             log_z, rounding, found.bits, means, singles, self._factor_marginals(means, singles)
         )
+
+    def _in_balls(
+        self, bits: int, marginals: bool, seconds: float, stop: Callable[[], bool]
+    ) -> Sum | None:
+        """With so many bits, or twice as many each time; None where that does not fit the time."""
+        clock = Clock(seconds)
+        while bits <= MOST_BITS and self.ball_seconds(bits, marginals=marginals) <= clock.left:
+            found = ball_sum(self.problems, bits, correlations=marginals, stop=stop)
+            if found is not None:
+                return found
+            bits *= 2
+        return None
 
     def _singles(self, means: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         """1/2 without fields; else the correlation with the ghost, where an edge tells it."""

@@ -24,8 +24,11 @@ from tightz.runtime.clock import Clock
 from tightz.workspace.findings import Finding, Marginals, Mixing, exact_marginals
 from tightz.workspace.working import PLAN_SHARE, Working
 
-LONG, SHARE = 2.0, 0.15
+LONG, SHARE = 2.0, 0.35
 """Seconds, and part of the time left, beyond which other streams start beside an exact sum."""
+
+HALF = 0.5
+"""Part of the time left after which they start in any case."""
 
 MOST = 0.7
 """Part of the time left that an exact sum may be predicted to take."""
@@ -46,16 +49,21 @@ def exactly(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
     way = working.way if working.exact else None
     if isinstance(way, ByCounting):
         way = way.otherwise  # the count is a stream of its own
-    if way is None or way.seconds > MOST * clock.left:
+    shared = working.shared
+    if way is None or shared.predicted(way) > MOST * clock.left:
         return
+    start = clock.elapsed
     try:
         result = _solve(working, way, clock)
     except StoppedError:
+        shared.gave_up(way, clock.elapsed - start)
         return
     except (ResourceError, UnsupportedModelError) as error:
         # weights beyond what exact sums can carry, or a device that lacks memory after all
+        shared.gave_up(way, clock.elapsed - start)
         yield Finding(note=str(error))
         return
+    shared.took(way, result.seconds)
     yield result.bound
     if result.log_z == -math.inf or not working.marginals:
         return
@@ -90,10 +98,15 @@ def _solve(
     )  # fmt: skip
 
 
+def alone(clock: Clock) -> float:
+    """Seconds that an exact sum may take before the other streams start beside it."""
+    return min(HALF * clock.left, max(LONG, SHARE * clock.left))
+
+
 def takes_long(working: Working, clock: Clock) -> bool:
     """Whether the other streams should not wait for the exact sum, or there is none."""
     way = working.way if working.exact else None
-    return way is None or not way.seconds <= min(MOST * clock.left, max(LONG, SHARE * clock.left))
+    return way is None or not working.shared.predicted(way) <= alone(clock)
 
 
 def counting(working: Working, clock: Clock) -> Iterator[Finding | Bound]:
