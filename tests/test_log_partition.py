@@ -195,7 +195,7 @@ def test_certified_end_is_labelled():
     plt.close("all")
 
 
-def test_certificate_trials_run_on_a_given_executor():
+def test_draws_are_made_on_a_given_executor():
     submitted = []
 
     class Pool(ThreadPoolExecutor):
@@ -206,11 +206,11 @@ def test_certificate_trials_run_on_a_given_executor():
     model = tz.ising_grid(11, coupling=(-2, 2), seed=1)
     with Pool(2) as pool:
         result = tz.log_partition(
-            model, time_limit=10, seed=0, exact=False, only=(portfolio.tempering,), executor=pool
+            model, time_limit=10, seed=0, exact=False, only=(portfolio.annealing,), executor=pool
         )
     assert submitted
     tracks = {a.source.track for a in result.ledger.accounts if a.drawn}
-    assert any(track.startswith("projections") for track in tracks)
+    assert any(track.startswith("annealing") for track in tracks)
 
 
 def test_samples_with_their_weights_give_z():
