@@ -17,6 +17,7 @@ from tightz.elimination.exact import plan
 from tightz.elimination.exact.precision import Scale
 from tightz.elimination.exact.tables import StoppedError
 from tightz.elimination.gpu import GpuPlan, OutOfRangeError, Refused, gpu_plan, why_no_elimination
+from tightz.elimination.gpu import backward as backward_module
 from tightz.elimination.gpu.factors import Factors
 from tightz.elimination.gpu.lowering import FUSED, Header, lower
 from tightz.elimination.gpu.machine import PlainMachine
@@ -266,6 +267,21 @@ class Counted(PlainMachine):
 
     def close(self) -> None:
         self.closed = True
+
+
+def test_planning_marginals_asks_at_every_step_whether_to_stop(monkeypatch):
+    """On a 33x33 grid it takes a minute for each schedule that is followed to its end."""
+    model, asked, steps = MODELS["cube"](), count(), []
+    step = backward_module._Writer.step
+    monkeypatch.setattr(
+        backward_module._Writer, "step", lambda writer, one: steps.append(step(writer, one))
+    )
+    with pytest.raises(StoppedError):
+        planned(model, marginals=True, stop=lambda: next(asked) >= 10)
+    assert len(steps) == 10
+    steps.clear()
+    assert backward_module.backward(plan(model), max_bytes=8) is None
+    assert 0 < len(steps) <= len(backward_module.CUTS)  # each is given up at its first table
 
 
 @pytest.mark.parametrize("marginals", [False, True])

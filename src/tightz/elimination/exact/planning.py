@@ -260,8 +260,11 @@ def build_plan(
     for b, node in enumerate(nodes):
         scope = tuple(sorted(places[v] for v in node.scope))
         groups = _merge_factors(model, position, cards, node.factors)
-        # A table of ones: a variable in no factor has a marginal too, and the GPU wants one each.
-        if not groups and (one_by_one or not node.children):
+        # A table of ones: a variable in no factor has a marginal too, and the GPU reads that of
+        # each variable off a table of its own bucket.
+        if one_by_one and not any(first in axes for axes, _ in groups):
+            groups = (*groups, ((first,), ()))
+        elif not groups and not node.children:
             groups = (((first,), ()),)
         summed = tuple(range(first, first + len(node.summed)))
         buckets.append(Bucket(summed, scope, groups, node.children, parent[b]))

@@ -200,7 +200,7 @@ class OnDevice:
         if marginals:
             planned = gpu_plan(
                 self.model, self.planned, max_bytes=device_bytes(), marginals=True,
-                most_seconds=time_limit,
+                most_seconds=time_limit, stop=stop,
             )  # fmt: skip
         if isinstance(planned, Refused):
             late = self.otherwise is not None and MARGINALS * self.otherwise.seconds > time_limit

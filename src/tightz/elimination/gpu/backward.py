@@ -8,6 +8,7 @@ at cuts only and computed again between them, as on the CPU (`exact.schedule`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from tightz.elimination.exact.schedule import (
     Step,
     checkpointed_steps,
 )
+from tightz.elimination.exact.tables import go_on_unless
 from tightz.elimination.gpu.passes import Join, Pass, ascending, join, settled
 from tightz.elimination.gpu.placement import Placed, TwoEnds
 from tightz.elimination.gpu.program import OUTSIDE, Source
@@ -58,21 +60,25 @@ class Backward:
         return sum(one.work.bytes_moved for one in self.actions)
 
 
-def backward(plan: EliminationPlan, max_bytes: int) -> Backward | None:
-    """With the least recomputation that fits, or None."""
+def backward(
+    plan: EliminationPlan, max_bytes: int, stop: Callable[[], bool] = bool
+) -> Backward | None:
+    """With the least recomputation that fits, or None; `StoppedError` once `stop()` says so."""
     for cuts in CUTS:
         if max(cuts, default=1) > max(1, len(plan.buckets)):
             continue
         writer = _Writer(plan)
         for step in checkpointed_steps(plan.buckets, plan.sizes(), cuts):
+            go_on_unless(stop)
             writer.step(step)
-        peak = writer.space.peak
-        if 8 * peak > max_bytes:
-            continue
-        actions = tuple(_settled(one, peak) for one in writer.actions)
-        entries = entries_with_coefficients(peak, [one.work for one in actions], plan)
-        if 8 * entries <= max_bytes:
-            return Backward(actions, peak, entries)
+            if 8 * writer.space.peak > max_bytes:
+                break
+        else:
+            peak = writer.space.peak
+            actions = tuple(_settled(one, peak) for one in writer.actions)
+            entries = entries_with_coefficients(peak, [one.work for one in actions], plan)
+            if 8 * entries <= max_bytes:
+                return Backward(actions, peak, entries)
     return None
 
 

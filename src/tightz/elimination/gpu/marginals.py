@@ -119,7 +119,7 @@ class _Run:
         self._check(b, total)
         axes, members = self._plan.buckets[b].groups[g]
         joint = values / values.sum()
-        if g == 0:
+        if axes[0] == b:
             single = joint.reshape(self._cards[b], -1).sum(axis=1)
             self._singles[int(self._plan.order[b])] = single
         for f in members:

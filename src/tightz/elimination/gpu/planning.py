@@ -157,11 +157,12 @@ def gpu_plan(
     marginals: bool = False,
     most_seconds: float = math.inf,
     fuse: bool = True,
+    stop: Callable[[], bool] = bool,
 ) -> GpuPlan | Refused:
     """How `plan` (of `model`) runs in `max_bytes` of device memory, sliced where it must be.
 
     Variables are fixed one by one, each time the one in most of the largest tables. `fuse=False`
-    treats each bucket alone.
+    treats each bucket alone. Raises `StoppedError` once `stop()` says so.
     """
     reduced = observe(model).reduced
     plan = build_plan(reduced, plan.order, plan.heuristic, plan.numbers, one_by_one=True)
@@ -169,7 +170,7 @@ def gpu_plan(
     sliced: tuple[int, ...] = ()
     while True:
         steps = passes(plan, _lows(current, plan), fuse=fuse)
-        both = backward(plan, max_bytes) if marginals else None
+        both = backward(plan, max_bytes, stop) if marginals else None
         found = GpuPlan(model, plan, steps, sliced, count, both)
         if found.seconds > most_seconds:
             return Refused(f"about {found.seconds:.2g} s on an H200; allowed are {most_seconds:g}")
