@@ -54,7 +54,7 @@ def stated(root: Path = ROOT) -> dict[str, str]:
     patterns = {
         "src/tightz/version.py": r'^__version__ = "(.+)"$',
         "CITATION.cff": r"^version: (\S+)$",
-        "CHANGELOG.md": r"^## (\S+)",
+        "CHANGELOG.md": r"^## (\d\S+)",
     }
     found = {
         name: re.search(pattern, (root / name).read_text(encoding="utf-8"), re.MULTILINE)
