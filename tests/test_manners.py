@@ -60,9 +60,12 @@ def test_a_version_that_differs_anywhere_stops_a_release(tmp_path: Path, changed
 
 def test_the_changelog_is_dated_and_names_what_there_is() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    [heading, newest] = re.split(r"^## ", text, flags=re.MULTILINE)[1].split("\n", 1)
+    [_, *parts] = re.split(r"^## ", text, flags=re.MULTILINE)
+    coming = parts.pop(0) if parts[0].startswith("Unreleased\n") else ""
+    [heading, newest] = parts[0].split("\n", 1)
     released = load(ROOT / "CITATION.cff")["date-released"]
     assert heading == f"{tz.__version__} ({released})"
+    newest += coming
     for public in re.findall(r"\btz\.(\w+)", newest):
         assert public in tz.__all__, f"CHANGELOG.md names tz.{public}"
     for command in re.findall(r"`tightz ([a-z-]+)", newest):
