@@ -18,6 +18,7 @@ from tightz.interval.marginal_ends import combined
 from tightz.interval.streams import fixed as fixed_module
 from tightz.interval.streams.fixed import fixed_states
 from tightz.judge import clamps as clamps_module
+from tightz.judge import verdict
 from tightz.judge.clamps import ClampedCliques
 from tightz.judge.cliques import CliqueTree
 from tightz.models.builders import potts_grid
@@ -84,7 +85,8 @@ def test_large_constants_cost_what_they_round():
 
 def test_sums_without_outward_rounding_are_caught(monkeypatch):
     """Negative control: the same ends without the judge's rounding lie on some of these models."""
-    monkeypatch.setattr("tightz.judge.cliques.UNIT", 0.0)
+    monkeypatch.setattr(verdict, "UNIT", 0.0)
+    monkeypatch.setattr(verdict, "LIBRARY", 0.0)
     monkeypatch.setattr(clamps_module, "UNIT", 0.0)
     wrong = 0
     for seed in range(60):

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 
 import tightz as tz
 from tests.errands import die_at_six, fail_at_five, square
-from tests.test_executors import GRID, RUN, assert_same, until_trials
+from tests.test_executors import GRID, RUN, assert_same, until_draws
 from tightz.cli.main import main
 from tightz.errors import MissingExtraError, ParameterError
-from tightz.interval.portfolio import tempering
+from tightz.interval.portfolio import annealing
 from tightz.runtime import executors
 from tightz.runtime.cluster import DaskPool, connect, open_executor
 from tightz.runtime.executors import Crew, map_ordered
@@ -31,7 +31,7 @@ from verification.clusters import QUIET, local_cluster
 
 dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
 
-__all__ = ["until_trials"]  # a fixture of both files
+__all__ = ["until_draws"]  # a fixture of both files
 
 
 @pytest.fixture(scope="module")
@@ -169,13 +169,13 @@ def test_other_versions_on_the_cluster_are_refused(client, monkeypatch):
         list(map_ordered(square, range(4), executor=client))
 
 
-@pytest.mark.usefixtures("until_trials")
-def test_log_partition_runs_its_trials_on_a_cluster(client):
+@pytest.mark.usefixtures("until_draws")
+def test_log_partition_draws_on_a_cluster(client):
     model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
     r = tz.log_partition(
-        model, time_limit=200, seed=0, exact=False, only=(tempering,), executor=client
+        model, time_limit=200, seed=0, exact=False, only=(annealing,), executor=client
     )
-    assert any(a.source.track.startswith("projections") and a.drawn for a in r.ledger.accounts)
+    assert any(a.source.track.startswith("annealing") and a.drawn for a in r.ledger.accounts)
 
 
 def test_a_task_that_kills_every_worker_is_named(monkeypatch):

@@ -40,7 +40,7 @@ from tests.errands import (
 from tightz.errors import ParameterError
 from tightz.families.mean_field import MeanField, PointMass
 from tightz.interval.board import Board
-from tightz.interval.portfolio import tempering
+from tightz.interval.portfolio import annealing
 from tightz.paper.trials import MIN_BATCHES, TrialPlan, batch_size
 from tightz.projections.hashing import DenseParity, FirstColumns
 from tightz.reductions.encoding import encode
@@ -542,27 +542,27 @@ def test_estimate_on_local_workers_that_are_killed_midway():
 
 
 @pytest.fixture
-def until_trials(monkeypatch):
-    """Runs end with their first trial: processes take as long to start as the machine is busy."""
+def until_draws(monkeypatch):
+    """Runs end with their first draws: processes take as long to start as the machine is busy."""
     count = Board._count
 
     def counted(board, draws):
         count(board, draws)
-        if draws.source.track.startswith("projections"):
+        if draws.source.track.startswith("annealing"):
             board.clock.stop()
 
     monkeypatch.setattr(Board, "_count", counted)
 
 
-@pytest.mark.usefixtures("until_trials")
-def test_log_partition_runs_its_trials_on_processes():
+@pytest.mark.usefixtures("until_draws")
+def test_log_partition_draws_on_processes():
     model = tz.ising_grid(9, coupling=(-2, 2), seed=1)
     with LocalWorkers(1) as pool:
         r = tz.log_partition(
-            model, time_limit=200, seed=0, exact=False, only=(tempering,), executor=pool
+            model, time_limit=200, seed=0, exact=False, only=(annealing,), executor=pool
         )
         assert pool.pids
-    assert any(a.source.track.startswith("projections") and a.drawn for a in r.ledger.accounts)
+    assert any(a.source.track.startswith("annealing") and a.drawn for a in r.ledger.accounts)
 
 
 def plan(model=GRID, **changes):

@@ -21,7 +21,7 @@ from tests.strategies import binary_models, models_with_zeros
 from tightz.cli.main import main
 from tightz.elimination.exact import ways
 from tightz.elimination.exact.elimination import solve as exact_solve
-from tightz.elimination.exact.run import StoppedError
+from tightz.elimination.exact.tables import StoppedError
 from tightz.elimination.order import Order
 from tightz.interval import exact_sums
 from tightz.interval import free_energy as module

@@ -27,9 +27,9 @@ def many_cores(monkeypatch):
 @pytest.mark.usefixtures("many_cores")
 def test_who_gets_processes(monkeypatch):
     made = module._own_workers(None, None, 60.0)
-    assert made.size == 6
+    assert made.size == 7
     made.shutdown()
-    assert module._own_workers(None, None, None).size == 6
+    assert module._own_workers(None, None, None).size == 7
     assert module._own_workers(None, 4, 60.0) is None  # threads were asked for
     assert module._own_workers(object(), None, 60.0) is None
     assert module._own_workers(None, None, 5.0) is None

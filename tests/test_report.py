@@ -605,7 +605,7 @@ def test_a_run_that_still_goes_on_can_be_read(tmp_path):
     tz.log_partition(GRID, time_limit=5, seed=0, store=tmp_path / "run.db", on_bound=look)
     assert any("has no end in order (killed or still running)" in note for note in seen[0].notes)
     assert len(seen[-1].bounds) > len(seen[0].bounds)
-    assert repr(seen[0]) == "ReportData('run.db', log_partition, 0 bounds)"
+    assert repr(seen[0]) == "ReportData('run.db', log_partition, 1 bounds)"
     render(seen[0])
 
 

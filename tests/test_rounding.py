@@ -35,7 +35,7 @@ MACHINE = tz.rbm(RNG.normal(size=(3, 12)), RNG.normal(size=3), RNG.normal(size=1
 PAIR = tz.FactorGraph([3, 3], [((0, 1), RNG.normal(size=(3, 3)))])
 FACTS = tz.FactorGraph([2] * 4, [((0, 1, v), RNG.normal(size=(2, 2, 2))) for v in (2, 3)])
 NETWORK = tz.FactorGraph([2], [((0,), np.log([0.3, 0.7]))])
-CLOCK = Clock(60.0)
+CLOCK = Clock()
 
 
 def upper(method, model=GRID):

@@ -83,9 +83,10 @@ def test_the_names_of_streams_are_those_of_the_portfolio():
     launched = {
         "annealing": (annealed,),
         "elimination": (portfolio.quadratic,),
-        "tempering": portfolio.FROM_STATES,
+        "tempering": portfolio.FROM_STATES_DENSE,
     }
     assert {k: tuple(map(name_of, v)) for k, v in launched.items()} == AFTER
+    assert {*map(name_of, portfolio.FROM_STATES)} <= {*AFTER["tempering"]}
 
 
 def test_a_module_that_is_loaded_is_found():

@@ -158,6 +158,8 @@ def test_events_agree_with_decimal_arithmetic():
         if log_z == Decimal("-Infinity"):
             continue
         truth = Events.of(model)
+        finite = model.log_tables[np.isfinite(model.log_tables)]
+        apart = 1e-12 + 1e-19 * float(np.abs(finite).sum())  # tables that cancel leave fewer digits
         shares, logs = truth.shares((v,), {}), truth.logs((v,), {})
         for s in range(int(model.cardinalities[v])):
             part = decimal_log_z(model.with_evidence({v: s}))
@@ -165,7 +167,7 @@ def test_events_agree_with_decimal_arithmetic():
             for ends, value in ((shares, share), (logs, part)):
                 low, high = (precisely(end[s]) for end in ends)
                 assert low <= value <= high
-            assert shares.high[s] <= max(shares.low[s] * (1 + 1e-12), 1e6 * TINY)
+            assert shares.high[s] <= max(shares.low[s] * (1 + apart), 1e6 * TINY)
         compared += 1
     assert compared > 20
 
