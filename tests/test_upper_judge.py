@@ -146,6 +146,12 @@ def spoiled_number(evidence):
     return replace(evidence, shifts=shifts)
 
 
+def spoiled_pointer(evidence):
+    ends = evidence.shift_ptr.copy()
+    ends[-2] = ends[-1]
+    return replace(evidence, shift_ptr=ends)
+
+
 def spoiled_sign(evidence):
     weights = evidence.weights.copy()
     pair = np.flatnonzero(weights < 1.0)[:2]
@@ -162,7 +168,8 @@ def stale_shifts(evidence):
     "spoil",
     [
         spoiled_weights, spoiled_scope, spoiled_factors, spoiled_twice, spoiled_parent,
-        spoiled_loop, spoiled_order, spoiled_zero, spoiled_number, spoiled_sign, stale_shifts,
+        spoiled_loop, spoiled_order, spoiled_zero, spoiled_number, spoiled_pointer, spoiled_sign,
+        stale_shifts,
     ],
 )  # fmt: skip
 def test_spoiled_cliques_are_refuted(spoil):

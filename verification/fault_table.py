@@ -62,7 +62,7 @@ _TABLE: dict[str, list[tuple[str, ...]]] = {
             "judge/cliques.py",
             "fits = np.prod(sizes, axis=1, dtype=np.float64) == np.diff(ends)",
             "fits = np.prod(sizes, axis=1, dtype=np.float64) > 0.0",
-            "tests/test_upper_judge.py -k 'fit or spoiled'",
+            "tests/test_upper_judge.py -k spoiled_cliques",
             "a shift may be read beyond its own entries",
         ),
         (
