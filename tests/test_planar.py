@@ -19,7 +19,7 @@ from tightz.elimination.planar import PlanarPlan, Refused, planar_plan
 from tightz.elimination.planar import plan as planning
 from tightz.elimination.planar.balls import ball_sum
 from tightz.elimination.planar.embedding import genus, planar_embedding, signs
-from tightz.elimination.planar.pfaffian import Problem, pfaffian, smallest_singular
+from tightz.elimination.planar.pfaffian import Pfaffian, Problem, pfaffian, smallest_singular
 from tightz.elimination.planar.regions import dissect
 from tightz.elimination.planar.spins import spin_graph
 from tightz.errors import UnsupportedModelError
@@ -347,6 +347,17 @@ def test_a_torus_equals_kaufman(coupling):
     if coupling == 0.44068679:
         model = tz.ising_grid(16, coupling=(coupling, coupling), field=(0, 0), periodic=True)
         assert planned(model).solve().log_z == pytest.approx(238.6422553, abs=5e-8)
+
+
+@pytest.mark.parametrize("apart", [1e-14, 1e-13, 1e-3])
+def test_pfaffians_that_cancel_have_no_digits(apart):
+    """Two terms that differ by less than their errors say nothing about their difference."""
+    one, other = (Pfaffian(log, 1, 1e-13, 0.0) for log in (0.0, -apart))
+    found = planning._total([(1.0, one, None), (-1.0, other, None)])
+    if apart < 1e-3:
+        assert found.rounding == math.inf
+    else:
+        assert abs(found.log - math.log(-math.expm1(-apart))) <= found.rounding < 1e-9
 
 
 def test_a_cylinder_is_planar():
