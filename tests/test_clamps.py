@@ -84,7 +84,8 @@ def test_large_constants_cost_what_they_round():
 
 def test_sums_without_outward_rounding_are_caught(monkeypatch):
     """Negative control: the same ends without the judge's rounding lie on some of these models."""
-    monkeypatch.setattr("tightz.judge.cliques.UNIT", 0.0)
+    monkeypatch.setattr("tightz.judge.verdict.UNIT", 0.0)
+    monkeypatch.setattr("tightz.judge.verdict.LIBRARY", 0.0)
     monkeypatch.setattr(clamps_module, "UNIT", 0.0)
     wrong = 0
     for seed in range(60):
