@@ -52,6 +52,14 @@ def test_an_interval_of_no_width_is_exact():
         combine([], 1.0, 0.0)
 
 
+@pytest.mark.parametrize("error", [1e-5, 1e-9, 1e-12, 0.0])
+def test_estimates_of_very_different_errors_are_pooled(error):
+    """Where one error is 1e-8 of the other their disagreement still widens the answer."""
+    one = pooled([ais(5.0, error), tree(1.0, 2.0)])
+    assert one.log_z == pytest.approx(3.0, abs=0.6)
+    assert 1.0 < one.error < 3.0
+
+
 @pytest.mark.parametrize(
     ("estimate", "lower", "upper", "truth"),
     [

@@ -30,6 +30,9 @@ MACHINE = tz.rbm(np.ones((3, 2)), np.zeros(3), np.zeros(2))
 RESULTS = {
     "Bound": lambda: Bound(Side.LOWER, -math.inf, Proof.NONE, "none"),
     "ExactResult": lambda: tz.exact(GRID),
+    "ExactResult without digits": lambda: tz.exact(
+        tz.FactorGraph([2, 2], [((0, 1), [[1e99, 0.0], [2.0, -1e99]])] * 3)
+    ),
     "ExactResult without marginals": lambda: tz.exact(NAMED, marginals=False),
     "LogPartition": lambda: tz.log_partition(NAMED, evidence="rain=yes", time_limit=5, seed=0),
     "LogPartition of nothing": lambda: tz.log_partition(NAMED.with_evidence(CLASH), seed=0),
@@ -44,6 +47,9 @@ RESULTS = {
     "LogLikelihood": lambda: tz.log_likelihood(GRID, np.zeros((2, 9)), seed=0, time_limit=5),
     "FreeEnergy": lambda: tz.free_energy(GRID, [1.0, math.inf], time_limit=5, seed=0),
     "MeanFieldResult": lambda: tz.mean_field(GRID, seed=0),
+    "MeanFieldResult with a variable of one state": lambda: tz.mean_field(
+        tz.FactorGraph([1, 2], [((0, 1), [[0.0, 1.0]])])
+    ),
     "LayerResult": lambda: tz.mean_field(MACHINE, family=tz.LayerMeanField(), seed=0),
     "Estimate": lambda: tz.estimate(SMALL, levels=[0, 3], trials=3, seed=0),
     "WishResult": lambda: tz.wish(SMALL, trials=3, seed=0),

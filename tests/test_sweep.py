@@ -173,3 +173,12 @@ def test_a_bad_number_is_not_answered_with_an_option_of_another_command():
     bad, _ = tz.sweep(tz.FactorGraph([2], [((0,), [0.0, 1.0])]), np.array([[0.3], [1.0]]), seed=0)
     assert "rows > 0.5" in bad.problem
     assert "--threshold" not in bad.problem
+
+
+def test_a_row_against_the_models_own_evidence_says_so():
+    model = tz.FactorGraph([2, 3], [((0, 1), np.zeros((2, 3)))]).with_evidence({0: 1})
+    (row,) = tz.sweep(model, [{0: 0}], seed=0)
+    assert row.probability.log_p == -math.inf
+    assert row.contradiction.observed == {"0": "0"}
+    assert "0=0 is impossible" in row.summary()
+    assert json.loads(row.to_json())["contradiction"]["minimal"]

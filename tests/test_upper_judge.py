@@ -240,6 +240,50 @@ def test_any_shifts_and_weights_prove_something_true():
         assert Decimal(evidence.verdict(model).upper) >= truth
 
 
+def one_shift(states, shifts, cliques=2):
+    """A table of zeros over all variables in cliques that sum them out one by one, and cliques of
+    the last variable, with shifts from the first clique to each of these."""
+    n, more = len(states), cliques - 1
+    model = FactorGraph(states, [(range(n), np.zeros(states))])
+    return model, CliquesEvidence(
+        np.arange(n)[::-1], [tuple(range(k)) for k in range(n, 0, -1)] + [(0,)] * more,
+        [[0]] + [[]] * (n - 1 + more), np.array([*range(1, n), *[-1] * cliques]),
+        np.array([1.0] * (n - 1) + [1.0 / cliques] * cliques),
+        np.array([(0, n + k) for k in range(more)]), np.arange(cliques) * states[0], shifts, np.inf,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "shifts",
+    [
+        np.array([-1.0, -500.0, -1.0, 0.0])[::2], np.array([[-1.0, -500.0], [-1.0, 0.0]])[:, 0],
+        np.broadcast_to(-3.0, 2), np.full(2, 200, dtype=np.uint8), np.full(2, -128, dtype=np.int8),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("n", [1, 11])
+@pytest.mark.usefixtures("summing")
+def test_both_cliques_see_the_same_shifts(n, shifts):
+    """Whatever their type and layout in memory: as arrays of floats one after the other."""
+    model, evidence = one_shift([2] * n, shifts)
+    plain = replace(evidence, shifts=shifts.astype(np.float64).copy())
+    assert evidence.verdict(model).upper == plain.verdict(model).upper
+    assert Decimal(evidence.verdict(model).upper) >= precise_log_z(model)
+
+
+def test_a_parent_between_two_numbers_is_the_one_that_was_checked():
+    model, evidence = one_shift([2, 2], np.zeros(2))
+    half = replace(evidence, parents=np.where(evidence.parents < 0, -0.5, evidence.parents))
+    with pytest.raises(RefutedError, match="does not fit"):
+        half.verdict(model)
+
+
+@pytest.mark.usefixtures("summing")
+def test_shifts_whose_sum_overflows_say_nothing():
+    """Each is finite; added up in one clique they would be a zero."""
+    model, evidence = one_shift([2], np.full(4, -1.7e308), cliques=3)
+    assert evidence.verdict(model).upper == np.inf
+
+
 def test_sums_together_and_alone_are_the_same(monkeypatch):
     """To the last digits, with tables of 3e15 as well, where every entry is charged for itself."""
     for seed in range(30):

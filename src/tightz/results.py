@@ -75,7 +75,9 @@ class ByVariable(Recorded, Shown):
         told = super().members()
         for name in ("marginals", "marginal_bounds"):
             if told.get(name) is not None:
-                told[name] = self.naming.by_variable(told[name])
+                # rows of an array are as long as the longest
+                rows = zip(told[name], self.naming.cardinalities.tolist(), strict=True)
+                told[name] = self.naming.by_variable(row[:count] for row, count in rows)
         return told
 
     def marginal(self, variable: Any) -> dict[str, float]:

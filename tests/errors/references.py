@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 import tightz as tz
@@ -300,6 +302,24 @@ METHODS = [
         ModelError,
         "starts[0] has 2 for variable 0; expected one of its 2 states, or a probability for each",
         lambda: tz.bethe(GRID, starts=[[2] * 9]),
+    ),
+    Case(
+        ModelError,
+        "starts[0] has [inf, 0] for variable 0; expected one of its 2 states, or a probability for "
+        "each",
+        lambda: tz.bethe(GRID, starts=[[[math.inf, 0]] * 9]),
+    ),
+    Case(
+        ModelError,
+        "starts[0] has 'up' for variable 0; expected one of its 2 states, or a probability for "
+        "each",
+        lambda: tz.bethe(GRID, starts=[["up"] * 9]),
+    ),
+    Case(
+        ModelError,
+        "starts[0] has 0 entries; expected a state or a probability vector for each of the model's "
+        "9 variables",
+        lambda: tz.bethe(GRID, starts=[5]),
     ),
     Case(
         ModelError,

@@ -88,6 +88,9 @@ class SweepRow(Posteriors):
         if self.upper > -math.inf:
             return None
         seen = self.naming.numbered(self.evidence, text=True)
+        for v, state in seen.items():
+            if self.model.evidence.get(v, state) != state:
+                return Contradiction(self.naming.observed({v: state}), minimal=True)
         return self._known.of(self.model.with_evidence(seen))
 
     def summary(self) -> str:

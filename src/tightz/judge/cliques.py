@@ -141,7 +141,9 @@ class CliqueTree:
     def __init__(self, evidence: CliquesEvidence, model: FactorGraph) -> None:
         assert evidence.shifts is not None
         self.model, self.evidence, self.shifts = model, evidence, evidence.shifts
-        self.scopes, self.parents = evidence.scopes, evidence.parents.tolist()
+        if not self.on_device:  # whatever their type and layout, both cliques see the same numbers
+            self.shifts = np.ravel(np.asarray(evidence.shifts, dtype=np.float64))
+        self.scopes, self.parents = evidence.scopes, evidence.parents.astype(np.int64).tolist()
         self.weights = evidence.weights.tolist()
         self.magnitude = 0.0
         self._cards = model.cardinalities.astype(np.int64)
@@ -315,6 +317,7 @@ class CliqueTree:
         ends = self.evidence.shift_ptr.astype(np.int64)
         pairs = np.asarray(self.evidence.pairs, dtype=np.int64).reshape(-1, 2)
         whole = ends.size and ends[0] == 0 and ends[-1] == self.shifts.size
+        whole = whole and (ends[1:] >= ends[:-1]).all()
         if ends.size != len(pairs) + 1 or not whole:
             raise RefutedError("shifts and pairs differ in number")
         low, high = pairs.min(axis=1, initial=len(self.scopes)), pairs.max(axis=1, initial=-1)
@@ -569,8 +572,8 @@ class CliqueTree:
         self.magnitude += largest
         if abs(share) * largest <= _SMALL:
             return table, share * largest
-        for size in sizes:
-            table += share * size
+        # Charges are added first: where numbers overflow they do, and the sum is none.
+        table += share * sum(sizes)
         return table, 0.0
 
     def sizes(self, term: NDArray[np.float64]) -> NDArray[np.float64]:

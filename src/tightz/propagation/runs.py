@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,6 +59,9 @@ _LEAVES = 0.1
 
 _RARE = 1e-6
 """Least probability of a state where messages start: no start rules any out."""
+
+_MOST = 1e300
+"""Larger numbers are no weights of states: sums of them overflow."""
 
 
 class BetheStatus(enum.Enum):
@@ -161,7 +164,7 @@ class Runs:
     def _logs(self, start: Any, number: int) -> NDArray[np.float64]:
         """A start of the caller's as one log probability for each state of each free variable."""
         cards = self.model.cardinalities
-        rows = list(start)
+        rows = list(start) if isinstance(start, Iterable) else []
         if len(rows) != cards.size:
             raise ModelError(
                 f"starts[{number}] has {len(rows)} entries; expected a state or a probability "
@@ -169,10 +172,11 @@ class Runs:
             )
         found = []
         for v in self.numbers.tolist():
-            vector = np.asarray(rows[v], dtype=np.float64)
+            vector = _numbers(rows[v])
             if vector.ndim == 0:
                 vector = (np.arange(cards[v]) == vector).astype(np.float64)
-            if vector.shape != (cards[v],) or not vector.sum() > 0.0 or vector.min() < 0.0:
+            good = vector.shape == (cards[v],) and bool(((vector >= 0.0) & (vector < _MOST)).all())
+            if not good or not vector.any():
                 raise ModelError(
                     f"starts[{number}] has {rows[v]!r} for {self.model.naming.said(v)}; expected "
                     f"one of its {cards[v]} states, or a probability for each"
@@ -230,6 +234,14 @@ class Runs:
             if propagate(self.arrays, moved, 0.5, cap, widest, backward)[1]:
                 return None
         return moved.messages, moved.odds
+
+
+def _numbers(given: Any) -> NDArray[np.float64]:
+    """As floats; NaN where it holds something else."""
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        return np.array([math.nan])
 
 
 def is_forest(arrays: BetheArrays) -> bool:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,9 +140,10 @@ def pooled(estimates: Sequence[PointEstimate]) -> PointEstimate:
     weights = 1.0 / variances
     mean = float(weights @ values / weights.sum())
     # Cochran's Q minus its expectation: how much more the values differ than their errors explain.
-    # `spare` scales that to a variance (DerSimonian and Laird's moment estimate), never below 0.
+    # `spare`, the sum of w less that of w^2 / sum w, scales that to a variance (their moment
+    # estimate), never below 0. As a difference it is 0 where one error is 1e-8 of the others.
     excess = float(weights @ (values - mean) ** 2) - (len(estimates) - 1)
-    spare = weights.sum() - (weights**2).sum() / weights.sum()
+    spare = 2.0 * math.fsum(a * b for a, b in combinations(weights, 2)) / weights.sum()
     weights = 1.0 / (variances + max(0.0, excess / spare))
     carry = [e for e, w in zip(estimates, weights / weights.sum(), strict=True) if w >= NAMED]
     return PointEstimate(

@@ -68,7 +68,12 @@ class ExactResult(ByVariable, OneBound):
 
     def members(self) -> Members:
         told = super().members()
-        known = "_tables" in vars(self) or self._beliefs is not None
+        known = "_tables" in vars(self)
+        if self._beliefs is not None:
+            try:
+                known = self._tables is not None
+            except ModelError:  # no digits
+                known = False
         told["marginals"] = self.naming.by_variable(self.marginals) if known else None
         told["marginal_bounds"] = self.naming.by_variable(self.marginal_bounds) if known else None
         return Members({**told, "method": self.method, "how": self.way.describe()})
