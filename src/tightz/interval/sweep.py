@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -88,9 +88,8 @@ class SweepRow(Posteriors):
         if self.upper > -math.inf:
             return None
         seen = self.naming.numbered(self.evidence, text=True)
-        for v, state in seen.items():
-            if self.model.evidence.get(v, state) != state:
-                return Contradiction(self.naming.observed({v: state}), minimal=True)
+        if clash := against(self.model, seen):
+            return Contradiction(self.naming.observed(clash), minimal=True)
         return self._known.of(self.model.with_evidence(seen))
 
     def summary(self) -> str:
@@ -152,6 +151,9 @@ class Sweep:
             left[numbers] = False
             yield from self._summed(block._replace(rows=numbers), free)
         for number in np.flatnonzero(left).tolist():
+            if against(self.model, self.rows.evidence(number)):
+                yield self._impossible(number, free)
+                continue
             seen = self.model.with_evidence(self.rows.evidence(number))
             found = self._run(seen, number + 1, marginals=bool(free))
             yield self._interval(number, seen, found)
@@ -181,6 +183,17 @@ class Sweep:
             yield self._row(
                 number, (low[k], high[k]), float(logs.values[k]), tables, block.how, exact=True
             )
+
+    def _impossible(self, number: int, free: list[int]) -> SweepRow:
+        """A row that contradicts what the model has observed: nothing is summed for it."""
+        tables = {}
+        for v in free:
+            states = int(self.model.cardinalities[v])
+            none = np.tile([0.0, 1.0], (states, 1))
+            values = np.full(states, np.nan)
+            tables[v] = Table(v, values, none, none, f"unknown: {IMPOSSIBLE}")
+        ends = (-math.inf, -math.inf)
+        return self._row(number, ends, -math.inf, tables, "the evidence itself", exact=True)
 
     def _interval(self, number: int, seen: FactorGraph, found: LogPartition) -> SweepRow:
         tables = {v: estimated(seen, v, found) for v in self.targets if v not in seen.evidence}
@@ -213,6 +226,14 @@ class Sweep:
             for r in self
         ]  # fmt: skip
         return dataframe(sorted(rows), columns)
+
+
+def against(model: FactorGraph, seen: Mapping[int, int]) -> dict[int, int]:
+    """The first of these observations that contradicts what the model has observed, if any."""
+    for v, state in seen.items():
+        if model.evidence.get(v, state) != state:
+            return {v: state}
+    return {}
 
 
 def sweep(
