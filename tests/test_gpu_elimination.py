@@ -25,6 +25,7 @@ from tightz.elimination.gpu.program import BITS
 from tightz.elimination.gpu.slices import log_sum
 from tightz.elimination.gpu.solve import Solved
 from tightz.judge import RefutedError
+from tightz.runtime.clock import Clock, OverError, my_clock, work_for
 from verification.truth import enumerate_model
 
 ROOM = 1 << 28
@@ -267,6 +268,18 @@ class Counted(PlainMachine):
 
     def close(self) -> None:
         self.closed = True
+
+
+def test_planning_ends_with_the_run_that_it_is_for():
+    before, clock = my_clock(), Clock()
+    work_for(clock)
+    try:
+        assert planned(MODELS["cube"]())
+        clock.stop()
+        with pytest.raises(OverError):
+            planned(MODELS["cube"]())
+    finally:
+        work_for(before)
 
 
 def test_planning_marginals_asks_at_every_step_whether_to_stop(monkeypatch):

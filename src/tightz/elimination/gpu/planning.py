@@ -24,6 +24,7 @@ from tightz.elimination.gpu.solve import Solved, solve
 from tightz.elimination.refused import Refused
 from tightz.models.factor_graph import FactorGraph
 from tightz.models.observed import observe
+from tightz.runtime.clock import leave_if_over
 from tightz.runtime.memory import format_bytes
 
 BYTES_A_SECOND = 2.0e12
@@ -162,13 +163,15 @@ def gpu_plan(
     """How `plan` (of `model`) runs in `max_bytes` of device memory, sliced where it must be.
 
     Variables are fixed one by one, each time the one in most of the largest tables. `fuse=False`
-    treats each bucket alone. Raises `StoppedError` once `stop()` says so.
+    treats each bucket alone. Raises `StoppedError` once `stop()` says so, and leaves between two
+    tries once the run that this thread works for is over: slicing a 60x60 grid takes many.
     """
     reduced = observe(model).reduced
     plan = build_plan(reduced, plan.order, plan.heuristic, plan.numbers, one_by_one=True)
     current, names, count = reduced, np.arange(reduced.n_variables), 1
     sliced: tuple[int, ...] = ()
     while True:
+        leave_if_over()
         steps = passes(plan, _lows(current, plan), fuse=fuse)
         both = backward(plan, max_bytes, stop) if marginals else None
         found = GpuPlan(model, plan, steps, sliced, count, both)
