@@ -562,3 +562,9 @@ def test_threads_of_matrix_products_are_given_back():
             assert get() == 1
         assert get() == 1
     assert get() == before
+
+
+def test_changes_whose_squares_underflow_are_no_curvature():
+    memory = Memory(2)
+    memory.add(np.array([1.0, 0.0]), np.array([1e-170, 0.0]))
+    assert np.isfinite(memory.direction(np.ones(2))).all()

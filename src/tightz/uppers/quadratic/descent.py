@@ -67,8 +67,8 @@ class Memory:
     def add(self, step: Array, change: Array) -> None:
         """Keep a pair where the function bends upwards along it."""
         product, square = float(step @ change), float(change @ change)
-        if product <= 1e-10 * np.linalg.norm(step) * np.sqrt(square):
-            return
+        if square == 0.0 or product <= 1e-10 * np.linalg.norm(step) * np.sqrt(square):
+            return  # squares of changes below 1e-162 are 0
         self._last = (self._last + 1) % MEMORY
         self.count = min(self.count + 1, MEMORY)
         self._steps[self._last], self._changes[self._last] = step, change
